@@ -1,0 +1,37 @@
+"""Which step a device event belongs to, and which belong to none because they were launched before."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.launches import Launches
+from pytest_perfdl.analysis.steps import Steps
+from pytest_perfdl.trace.model import Rows, Trace
+
+
+def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
+    """Index of the step that launched each device event of `joined`, -1 for none.
+
+    Where the launch is not known it is the step in whose window the event runs, unless it is `carried_over`.
+    """
+    starts = trace.start[joined.device]
+    step = steps.of_host_time(np.where(joined.linked, trace.start[joined.call], starts))
+    unlinked = ~joined.linked
+    step[unlinked] = steps.of_window_time(starts[unlinked])
+    step[carried_over(trace, joined)] = -1
+    return step
+
+
+def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
+    """Unlinked device events ahead of the first linked one of their stream.
+
+    A stream runs in the order of launches, so they were launched before profiling began.
+    """
+    _, stream = np.unique(np.stack((trace.pid[joined.device], trace.tid[joined.device])), axis=1, return_inverse=True)
+    stream = stream.reshape(-1)  # numpy 2.0.0 alone returns it with a second axis
+    position = np.arange(len(stream))
+    first_linked = np.zeros(len(stream), dtype=np.intp)
+    linked = np.flatnonzero(joined.linked)[::-1]
+    first_linked[stream[linked]] = linked
+    return (position < first_linked[stream]) & ~joined.linked

@@ -1,0 +1,106 @@
+"""Joining the repeats of two occasions: a baseline of several days knows the machine's drift."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.baseline.files import BaselineError
+from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.record import BYTE_SCOPE, COUNT_SCOPE, Call, RecordError, Row, Series, scope
+
+if TYPE_CHECKING:
+    from pytest_perfdl.record import Record
+
+
+def append(base: Record, new: Record) -> Record:
+    """The baseline `base` with the repeats of `new` after its own.
+
+    Rows are joined by kind and name; one that a side does not have took no time there, and a count is the
+    mean over all repeats. The context is that of `new`, the more recent. Both are rounded as they are stored
+    before they are joined, so that an exact count stays the same number.
+
+    Raises
+    ------
+    BaselineError
+        One line that says why the two are not repeats of one thing: another test, key, plan or test source,
+        other calls or metrics, a context in which counted metrics would differ, or counts that do differ.
+    """
+    try:
+        base, new = parse(dump(base)), parse(dump(new))
+    except RecordError as error:
+        raise BaselineError(f"cannot append to the baseline of {new.test}: a record {error}") from error
+    for what, before, after in (
+        ("test", base.test, new.test),
+        ("key", base.key.slug, new.key.slug),
+        ("test source", base.test_hash, new.test_hash),
+        ("plan", base.plan, new.plan),
+        ("calls", [call.name for call in base.calls], [call.name for call in new.calls]),
+    ):
+        _agree(new, what, before, after)
+    for name in BYTE_SCOPE:
+        _agree(new, f"context {name}", base.context.get(name), new.context.get(name))
+    calls = tuple(_call(new, before, after) for before, after in zip(base.calls, new.calls, strict=True))
+    return replace(
+        new,
+        calls=calls,
+        occasions=base.occasions + new.occasions,
+        modes={
+            name: tuple(dict.fromkeys((*base.modes.get(name, ()), *new.modes.get(name, ()))))
+            for name in sorted({*base.modes, *new.modes})
+        },
+        integrity=tuple(dict.fromkeys((*base.integrity, *new.integrity))),
+    )
+
+
+def _agree(record: Record, what: str, before: object, after: object) -> None:
+    if before != after:
+        raise BaselineError(
+            f"cannot append to the baseline of {record.test}: not the same {what} ({before} there, {after} now); "
+            "record it anew with pytest --perf-update=all"
+        )
+
+
+def _call(record: Record, base: Call, new: Call) -> Call:
+    prefix = f"{new.name}." if new.name else ""
+    _agree(record, f"list of {prefix}metrics", sorted(base.series), sorted(new.series))
+    for name, after in new.series.items():
+        before = base.series[name]
+        what = f"metric {prefix}{name}"
+        _agree(record, what, (before.kind, before.unit, before.better), (after.kind, after.unit, after.better))
+        counted = after.kind == "counted" and scope(name) == COUNT_SCOPE
+        if counted and before.stable and after.stable:
+            _agree(record, what, before.values[0], after.values[0])
+    return Call(
+        name=new.name,
+        series={name: _joined(base.series[name], after) for name, after in new.series.items()},
+        rows=_rows(base, new),
+        profiled_ns=base.profiled_ns + new.profiled_ns,
+        op_counts=base.op_counts if base.op_counts == new.op_counts else base.op_counts + new.op_counts,
+        uncounted=tuple(dict.fromkeys((*base.uncounted, *new.uncounted))),
+    )
+
+
+def _joined(base: Series, new: Series) -> Series:
+    return replace(new, values=base.values + new.values)
+
+
+def _rows(base: Call, new: Call) -> tuple[Row, ...]:
+    """The rows of both, in the order of `new`, then those that only `base` has."""
+    stored, drawn = len(base.profiled_ns), len(new.profiled_ns)
+    before = {(row.kind, row.name): row for row in base.rows}
+    after = {(row.kind, row.name): row for row in new.rows}
+    rows = []
+    for kind, name in dict.fromkeys((*after, *before)):
+        nothing = Row(kind, name, 0, ())
+        old, now = before.get((kind, name), nothing), after.get((kind, name), nothing)
+        same = old.count == now.count
+        rows.append(
+            Row(
+                kind=kind,
+                name=name,
+                count=now.count if same else (old.count * stored + now.count * drawn) / (stored + drawn),
+                ns=(old.ns or (0,) * stored) + (now.ns or (0,) * drawn),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,210 @@
+"""The baselines of a project as files: load, look beside, save.
+
+A save touches the files of one test under one key and nothing else; each file is complete or as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.baseline import layout, text
+from pytest_perfdl.record import NewerRecordError, RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_perfdl.record import Record
+
+_RECORD_AGAIN = "restore it from git, or record it again with pytest --perf-update=all"
+_ELSEWHERE = "make it writable, or choose another folder with --perf-dir"
+_MOVE_AWAY = "move away what stands in its place, or choose another folder with --perf-dir"
+_WHAT_TO_DO = {
+    errno.ENOSPC: "free some space and record again",
+    errno.EDQUOT: "free some space and record again",
+    errno.EROFS: _ELSEWHERE,
+    errno.EACCES: _ELSEWHERE,
+    errno.EPERM: _ELSEWHERE,
+    errno.ENOTDIR: _MOVE_AWAY,
+    errno.EEXIST: _MOVE_AWAY,
+    errno.EISDIR: _MOVE_AWAY,
+}
+
+
+class BaselineError(ValueError):
+    """A baseline cannot be read or written; the message is one line that names the file and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The baseline folder of a project."""
+
+    root: Path
+    """The project's root directory: messages name files relative to it."""
+    folder: str
+    """The baseline folder, relative to `root` or absolute."""
+
+    @property
+    def base(self) -> Path:
+        """The baseline folder."""
+        return self.root / self.folder
+
+    def path(self, node_id: str, slug: str) -> Path:
+        """Where the baseline of a test under a key is or would be."""
+        return layout.baseline_path(self.base, slug, node_id)
+
+    def load(self, node_id: str, slug: str) -> Record | None:
+        """The baseline of a test under a key, `None` when there is none.
+
+        Raises
+        ------
+        BaselineError
+            When the file is damaged, newer than this version reads, or holds another test or key.
+        """
+        return self._load(self.path(node_id, slug), node_id)
+
+    def others(self, node_id: str, slug: str) -> tuple[Record, ...]:
+        """The baselines of the same test under other keys, in the order of their folders.
+
+        Raises
+        ------
+        BaselineError
+            As `load` does.
+        """
+        mine = layout.key_folder(self.base, slug)
+        inside = self.path(node_id, slug).relative_to(mine)
+        with self._acting("read", self.base):
+            folders = sorted(self.base.iterdir()) if self.base.is_dir() else []
+        found = [self._load(folder / inside, node_id) for folder in folders if folder.name != mine.name]
+        return tuple(record for record in found if record is not None)
+
+    def exemplars(self, node_id: str, slug: str) -> dict[str, Path]:
+        """The exemplar traces that lie beside a baseline, by call; the unnamed call is "".
+
+        Raises
+        ------
+        BaselineError
+            As `load` does.
+        """
+        record, path = self.load(node_id, slug), self.path(node_id, slug)
+        named = {call.name: layout.exemplar_path(path, call.name) for call in record.calls} if record else {}
+        return {call: file for call, file in named.items() if file.is_file()}
+
+    def save(self, record: Record, exemplars: Mapping[str, bytes]) -> tuple[Path, ...]:
+        """Write a baseline with one exemplar trace (gzip) for each call that has one.
+
+        The record is written after its exemplars, and exemplars of calls that are not given are then removed,
+        since they belong to the record that was replaced. A file whose bytes are the same is left alone.
+
+        Returns
+        -------
+        tuple of Path
+            The files that were written or removed.
+
+        Raises
+        ------
+        BaselineError
+            When the record is not fit to be a baseline, or the disk refuses.
+        """
+        path = self.path(record.test, record.key.slug)
+        broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
+        if broken:
+            raise BaselineError(f"{self.shown(path)} is not written: the measurement is invalid ({broken[0]})")
+        try:
+            data = text.dump(record)
+            text.parse(data)
+        except RecordError as error:
+            raise BaselineError(f"{self.shown(path)} is not written: the record {error}") from error
+        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()} | {path: data}
+        with self._acting("written", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            changed = [file for file, content in files.items() if _write(file, content)]
+            stale = [file for file in _exemplars_beside(path) if file not in files]
+            for file in stale:
+                file.unlink()
+        return (*changed, *stale)
+
+    def check_writable(self) -> None:
+        """See, before anything is measured, whether baselines can be written.
+
+        Raises
+        ------
+        BaselineError
+            When they cannot.
+        """
+        with self._acting("written", self.base):
+            nearest = next(folder for folder in (self.base, *self.base.parents) if folder.exists())
+            probe = nearest / _temporary_name()
+            probe.touch(exist_ok=False)
+            probe.unlink()
+
+    def _load(self, path: Path, node_id: str) -> Record | None:
+        try:
+            with self._acting("read", path):
+                try:
+                    data = path.read_bytes()
+                except (FileNotFoundError, NotADirectoryError):
+                    return None
+            record = text.parse(data)
+        except NewerRecordError as error:
+            raise BaselineError(f"{self.shown(path)} {error}") from error
+        except RecordError as error:
+            raise BaselineError(f"{self.shown(path)} {error}: {_RECORD_AGAIN}") from error
+        if record.test != node_id or self.path(node_id, record.key.slug) != path:
+            raise BaselineError(
+                f"{self.shown(path)} holds {record.test} under key {record.key.slug}, which belongs elsewhere: "
+                f"{_RECORD_AGAIN}"
+            )
+        return record
+
+    def shown(self, path: Path) -> str:
+        """A path as messages name it: relative to the root directory where it lies below."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+
+    @contextlib.contextmanager
+    def _acting(self, done: str, path: Path) -> Iterator[None]:
+        """Turn the system's errors into one line for people."""
+        try:
+            yield
+        except OSError as error:
+            cause = error.strerror or str(error)
+            advice = _WHAT_TO_DO.get(error.errno or 0)
+            raise BaselineError(
+                f"{self.shown(path)} cannot be {done}: {cause}" + (f": {advice}" if advice else "")
+            ) from error
+
+
+def _exemplars_beside(record: Path) -> list[Path]:
+    """Exemplars of a record, except where another record has the name that one of its calls would have."""
+    return [
+        file
+        for file in sorted(record.parent.iterdir())
+        if layout.may_be_exemplar(file.name, record)
+        and (layout.record_of(file) == record.name or not (record.parent / layout.record_of(file)).exists())
+    ]
+
+
+def _write(path: Path, data: bytes) -> bool:
+    """Put a file in place at once; answers whether anything had to be written."""
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    temporary = path.with_name(_temporary_name())
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _temporary_name() -> str:
+    return f".perfdl-{secrets.token_hex(8)}.tmp"

@@ -1,0 +1,79 @@
+"""How a record is written: sorted, indented, one row a line, and always the same bytes for the same record."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pytest_perfdl.record import RecordError, from_json, to_json
+
+if TYPE_CHECKING:
+    from pytest_perfdl.record import Record
+
+_CONFLICT = b"<<<<<<< "
+
+
+def dump(record: Record) -> bytes:
+    """A record as UTF-8 JSON.
+
+    Keys are sorted; a list of numbers or words, and a member of a list that holds nothing deeper, takes one
+    line, so that a changed operator is a changed line. Reading it and dumping again gives the same bytes.
+
+    Raises
+    ------
+    RecordError
+        When a number is not finite, which JSON cannot say.
+    """
+    try:
+        return (_lines(to_json(record), "") + "\n").encode()
+    except ValueError as error:
+        raise RecordError(f"holds a number that is not finite ({error})") from error
+
+
+def parse(data: bytes) -> Record:
+    """Read what `dump` wrote.
+
+    Raises
+    ------
+    RecordError
+        When it is not JSON, with the place; when it is not a record, or a newer one.
+    """
+    try:
+        decoded = json.loads(data)
+    except json.JSONDecodeError as error:
+        for number, line in enumerate(data.splitlines(), 1):
+            if line.startswith(_CONFLICT):
+                raise RecordError(f"has an unresolved merge conflict at line {number}") from error
+        raise RecordError(
+            f"is damaged at line {error.lineno}, column {error.colno} (byte {_byte(error)}): {error.msg}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise RecordError(f"is damaged at byte {error.start}: not UTF-8 text") from error
+    except RecursionError as error:
+        raise RecordError("is damaged: nested too deeply") from error
+    return from_json(decoded)
+
+
+def _byte(error: json.JSONDecodeError) -> int:
+    return len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+
+
+def _lines(value: Any, indent: str, *, member: bool = False) -> str:
+    if not value or not isinstance(value, (dict, list)) or _flat(value) or (member and _shallow(value)):
+        return json.dumps(value, sort_keys=True, allow_nan=False)
+    deeper = indent + " "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key)}: {_lines(value[key], deeper)}" for key in sorted(value)]
+        return "{\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}}}"
+    parts = [_lines(part, deeper, member=True) for part in value]
+    return "[\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}]"
+
+
+def _flat(value: Any) -> bool:
+    """Whether it is a list of scalars."""
+    return isinstance(value, list) and not any(isinstance(part, (dict, list)) for part in value)
+
+
+def _shallow(value: Any) -> bool:
+    """Whether it is a mapping to scalars and lists of scalars."""
+    return isinstance(value, dict) and all(not isinstance(part, (dict, list)) or _flat(part) for part in value.values())

@@ -1,0 +1,55 @@
+"""The `perfdl` command: what pytest does with baselines, without pytest.
+
+One file a subcommand, each with the same two functions: `add_arguments(parser)` and `run(arguments) -> exit
+code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from pytest_perfdl import __version__
+from pytest_perfdl.cli import accept, listing, prune, show
+from pytest_perfdl.cli.common import CommandError
+
+
+class _Command(Protocol):
+    """What a subcommand's module offers."""
+
+    __doc__: str | None
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare its arguments."""
+        ...
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; the exit code."""
+        ...
+
+
+_COMMANDS: dict[str, _Command] = {"accept": accept, "list": listing, "show": show, "prune": prune}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line `arguments` (by default the process's) and return the exit code."""
+    parser = argparse.ArgumentParser(prog="perfdl", description="Baselines and run files of pytest-perfdl.")
+    parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in _COMMANDS.items():
+        summary = (module.__doc__ or "").splitlines()[0]
+        subparser = commands.add_parser(name, help=summary, description=summary)
+        subparser.add_argument("--dir", default="baselines", help="folder of the baselines (default: %(default)s)")
+        module.add_arguments(subparser)
+    parsed = parser.parse_args(arguments)
+    try:
+        return _COMMANDS[parsed.command].run(parsed)
+    except CommandError as error:
+        print(f"perfdl {parsed.command}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader, `head` say, has seen enough.
+        sys.stderr.close()
+        return 0

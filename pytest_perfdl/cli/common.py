@@ -1,0 +1,40 @@
+"""What the subcommands share: finding baselines, and the error that ends a command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_perfdl.baseline.text import parse
+from pytest_perfdl.record import Record, RecordError
+
+
+class CommandError(Exception):
+    """The command cannot go on; the message is one line for people."""
+
+
+def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
+    """Every baseline below a folder, in the order of their paths.
+
+    Raises
+    ------
+    CommandError
+        When there is no such folder, or a file in it cannot be read.
+    """
+    if not folder.is_dir():
+        raise CommandError(f"there is no folder {folder}: name the folder of the baselines with --dir")
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            yield path, parse(path.read_bytes())
+        except RecordError as error:
+            raise CommandError(f"{path} {error}") from error
+        except OSError as error:
+            raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Columns aligned to the left, the last one ragged."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,130 @@
+"""Which of the collected items are perf tests, and what their markers ask for, validated."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_perfdl.isolate.options import exempt_from_timeout
+from pytest_perfdl.limits import BUILT_IN, Limits, parse_limit_option
+from pytest_perfdl.options import FIXTURE, MarkerOptions, Settings, is_perf_test
+from pytest_perfdl.record import Plan, Record
+
+
+@dataclass(frozen=True, slots=True)
+class PerfTest:
+    """A perf test: the item and what its author and the settings ask for."""
+
+    item: pytest.Function
+    options: MarkerOptions
+    plan: Plan
+    limits: Limits
+    """Marker over command line over ini over built-in."""
+    own_limits: Limits
+    """The marker's alone."""
+    hash: str
+    """Of the test's source and parameters."""
+
+    def unknown_metrics(self, record: Record) -> tuple[str, ...]:
+        """Metrics that the marker names and the test did not measure."""
+        return self.own_limits.unmatched(record.metrics())
+
+
+def is_bare(item: pytest.Item) -> bool:
+    """Whether the item's body itself is the step, because it does not ask for the fixture."""
+    return FIXTURE not in getattr(item, "fixturenames", ())
+
+
+def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
+    """The perf tests by node id; they are moved to the front of `items`, in their order.
+
+    They run first so that other tests' session fixtures are not alive in this process meanwhile.
+
+    Raises
+    ------
+    pytest.UsageError
+        One line for each marker that cannot be used.
+    """
+    tests: dict[str, PerfTest] = {}
+    problems = []
+    general = _general_limits(settings)
+    for item in items:
+        if not is_perf_test(item, settings.marker):
+            continue
+        try:
+            tests[item.nodeid] = _perf_test(item, settings, general)
+        except ValueError as error:
+            problems.append(f"{item.nodeid}: the {settings.marker} marker {error}")
+    if problems:
+        raise pytest.UsageError(*problems)
+    items.sort(key=lambda item: item.nodeid not in tests)
+    for test in tests.values():
+        exempt_from_timeout(test.item)
+    return tests
+
+
+def _general_limits(settings: Settings) -> Limits:
+    merged = BUILT_IN
+    for source, texts in zip(("ini perf_limits", "--perf-limit"), settings.limits, strict=True):
+        try:
+            given = Limits(dict(parse_limit_option(text) for text in texts))
+        except ValueError as error:
+            raise pytest.UsageError(f"{source}: {error}") from None
+        merged = given.over(merged)
+    return merged
+
+
+def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTest:
+    assert isinstance(item, pytest.Function)
+    if _is_unittest(item):
+        raise ValueError("works on test functions and plain classes, not on unittest.TestCase")
+    if is_bare(item) and inspect.iscoroutinefunction(item.function):
+        raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
+    marks = [mark for _, mark in reversed(list(item.iter_markers_with_node(settings.marker)))]
+    options = MarkerOptions.merge(marks)
+    own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
+    return PerfTest(item, options, options.plan(settings), own.over(general), own, _hash(item))
+
+
+def _parsed(parse: Callable[[], Limits]) -> Limits:
+    try:
+        return parse()
+    except ValueError as error:
+        raise ValueError(f"has a bad {error}") from None
+
+
+def _is_unittest(item: pytest.Function) -> bool:
+    import unittest
+
+    return item.cls is not None and issubclass(item.cls, unittest.TestCase)
+
+
+def _hash(item: pytest.Function) -> str:
+    """Identifies the test's own source and parameters.
+
+    Decorators are left out (a new limit is no new test), and so are comments and blank lines.
+    """
+    parts = [_source(item.function)]
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None:
+        parts.append(callspec.id)
+        simple = (str, int, float, bool, type(None))
+        parts += [f"{name}={value!r}" for name, value in sorted(callspec.params.items()) if isinstance(value, simple)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _source(function: Any) -> str:
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+        definition = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return getattr(function, "__qualname__", "")
+    lines = source.splitlines()[definition.lineno - 1 :]
+    return "\n".join(line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#"))

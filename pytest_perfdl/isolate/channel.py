@@ -1,0 +1,107 @@
+"""A two-way channel of pickled messages over one socket, that notices a dead peer.
+
+A plain pipe would not: a grandchild that the worker forked holds the worker's end open, so end-of-file comes
+only when the grandchild ends too. Hence `receive` takes a question to ask while it waits.
+"""
+
+from __future__ import annotations
+
+import pickle
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+_HEADER = struct.Struct("!Q")
+_POLL_SECONDS = 0.1
+
+
+class ChannelClosed(Exception):
+    """The other side is gone; nothing more will come."""
+
+
+class ChannelTimeout(Exception):
+    """Nothing came before the deadline."""
+
+
+class Channel:
+    """One end of the channel."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        """Descriptor of the socket, to hand to a child process."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    def send(self, message: object) -> None:
+        """Send one message, waiting for room.
+
+        Raises
+        ------
+        ChannelClosed
+            When the peer has closed its end.
+        """
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            self._socket.sendall(_HEADER.pack(len(data)) + data)
+        except OSError as error:
+            raise ChannelClosed from error
+
+    def receive(self, *, alive: Callable[[], bool] = lambda: True, deadline: float | None = None) -> Any:
+        """Wait for one message.
+
+        Parameters
+        ----------
+        alive
+            Asked while nothing comes; once it is false, what was already sent is still delivered, then the
+            channel counts as closed.
+        deadline
+            A `time.monotonic()` moment.
+
+        Raises
+        ------
+        ChannelClosed, ChannelTimeout
+        """
+        while True:
+            message = self._complete()
+            if message is not None:
+                return pickle.loads(message)
+            was_alive = alive()
+            ready, _, _ = select.select([self._socket], [], [], _POLL_SECONDS if was_alive else 0)
+            if ready:
+                try:
+                    chunk = self._socket.recv(1 << 20)
+                except OSError as error:
+                    raise ChannelClosed from error
+                if not chunk:
+                    raise ChannelClosed
+                self._buffer += chunk
+            elif not was_alive:
+                raise ChannelClosed
+            elif deadline is not None and time.monotonic() > deadline:
+                raise ChannelTimeout
+
+    def _complete(self) -> bytes | None:
+        if len(self._buffer) < _HEADER.size:
+            return None
+        (length,) = _HEADER.unpack_from(self._buffer)
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        message = bytes(self._buffer[_HEADER.size : end])
+        del self._buffer[:end]
+        return message
+
+
+def pair() -> tuple[Channel, socket.socket]:
+    """A channel for this process and the raw socket for a child to inherit."""
+    ours, theirs = socket.socketpair()
+    return Channel(ours), theirs

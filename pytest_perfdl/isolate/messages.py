@@ -1,0 +1,108 @@
+"""What a worker and the orchestrating process say to each other about a test.
+
+Commands and replies of a measurement travel as `Call`'s conversation and are opaque here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_perfdl.record import Better, Plan
+
+Phase = Literal["setup", "call", "teardown"]
+RawOutcome = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is started for."""
+
+    options: Mapping[str, Any]
+    path: str
+    nodeid: str
+    plan: Plan
+    """The run shape."""
+    scratch: str
+    """A folder for files that are too large for the channel."""
+    key_extra: tuple[str, ...]
+    """Context names that belong to the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseReport:
+    """One of pytest's three phases is over in the worker."""
+
+    phase: Phase
+    raw: RawOutcome
+    """The outcome before xfail marks were applied: the orchestrator applies them to its own verdict."""
+    report: Mapping[str, Any]
+    """pytest's report, in its serializable form."""
+    properties: Sequence[tuple[str, object]]
+    marks: tuple[bytes, ...]
+    """Marks that the test was given since the last phase, pickled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraReport:
+    """A report of another kind, such as a subtest's."""
+
+    report: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWarning:
+    """A warning that the worker caught."""
+
+    warning: bytes
+    """Its instance and class, pickled; empty where they cannot be."""
+    text: str
+    category: str
+    """Name of the class."""
+    filename: str
+    lineno: int
+    line: str | None
+    nodeid: str
+    location: tuple[str, int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """The test called `perf(...)`; the worker now takes commands until told to finish."""
+
+    call: object
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer to the last command."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class UserMetric:
+    """`perf.metric(...)`; `call` is the name of the call it followed."""
+
+    call: str
+    name: str
+    value: float
+    unit: str
+    better: Better
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The worker cannot run the test at all; `text` says why."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The test called `pytest.exit(...)`, or raised KeyboardInterrupt: the whole run must stop."""
+
+    reason: str
+    returncode: int | None
+    interrupted: bool

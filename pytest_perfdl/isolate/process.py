@@ -1,0 +1,193 @@
+"""Starting, watching and ending a worker process.
+
+A worker leads its own process group, so a Ctrl-C at the terminal reaches only the orchestrating process, and
+everything the worker started can be ended with it. A lifeline pipe, of which only the orchestrating process
+holds the writing end, tells the worker when its parent is gone in whatever way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO, Any
+
+from pytest_perfdl.isolate.channel import ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.isolate.messages import Job
+
+PINNED_ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**28),
+    "PYTHONHASHSEED": "0",
+}
+"""Removes glibc's page-fault modes, worth +63 % of a step's time, and the order of sets as a source of noise."""
+
+GRACE_SECONDS = 3.0
+"""How long fixtures may take to tear down after SIGINT before the group is killed."""
+
+_TAIL_BYTES = 20_000
+"""How much of a dead worker's last output is shown."""
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from pytest_perfdl.isolate.worker import main; main(*map(int, sys.argv[2:]))"
+)
+
+
+class WorkerDied(Exception):
+    """The worker ended without finishing its test; the message says how, with the end of its output."""
+
+
+class WorkerTimeout(Exception):
+    """The worker did not finish in time; the message holds where it stood."""
+
+
+class Worker:
+    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile."""
+
+    def __init__(self, job: Job, *, threads: int, timeout: float, inherit_output: bool) -> None:
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._deadline = time.monotonic() + timeout
+        self._channel, theirs = pair()
+        lifeline_read, self._lifeline = os.pipe()
+        sink = None if inherit_output else self._output
+        try:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+                    "-c",
+                    _BOOT,
+                    json.dumps(sys.path),
+                    str(theirs.fileno()),
+                    str(lifeline_read),
+                    str(self._stacks.fileno()),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=environment(threads),
+                pass_fds=(theirs.fileno(), lifeline_read, self._stacks.fileno()),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(lifeline_read)
+        self.send(job)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of the worker's process group."""
+        return self._process.pid
+
+    def send(self, message: object) -> None:
+        """Send a message; a worker that is gone is noticed by the next `receive`."""
+        with contextlib.suppress(ChannelClosed):
+            self._channel.send(message)
+
+    def receive(self) -> Any:
+        """Wait for the worker's next message; `None` once it has ended in good order.
+
+        Raises
+        ------
+        WorkerDied, WorkerTimeout
+        """
+        try:
+            return self._channel.receive(alive=self._alive, deadline=self._deadline)
+        except ChannelTimeout:
+            where = self._where()
+            self.kill()
+            raise WorkerTimeout(where) from None
+        except ChannelClosed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_SECONDS)
+            code = self._process.poll()
+            text = "" if code == 0 else f"{_describe(code)}{self._tail()}"
+            self.kill()
+            if not text:
+                return None
+            raise WorkerDied(text) from None
+
+    def interrupt(self) -> None:
+        """End the worker as Ctrl-C would: fixtures tear down, then whatever is left is killed."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGINT)
+            deadline = time.monotonic() + GRACE_SECONDS
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker and everything in its process group now."""
+        self._kill_group()
+        self._process.wait()
+        self._release()
+
+    def _alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _kill_group(self) -> None:
+        # The group outlives its leader while a forked grandchild is alive.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _release(self) -> None:
+        self._channel.close()
+        self._output.close()
+        self._stacks.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _where(self) -> str:
+        """Ask the worker where it stands: every thread's stack, by faulthandler on SIGUSR1."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + GRACE_SECONDS
+        size = -1
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            before, size = size, self._stacks.seek(0, os.SEEK_END)
+            if before == size > 0:
+                break
+        self._stacks.seek(0)
+        text = self._stacks.read().decode(errors="replace").strip()
+        return text or "(it does not answer: it is stopped, or waits for the system)"
+
+    def _tail(self) -> str:
+        """The end of what the worker wrote to its own stdout and stderr, where a crash leaves its trace."""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _TAIL_BYTES))
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        # faulthandler's stacks of every thread fit; its list of all loaded extension modules only hides them.
+        return "".join(f"\n{line}" for line in lines if not line.startswith("Extension modules:"))
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The present environment with the allocator and thread counts pinned and coverage's hooks removed."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("COV_CORE_", "COVERAGE_")) and name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
+    }
+    count = str(threads)
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count)
+    return kept | PINNED_ENVIRONMENT | pinned | {"PYTEST_PERFDL_WORKER": "1"}
+
+
+def _describe(code: int | None) -> str:
+    if code is None:
+        return "the worker process closed its channel and did not end"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the worker process was killed by {signal.Signals(-code).name}"
+        return f"the worker process was killed by signal {-code}"
+    return f"the worker process ended with exit code {code}"

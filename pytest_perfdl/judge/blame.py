@@ -1,0 +1,153 @@
+"""What changed inside the step: rows of two records joined by kind and name.
+
+Rows are means over profiled steps, and those of a call add up to its profiled step, so their differences add
+up to the step's. Only what stands out of the noise is named: with a hundred rows a step, something always
+differs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scipy.special import stdtrit
+
+from pytest_perfdl.judge.counted import same
+from pytest_perfdl.judge.verdict import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_perfdl.record import Call, Record, Row
+
+LEAST_SHARE = 0.005
+"""A change of time below this part of the step is not named."""
+LEAST_SHARE_UNREPEATED = 0.01
+"""The same where a side has too few repeats to show its spread."""
+REPEATS_FOR_SPREAD = 3
+SPREAD_CONFIDENCE = 0.99
+"""Two-sided confidence that a row changed at all, where the spread is known."""
+DRIFT_MAX = 0.05
+"""Largest common factor of all rows that is put down to the machine: its drift between occasions."""
+ROWS_FOR_DRIFT = 5
+"""Fewer matched rows say nothing about a common factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A row on both sides; a missing side is empty."""
+
+    cause: Cause
+    base: Sequence[int]
+    new: Sequence[int]
+
+    @property
+    def recounted(self) -> bool:
+        """Whether it occurs more or less often; idle time is in pieces whose number means nothing."""
+        return self.cause.kind != "idle" and not same(self.cause.base_count, self.cause.new_count)
+
+
+def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cause, ...]:
+    """The parts of the step whose time or count changed, for the calls that both records have.
+
+    A row is named when its time changed by at least `LEAST_SHARE` of the baseline's profiled step and by more
+    than its noise, and when what remains after taking away the median row's factor (at most `DRIFT_MAX`: the
+    machine's drift) is still as much. The noise is Welch's t interval at `SPREAD_CONFIDENCE` where both sides
+    have `REPEATS_FOR_SPREAD` repeats; else at least `LEAST_SHARE_UNREPEATED` of the step, and at least the t
+    interval with the spread of the side that has them. A row whose count changed is always named.
+
+    Parameters
+    ----------
+    counts_first
+        Put rows whose count changed before those whose time did: for a verdict that counts alone decided.
+
+    Returns
+    -------
+    tuple of Cause
+        Largest change of time first, then changes of count that cost no time. A `share` is `None` when the
+        profiled step changed by less than `LEAST_SHARE`, since a ratio to next to nothing says nothing.
+    """
+    before = {call.name: call for call in base.calls}
+    named = [pair for call in new.calls if call.name in before for pair in _named(before[call.name], call)]
+    named.sort(
+        key=lambda pair: (
+            counts_first and not pair[0].recounted,
+            not pair[1],
+            -abs(pair[0].cause.delta_ns),
+            -abs(pair[0].cause.new_count - pair[0].cause.base_count),
+            pair[0].cause.name,
+        )
+    )
+    return tuple(pair.cause for pair, _ in named)
+
+
+def _named(base: Call, new: Call) -> list[tuple[_Pair, bool]]:
+    """The rows worth naming, each with whether its time is part of why."""
+    pairs = _join(base, new)
+    step = statistics.fmean(base.profiled_ns)
+    drift = _drift(pairs)
+    found = [(pair, _stands_out(pair, step, drift)) for pair in pairs]
+    return [(pair, slower) for pair, slower in found if slower or pair.recounted]
+
+
+def _join(base: Call, new: Call) -> list[_Pair]:
+    step_change = statistics.fmean(new.profiled_ns) - statistics.fmean(base.profiled_ns)
+    told = abs(step_change) >= max(1.0, LEAST_SHARE * statistics.fmean(base.profiled_ns))
+    before = {(row.kind, row.name): row for row in base.rows}
+    after = {(row.kind, row.name): row for row in new.rows}
+    pairs = []
+    for kind, name in dict.fromkeys((*before, *after)):
+        old, now = before.get((kind, name)), after.get((kind, name))
+        old_ns, new_ns = _mean(old), _mean(now)
+        cause = Cause(
+            kind=kind,
+            name=name,
+            call=new.name,
+            base_count=old.count if old else 0,
+            new_count=now.count if now else 0,
+            base_ns=old_ns,
+            new_ns=new_ns,
+            share=(new_ns - old_ns) / step_change if told else None,
+        )
+        pairs.append(_Pair(cause, old.ns if old else (), now.ns if now else ()))
+    return pairs
+
+
+def _stands_out(pair: _Pair, step: float, drift: float) -> bool:
+    """Whether the change of time is more than noise and more than the machine's drift."""
+    bound = max(LEAST_SHARE * step, _noise(pair, step))
+    delta = pair.cause.delta_ns
+    return abs(delta) >= bound and abs(delta - (drift - 1) * pair.cause.base_ns) >= bound
+
+
+def _noise(pair: _Pair, step: float) -> float:
+    """Half width of the interval of the change, in nanoseconds."""
+    sides = [values for values in (pair.base, pair.new) if values]
+    known = [values for values in sides if len(values) >= REPEATS_FOR_SPREAD]
+    least = 0.0 if known == sides else LEAST_SHARE_UNREPEATED * step
+    if not known or not any(map(statistics.variance, known)):
+        return least
+    if known == sides:
+        errors = [statistics.variance(values) / len(values) for values in sides]
+    else:
+        errors = [statistics.variance(known[0]) * sum(1 / len(values) for values in sides)]
+    freedom = sum(errors) ** 2 / sum(error**2 / (len(values) - 1) for error, values in zip(errors, known, strict=True))
+    return max(least, float(stdtrit(freedom, (1 + SPREAD_CONFIDENCE) / 2)) * math.sqrt(sum(errors)))
+
+
+def _drift(pairs: Sequence[_Pair]) -> float:
+    """The factor by which the median row changed, as far as that may be the machine's doing."""
+    ratios = [
+        pair.cause.new_ns / pair.cause.base_ns
+        for pair in pairs
+        if pair.cause.kind != "idle" and not pair.recounted and pair.cause.base_ns > 0
+    ]
+    if len(ratios) < ROWS_FOR_DRIFT:
+        return 1.0
+    return min(max(statistics.median(ratios), 1 - DRIFT_MAX), 1 + DRIFT_MAX)
+
+
+def _mean(row: Row | None) -> int:
+    return round(statistics.fmean(row.ns)) if row else 0

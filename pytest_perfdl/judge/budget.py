@@ -1,0 +1,65 @@
+"""Budgets: absolute bounds, which need no baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.judge import wording
+from pytest_perfdl.judge.verdict import worst
+
+if TYPE_CHECKING:
+    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
+    from pytest_perfdl.limits import Budget
+    from pytest_perfdl.record import Series
+
+
+def hold(metric: MetricVerdict, series: Series, budget: Budget | None, *, confirmed: bool) -> MetricVerdict:
+    """The worse of what a metric's limit and its budget say.
+
+    A counted metric is past its budget when every repeat is; so is a timed one, but only repeats drawn after
+    the screen (`confirmed`) are evidence: before, a mean that is past is `suspect`.
+    """
+    if budget is None:
+        return metric
+    verdict, reason = _verdict(series, budget, shown=metric.new, confirmed=confirmed)
+    if metric.verdict is not None and worst([metric.verdict, verdict]) == metric.verdict:
+        return metric
+    return replace(
+        metric,
+        limit=budget.phrase(series.better),
+        verdict=verdict,
+        reason=reason,
+        times_over=_times_over(series, budget, metric.new) if verdict == "regressed" else None,
+    )
+
+
+def past(series: Series, budget: Budget) -> int:
+    """How many repeats are past the budget."""
+    return sum(_exceeds(value, series, budget) for value in series.values)
+
+
+def _verdict(series: Series, budget: Budget, *, shown: float | None, confirmed: bool) -> tuple[Verdict, str]:
+    held = f"budget {budget.phrase(series.better)}"
+    number = past(series, budget)
+    size = "" if shown is None else f"{wording.value(shown, series.unit)}, "
+    if series.kind == "timed" and not confirmed:
+        if shown is not None and _exceeds(shown, series, budget):
+            return "suspect", f"{size}past its {held}"
+        return "unchanged", f"{size}within its {held}"
+    if number == len(series.values):
+        return "regressed", f"{size}past its {held}" + (" in every repeat" if number > 1 else "")
+    if number:
+        return "inconclusive", f"{size}past its {held} in {number} of {len(series.values)} repeats"
+    return "unchanged", f"{size}within its {held}"
+
+
+def _exceeds(value: float, series: Series, budget: Budget) -> bool:
+    bound = budget.bound(series.unit)
+    return value > bound if series.better == "lower" else value < bound
+
+
+def _times_over(series: Series, budget: Budget, shown: float | None) -> float | None:
+    bound = budget.bound(series.unit)
+    above, below = (shown, bound) if series.better == "lower" else (bound, shown)
+    return above / below if above and below else None

@@ -1,0 +1,87 @@
+"""Counted metrics: compared exactly, within the context in which they are exact."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.judge import wording
+from pytest_perfdl.record import scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_perfdl.judge.verdict import MetricVerdict
+    from pytest_perfdl.limits import Limit
+    from pytest_perfdl.record import Record, Series
+
+
+def out_of_scope(name: str, base: Record, new: Record) -> str:
+    """What differs in the context within which the metric of this full name is exact; empty if nothing."""
+    return wording.differences(base.context, new.context, scope(name.rpartition(".")[2]))
+
+
+def newest_in_scope(name: str, new: Record, others: Iterable[Record]) -> Record | None:
+    """The most recent record of another key with which a counted metric compares exactly."""
+    dated = sorted(others, key=lambda other: max((part.date for part in other.occasions), default=""), reverse=True)
+    return next(
+        (other for other in dated if name in other.metrics() and not out_of_scope(name, other, new)),
+        None,
+    )
+
+
+def same(base: float, new: float) -> bool:
+    """Whether two counts agree; means over a period are stored to twelve digits."""
+    return math.isclose(base, new, rel_tol=1e-9)
+
+
+def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, differs: str = "") -> MetricVerdict:
+    """Compare two series exactly.
+
+    A series whose repeats disagree is not judged; where it has a limit it is `unchanged` if even the worst
+    pair of repeats is within that limit, else `inconclusive`. `differs` says what takes the comparison out of
+    its scope: then a difference is `changed`, never `regressed`.
+    """
+    before, after = base.values[0], new.values[0]
+    sign = 1 if new.better == "lower" else -1
+    if not (base.stable and new.stable):
+        return _unstable(shown, base, new, limit, sign)
+    shown = replace(shown, effect=_effect(before, after))
+    if same(before, after):
+        reason = f"{wording.value(after, new.unit)}, as in the baseline"
+        return replace(shown, limit=limit.text if limit else None, verdict="unchanged", reason=reason)
+    change = wording.counts(before, after, new.unit)
+    if differs:
+        return replace(shown, verdict="changed", reason=f"changed, context differs ({differs}): {change}")
+    if limit is None:
+        return replace(shown, verdict="changed", reason=change)
+    allowed = limit.allowed(before, new.unit)
+    worse = sign * (after - before)
+    shown = replace(shown, limit=limit.text)
+    if abs(worse) <= allowed or same(abs(worse), allowed):
+        return replace(shown, verdict="unchanged", reason=f"{change}, within the limit {limit.text}")
+    reason = f"{change}, limit {limit.text}"
+    if worse < 0:
+        return replace(shown, verdict="changed", reason=reason)
+    times_over = worse / allowed if allowed else None
+    return replace(shown, verdict="regressed", reason=reason, times_over=times_over)
+
+
+def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
+    side = "this run" if base.stable else "the baseline" if new.stable else "both records"
+    reason = f"differs between the repeats of {side}: not judged"
+    if limit is None:
+        return replace(shown, reason=reason)
+    best = min(sign * value for value in base.values)
+    worst = max(sign * value for value in new.values)
+    if worst - best <= limit.allowed(sign * best, new.unit):
+        reason = f"differs between repeats, within the limit {limit.text}"
+        return replace(shown, limit=limit.text, verdict="unchanged", reason=reason)
+    return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
+
+
+def _effect(base: float, new: float) -> float | None:
+    if same(base, new):
+        return 0.0
+    return new / base - 1 if base else None

@@ -1,0 +1,213 @@
+"""The first judgement of a test against its baseline: counted metrics exactly, timed ones screened."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.judge import budget, counted, timed, wording
+from pytest_perfdl.judge.blame import blame
+from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
+from pytest_perfdl.record import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_perfdl.limits import Limit, Limits
+    from pytest_perfdl.record import Record, Series
+
+EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "improved"})
+"""Verdicts that come with blame: in the others the differences are noise, or of another test."""
+
+
+def screen(new: Record, base: Record | None, others: Sequence[Record], limits: Limits) -> Judgement:
+    """Judge one or more fresh repeats.
+
+    Parameters
+    ----------
+    new
+        What was measured now.
+    base
+        The baseline of the same test and key, if there is one.
+    others
+        Baselines of the same test under other keys: without `base`, counted metrics are held against them.
+    limits
+        The test's limits and budgets, merged from all sources.
+
+    Returns
+    -------
+    Judgement
+        `suspects` names the timed metrics that only further repeats can settle (`confirm`). A test whose
+        measurement broke is `invalid` and has no figures; one whose baseline is `missing` or `outdated` has
+        figures, of which only budgets are judged.
+    """
+    changes = context_changes(base, new)
+    if broken := broken_reason(new):
+        return Judgement(new.test, "invalid", broken, integrity=new.integrity, context_changes=changes)
+    standing, why = _standing(new, base, others)
+    measured = new.metrics()
+    metrics = [_metric(name, series, new, base, others, limits, standing) for name, series in measured.items()]
+    if base is not None:
+        metrics += [
+            _gone(name, series, judged=standing is None and _held(name, series, limits))
+            for name, series in base.metrics().items()
+            if name not in measured
+        ]
+    return judgement(new, base, tuple(metrics), standing, why)
+
+
+def judgement(
+    new: Record, base: Record | None, metrics: tuple[MetricVerdict, ...], standing: Verdict | None, why: str
+) -> Judgement:
+    """The verdict on a test from those on its metrics and from how it stands to its baselines."""
+    verdicts = [metric.verdict for metric in metrics if metric.verdict is not None]
+    verdict = worst([*verdicts, standing] if standing else verdicts)
+    timed_moved = any(metric.kind == "timed" and metric.verdict in EXPLAINED for metric in metrics)
+    explained = base is not None and not outdated(base, new) and verdict in EXPLAINED
+    return Judgement(
+        test=new.test,
+        verdict=verdict,
+        reason=wording.of_test(verdict, metrics, standing, why),
+        metrics=metrics,
+        blame=blame(new, base, counts_first=not timed_moved) if base is not None and explained else (),
+        integrity=new.integrity,
+        context_changes=context_changes(base, new),
+        suspects=() if verdict == "invalid" else tuple(m.name for m in metrics if m.verdict == "suspect"),
+    )
+
+
+def broken_reason(new: Record) -> str:
+    """Why the measurement cannot be judged at all; empty if it can."""
+    broken = [finding.message for finding in new.integrity if finding.level == "invalid"]
+    return "; ".join(broken) if broken or new.calls else "the test measured nothing"
+
+
+def outdated(base: Record, new: Record) -> str:
+    """Why a baseline is of another test than the one that was measured; empty if it is not."""
+    if base.test_hash != new.test_hash:
+        return "the test changed since its baseline (source, parameters or run shape)"
+    before, after = _plan(base.plan), _plan(new.plan)
+    changed = wording.differences(before, after, after)
+    return f"the plan changed since the baseline: {changed}" if changed else ""
+
+
+def context_changes(base: Record | None, new: Record) -> tuple[tuple[str, str, str], ...]:
+    """Context that differs from the baseline's."""
+    if base is None:
+        return ()
+    return tuple(
+        (name, wording.side(base.context.get(name)), wording.side(new.context.get(name)))
+        for name in sorted({*base.context, *new.context})
+        if base.context.get(name) != new.context.get(name)
+    )
+
+
+def misfit(limits: Limits, metric: MetricVerdict) -> str:
+    """Why a metric's limit or budget cannot apply to its unit or direction; empty if they can."""
+    try:
+        if limit := limits.for_metric(metric.name):
+            limit.check(metric.unit, metric.better)
+        if bound := limits.budget_for(metric.name):
+            bound.bound(metric.unit)
+    except ValueError as error:
+        return f"cannot be held to what was asked: {error}"
+    return ""
+
+
+def _standing(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
+    """The verdict that the baselines alone decide, with its reason."""
+    if base is not None:
+        why = outdated(base, new)
+        return ("outdated", why) if why else (None, "")
+    if not others:
+        return "missing", "no baseline under any key"
+    keys = ", ".join(sorted(other.key.slug for other in others))
+    return "incomparable", f"baselines exist only under other keys: {keys}"
+
+
+def _metric(
+    name: str,
+    series: Series,
+    new: Record,
+    base: Record | None,
+    others: Sequence[Record],
+    limits: Limits,
+    standing: Verdict | None,
+) -> MetricVerdict:
+    limit = limits.for_metric(name)
+    if standing == "incomparable" and series.kind == "counted":
+        base = counted.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
+    before = base.metrics().get(name) if base is not None else None
+    shown = MetricVerdict(
+        name=name,
+        kind=series.kind,
+        unit=series.unit,
+        better=series.better,
+        base=timed.mean(before) if before else None,
+        new=timed.mean(series),
+    )
+    if reason := misfit(limits, shown):
+        return replace(shown, verdict="invalid", reason=reason)
+    if base is not None and before is not None:
+        shown = _against(shown, base, before, new, series, limit, standing)
+    elif standing is None:
+        shown = replace(shown, verdict="new", reason="not in the baseline")
+    elif standing == "incomparable" and limit is not None:
+        shown = replace(shown, verdict="incomparable", reason="no baseline under this key to compare with")
+    return budget.hold(shown, series, limits.budget_for(name), confirmed=False)
+
+
+def _against(
+    shown: MetricVerdict,
+    base: Record,
+    before: Series,
+    new: Record,
+    series: Series,
+    limit: Limit | None,
+    standing: Verdict | None,
+) -> MetricVerdict:
+    if (before.kind, before.unit, before.better) != (series.kind, series.unit, series.better):
+        reason = f"was {before.kind} in {before.unit!r} ({before.better} is better) in the baseline"
+        verdict: Verdict | None = None if standing == "outdated" else "incomparable"
+        return replace(shown, base=None, verdict=verdict, reason=reason)
+    if series.kind == "counted":
+        differs = counted.out_of_scope(shown.name, base, new)
+        shown = counted.judge(shown, before, series, limit, differs)
+    else:
+        shown = timed.screen(shown, before, series, limit)
+        shown = with_modes(shown, base, new)
+    return replace(shown, limit=None, verdict=None, reason="") if standing == "outdated" else shown
+
+
+def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
+    """Name the states of the machine that the baseline was never in, where a time is not as before."""
+    modes = wording.unseen_modes(base, new)
+    if not modes or metric.verdict in (None, "unchanged"):
+        return metric
+    return replace(metric, reason=f"{metric.reason}; {modes}")
+
+
+def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
+    return MetricVerdict(
+        name=name,
+        kind=before.kind,
+        unit=before.unit,
+        better=before.better,
+        base=timed.mean(before),
+        new=None,
+        verdict="changed" if judged else None,
+        reason="in the baseline, but not measured now",
+    )
+
+
+def _held(name: str, series: Series, limits: Limits) -> bool:
+    return series.kind == "counted" or limits.for_metric(name) is not None
+
+
+def _same_test(other: Record, new: Record) -> bool:
+    """Whether a record of another key is of the same test; its threads are part of its key."""
+    return not outdated(replace(other, plan=replace(other.plan, threads=new.plan.threads)), new)
+
+
+def _plan(plan: Plan) -> dict[str, object]:
+    return {field.name: getattr(plan, field.name) for field in fields(Plan)}

@@ -1,0 +1,151 @@
+"""The screen of timed metrics: few fresh repeats against the stored ones (statistics.md, section 5, stage 1).
+
+The unit is the repeat, one process's series of steps, and the quantity its logarithm. One fresh process can
+only raise a suspicion: it shares its moment with whatever else the machine did, and no distribution-free test
+of one against K repeats goes below 1/(K+1).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
+
+from pytest_perfdl.judge import wording
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_perfdl.judge.verdict import MetricVerdict
+    from pytest_perfdl.limits import Limit
+    from pytest_perfdl.record import Series
+
+SCREEN_ALPHA = 0.10
+"""A repeat this improbable under the baseline is suspected: sets cost and power, not the false alarms."""
+UNCHANGED_ALPHA = 0.05
+"""Share of the times that code which is slower by more than the limit may be called unchanged."""
+IMPROVED_ALPHA = 0.01
+SD_FLOOR = 0.01
+"""Least standard deviation of log times between processes: below that a baseline was lucky."""
+ASSUMED_SD = 0.10
+"""What stands in for the spread of a baseline of one repeat: the upper end of what shared machines showed."""
+POWER = 0.80
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Fresh repeats against baseline repeats, as a log ratio of means with its standard error."""
+
+    log_ratio: float
+    error: float
+    freedom: int
+    """Degrees of freedom of the error; 0 when the spread is assumed, not measured."""
+
+    def p_above(self, sign: int) -> float:
+        """One-sided p-value of an increase (`sign` 1) or of a decrease (-1)."""
+        t = sign * self.log_ratio / self.error
+        return float(stdtr(self.freedom, -t) if self.freedom else ndtr(-t))
+
+    def quantile(self, probability: float) -> float:
+        """Quantile of the error, on the log scale."""
+        standard = stdtrit(self.freedom, probability) if self.freedom else ndtri(probability)
+        return float(standard) * self.error
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the log ratio."""
+        half = self.quantile(0.975)
+        return self.log_ratio - half, self.log_ratio + half
+
+    def detectable(self) -> float:
+        """Smallest log ratio that the screen suspects with probability `POWER`."""
+        return self.quantile(1 - SCREEN_ALPHA) + self.quantile(POWER)
+
+
+def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
+    """Compare positive values, one per repeat, with the interval that is honest for new processes.
+
+    The standard error is `max(sd(log base), SD_FLOOR) * sqrt(1/K + 1/m)` with K-1 degrees of freedom: the
+    spread comes from the baseline alone, since fresh repeats share their moment.
+    """
+    log_base, log_new = [math.log(value) for value in base], [math.log(value) for value in new]
+    spread = max(statistics.stdev(log_base), SD_FLOOR) if len(base) > 1 else ASSUMED_SD
+    return Comparison(
+        log_ratio=statistics.fmean(log_new) - statistics.fmean(log_base),
+        error=spread * math.sqrt(1 / len(base) + 1 / len(new)),
+        freedom=len(base) - 1,
+    )
+
+
+def mean(series: Series) -> float:
+    """The value that is shown for a series: the geometric mean of a timed one, where that exists."""
+    low, high = min(series.values), max(series.values)
+    if series.kind == "timed" and low > 0:
+        # The logarithm's rounding must not put equal values past a budget that they meet.
+        return min(max(statistics.geometric_mean(series.values), low), high)
+    return statistics.fmean(series.values)
+
+
+def positive(*series: Series) -> bool:
+    """Whether ratios of these values exist."""
+    return all(min(part.values) > 0 for part in series)
+
+
+def log_limit(limit: Limit, base: float, series: Series) -> float:
+    """The limit as a log ratio in the direction that is worse, for a baseline of value `base`.
+
+    Infinite where no value could be past it: a limit of 100 % on a metric of which more is better.
+    """
+    share = limit.allowed(base, series.unit) / base
+    if series.better == "lower":
+        return math.log1p(share)
+    return -math.log1p(-share) if share < 1 else math.inf
+
+
+def as_ratio(log_ratio: float) -> float:
+    """`exp(x) - 1`, finite for every x that a short baseline can give."""
+    return math.expm1(min(log_ratio, 700.0))
+
+
+def worsening(log_worse: float, sign: int) -> float:
+    """Size of a worsening on the log scale as a positive ratio: a larger time, or a smaller throughput."""
+    return sign * as_ratio(sign * log_worse)
+
+
+def screen(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None) -> MetricVerdict:
+    """Compare, and judge where there is a limit: suspect, improved, unchanged or inconclusive."""
+    if not positive(base, new):
+        if limit is None:
+            return shown
+        reason = "has values of zero or below: no ratio can be judged"
+        return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
+    found = compare(base.values, new.values)
+    sign = 1 if base.better == "lower" else -1
+    low, high = found.interval()
+    shown = replace(
+        shown,
+        effect=as_ratio(found.log_ratio),
+        ci95=(as_ratio(low), as_ratio(high)),
+        mde=worsening(found.detectable(), sign),
+    )
+    if limit is None:
+        return shown
+    past = log_limit(limit, mean(base), base)
+    p_worse = found.p_above(sign)
+    shown = replace(shown, limit=limit.text)
+    text = wording.interval(shown, wording.fresh(len(new.values)))
+    if len(base.values) == 1:
+        text += f", spread of the one baseline repeat assumed to be {ASSUMED_SD:.0%}"
+    improved = -sign * found.log_ratio > past and found.p_above(-sign) < IMPROVED_ALPHA
+    if sign * found.log_ratio + found.quantile(1 - UNCHANGED_ALPHA) < past and not improved:
+        # Slower, perhaps, but surely within the limit: more repeats could not make it regressed.
+        return replace(shown, verdict="unchanged", reason=text)
+    if p_worse < SCREEN_ALPHA:
+        reason = f"{text}: worse than the baseline's repeats (p = {p_worse:.2g})"
+        return replace(shown, verdict="suspect", reason=reason)
+    if improved:
+        return replace(shown, verdict="improved", reason=text)
+    reason = f"{text}: smallest detectable {wording.percent(shown.mde)}"
+    return replace(shown, verdict="inconclusive", reason=reason)

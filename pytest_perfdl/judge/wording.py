@@ -1,0 +1,85 @@
+"""The sentences of a judgement: one plain line for a metric, one for a test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.units import format_percent, format_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
+    from pytest_perfdl.record import Record
+
+NAMED = 3
+"""How many further metrics a test's reason names."""
+
+
+def percent(ratio: float | None) -> str:
+    """A size without a sign, "9.1%"."""
+    return "unknown" if ratio is None else format_percent(ratio, signed=False)
+
+
+def value(number: float, unit: str) -> str:
+    """A figure with its unit."""
+    return format_quantity(number, unit)
+
+
+def fresh(repeats: int) -> str:
+    """What a screen rests on, "1 fresh repeat"."""
+    return f"{repeats} fresh repeat{'' if repeats == 1 else 's'}"
+
+
+def interval(metric: MetricVerdict, basis: str) -> str:
+    """An effect with its interval, basis and limit.
+
+    "+34.1% [+30.2%, +38.0%] (95% interval, unpaired), limit 10%"
+    """
+    parts = [] if metric.effect is None else [format_percent(metric.effect)]
+    if metric.ci95 is not None:
+        low, high = map(format_percent, metric.ci95)
+        parts.append(f"[{low}, {high}] (95% interval, {basis})")
+    return " ".join(parts) + (f", limit {metric.limit}" if metric.limit else "")
+
+
+def counts(base: float, new: float, unit: str) -> str:
+    """Both sides of an exact metric with the difference, "1699 -> 1711 (+12)"."""
+    difference = format_quantity(new - base, unit, signed=True)
+    return f"{format_quantity(base, unit)} -> {format_quantity(new, unit)} ({difference})"
+
+
+def differences(base: Mapping[str, object], new: Mapping[str, object], names: Iterable[str]) -> str:
+    """Named values that differ, "torch 2.12.0 -> 2.13.0"; empty when none does."""
+    return ", ".join(
+        f"{name} {side(base.get(name))} -> {side(new.get(name))}" for name in names if base.get(name) != new.get(name)
+    )
+
+
+def side(value: object) -> str:
+    """A value of the context as text."""
+    return "none" if value is None else str(value)
+
+
+def unseen_modes(base: Record, new: Record) -> str:
+    """States of the machine that the baseline was never in; empty when there are none."""
+    found = [
+        f"{name.replace('_', ' ')}: a mode not seen in the baseline ({', '.join(labels)})"
+        for name, seen in sorted(new.modes.items())
+        if (labels := [label for label in seen if label not in base.modes.get(name, ())])
+    ]
+    return "; ".join(found)
+
+
+def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
+    """The reason of a test's verdict: why it stands as it does, or the worst metrics' reason."""
+    guilty = [metric for metric in metrics if metric.verdict == verdict]
+    guilty.sort(key=lambda metric: -(metric.times_over or 0.0))
+    if verdict == standing or not guilty:
+        return why or "nothing is held to a limit"
+    first, *others = guilty
+    if verdict == "unchanged":
+        return f"{first.name} {first.reason}"
+    also = ", ".join(metric.name for metric in others[:NAMED])
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"{first.name} {first.reason}" + (f"; also {also}{more}" if others else "") + (f"; {why}" if why else "")

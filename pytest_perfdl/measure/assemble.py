@@ -1,0 +1,311 @@
+"""From the answers of several workers to one `Record`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_perfdl.measure.commands import CallResult
+from pytest_perfdl.measure.timed import lower_quartile, quantile
+from pytest_perfdl.record import Better, Call, Finding, Kind, Occasion, Plan, Record, Row, RowKind, Series
+
+CONTENDED = 0.05
+"""Share of the timed steps for which others may have the processor before that time is taken off."""
+OTHER_LOAD = 0.1
+"""Processors that others must keep busy before waiting for one is their doing, and not the step's own helpers'."""
+SYSTEM_SHARE = 0.3
+"""Share of processor time in the kernel above which a measurement says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserValue:
+    """A `perf.metric(...)` of one repeat; `call` is the name of the call it followed."""
+
+    call: str
+    name: str
+    value: float
+    unit: str
+    better: Better
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What one worker process found out."""
+
+    calls: tuple[CallResult, ...]
+    values: tuple[UserValue, ...] = ()
+
+
+def assemble(
+    test: str, test_hash: str, plan: Plan, repeats: Sequence[Repeat], *, date: str, commit: str | None, tree: str | None
+) -> Record:
+    """Join repeats, at least one with at least one call, into a record of one occasion."""
+    first = repeats[0].calls[0].info
+    calls, findings = [], []
+    names = [result.info.name for result in repeats[0].calls]
+    for number, repeat in enumerate(repeats[1:], start=2):
+        if [result.info.name for result in repeat.calls] != names:
+            findings.append(
+                Finding("invalid", "calls-differ", f"repeat {number} made other perf(...) calls than the first one")
+            )
+            repeats = repeats[:1]
+            break
+    for index, name in enumerate(names):
+        results = [repeat.calls[index] for repeat in repeats]
+        values = [[value for value in repeat.values if value.call == name] for repeat in repeats]
+        call, found = _call(results, values)
+        calls.append(call)
+        findings += found
+    return Record(
+        test=test,
+        key=first.key,
+        context=first.context,
+        test_hash=test_hash,
+        plan=plan,
+        calls=tuple(calls),
+        occasions=(Occasion(len(repeats), date, commit, tree),),
+        modes={"page_faults": tuple(sorted({_fault_mode(r) for repeat in repeats for r in repeat.calls}))},
+        integrity=_unique(findings),
+    )
+
+
+def contended(repeat: Repeat) -> bool:
+    """Whether others had the processor for so much of the timed steps that measuring again is better."""
+    return any(_taken_by_others(result) for result in repeat.calls)
+
+
+_GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
+"""A compiled graph is called by a hash of its content: any change of it would be another operator."""
+
+
+def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
+    """The later repeat with the FLOPs that only the first one counted; see `commands.one_repeat`."""
+    known = {result.info.name: result.counted for result in first.calls}
+    return replace(
+        later,
+        calls=tuple(
+            replace(
+                result,
+                counted=replace(
+                    result.counted, flops=known[result.info.name].flops, uncounted=known[result.info.name].uncounted
+                ),
+            )
+            if result.info.name in known
+            else result
+            for result in later.calls
+        ),
+    )
+
+
+def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
+    """Call name -> path of the trace of a representative step: from the repeat with the median step."""
+    chosen = {}
+    for index, result in enumerate(repeats[0].calls):
+        candidates = [repeat.calls[index] for repeat in repeats if len(repeat.calls) > index]
+        candidates.sort(key=lambda candidate: sum(candidate.profiled.step_ns))
+        path = candidates[(len(candidates) - 1) // 2].profiled.exemplar
+        if path is not None:
+            chosen[result.info.name] = path
+    return chosen
+
+
+def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) -> tuple[Call, list[Finding]]:
+    series = _timed_series(results) | _counted_series(results) | _user_series(values)
+    first = results[0]
+    call = Call(
+        name=first.info.name,
+        series=series,
+        rows=_rows(results),
+        profiled_ns=tuple(round(_mean(result.profiled.step_ns)) for result in results),
+        op_counts=first.profiled.op_counts,
+        uncounted=tuple(sorted({name for result in results for name in result.counted.uncounted})),
+    )
+    return call, list(_findings(results))
+
+
+def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:
+    info = results[0].info
+
+    def each(measure: Callable[[CallResult], float]) -> Series:
+        return Series("timed", "ns", "lower", tuple(measure(result) for result in results))
+
+    def at(q: float) -> Series:
+        return each(lambda result: quantile(_cycles(result), q))
+
+    found = {"block_time": each(_block_time), "step_p50": at(0.5), "step_p95": at(0.95), "step_p99": at(0.99)}
+    if info.kind == "iterable":
+        # Single steps of a loop fed by others alternate between waiting and not: only their mean says anything.
+        found["step_p25"] = at(0.25)
+        found["data_wait"] = each(lambda result: _mean(result.timed.wait_ns))
+    else:
+        found["step_time"] = each(lambda result: lower_quartile(_cycles(result)))
+    if info.key.parts.get("threads") == 1:
+        # With more threads processor time counts spinning.
+        found["cpu_time"] = each(lambda result: _total(result, "cpu_ns"))
+    if all(result.profiled.device_busy_ns for result in results):
+        found["kernel_time"] = each(lambda result: _mean(result.profiled.device_busy_ns or ()))
+    if any(result.compiled.used for result in results):
+        found["compile_time"] = each(lambda result: result.compiled.compile_ns)
+    if info.items is not None:
+        items = info.items
+        rates = tuple(items * 1e9 / max(_block_time(result), 1.0) for result in results)
+        found["throughput"] = Series("timed", "items/s", "higher", rates)
+    return found
+
+
+def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
+    def per_step(counts: tuple[int, ...] | None) -> float | None:
+        return None if counts is None else _mean(counts)
+
+    measures: dict[str, tuple[str, Callable[[CallResult], float | None]]] = {
+        "ops": ("1", lambda result: per_step(result.profiled.op_counts)),
+        "kernels": ("1", lambda result: per_step(result.profiled.kernel_counts)),
+        "launches": ("1", lambda result: per_step(result.profiled.launch_counts)),
+        "h2d_bytes": ("B", lambda result: per_step(result.profiled.h2d_bytes)),
+        "flops": ("flop", lambda result: result.counted.flops),
+        "allocations": ("1", lambda result: result.counted.allocations),
+        "alloc_bytes": ("B", lambda result: result.counted.alloc_bytes),
+        "peak_memory": ("B", lambda result: result.counted.peak_memory),
+        "static_memory": ("B", lambda result: result.counted.static_memory),
+    }
+    if any(result.compiled.used for result in results):
+        measures |= {
+            "recompiles": ("1", lambda result: result.compiled.recompiles),
+            "graph_breaks": ("1", lambda result: result.compiled.graph_breaks),
+        }
+    found = {}
+    for name, (unit, measure) in measures.items():
+        values = [measure(result) for result in results]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            found[name] = Series("counted", unit, "lower", tuple(known))
+    return found
+
+
+def _user_series(values: Sequence[Sequence[UserValue]]) -> dict[str, Series]:
+    found = {}
+    for value in values[0]:
+        same = [[other.value for other in repeat if other.name == value.name] for repeat in values]
+        if all(len(repeat) == 1 for repeat in same):
+            kind: Kind = "timed"
+            numbers = tuple(repeat[0] for repeat in same)
+            found[value.name] = Series(kind, value.unit, value.better, numbers)
+    return found
+
+
+def _rows(results: Sequence[CallResult]) -> tuple[Row, ...]:
+    """Rows of all repeats joined; one that a repeat did not see has zero time there."""
+    totals: list[Mapping[tuple[RowKind, str], tuple[float, int]]] = []
+    for result in results:
+        steps = len(result.profiled.step_ns)
+        sums: dict[tuple[RowKind, str], tuple[int, int]] = {}
+        for row in result.profiled.rows:
+            key = row.kind, _GRAPH_HASH.sub(r"\1", row.name)
+            count, ns = sums.get(key, (0, 0))
+            sums[key] = count + row.count, ns + row.ns
+        totals.append({key: (count / steps, round(ns / steps)) for key, (count, ns) in sums.items()})
+    keys = sorted({key for repeat in totals for key in repeat})
+    return tuple(
+        Row(
+            kind,
+            name,
+            count=_mean([repeat.get((kind, name), (0.0, 0))[0] for repeat in totals]),
+            ns=tuple(repeat.get((kind, name), (0.0, 0))[1] for repeat in totals),
+        )
+        for kind, name in keys
+    )
+
+
+def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
+    name = results[0].info.name
+    where = f"{name}: " if name else ""
+    for result in results:
+        timed = result.timed
+        if timed.tracer:
+            yield Finding(
+                "invalid", "tracer", f"{where}{timed.tracer} is active in the measured process and slows Python"
+            )
+        if not result.settled.settled:
+            yield Finding(
+                "note",
+                "unsettled",
+                f"{where}after {result.settled.steps} warm-up steps the step time still moved by "
+                f"{abs(result.settled.spread):.0%} from block to block",
+            )
+        if timed.compiles:
+            yield Finding(
+                "note", "recompiled", f"{where}torch.compile compiled while timing: {', '.join(timed.compiles)}"
+            )
+        taken = _taken_by_others(result)
+        if taken:
+            yield Finding(
+                "note",
+                "contended",
+                f"{where}others had the processor for {taken:.0%} of the time while timing: that time is taken off",
+            )
+        cpu = sum(block.cpu_ns for block in timed.blocks)
+        system = sum(block.system_ns for block in timed.blocks)
+        if cpu and system / cpu > SYSTEM_SHARE:
+            yield Finding("note", "system-time", f"{where}{system / cpu:.0%} of the processor time went to the kernel")
+        yield from (Finding(f.level, f.code, where + f.message) for f in result.profiled.findings)
+    if len({frozenset(result.profiled.signatures) for result in results}) > 1:
+        yield Finding(
+            "note",
+            "steps-differ",
+            f"{where}repeats ran different sequences of operators: counts that differ are not judged",
+        )
+
+
+def _cycles(result: CallResult) -> tuple[int, ...]:
+    """Step times as means over whole periods: with a period of 1, the steps themselves.
+
+    What others took is taken off step by step: most steps of a busy machine lose nothing, some lose much.
+    """
+    period = result.info.period
+    steps = result.timed.step_ns
+    if result.timed.delay_ns and _taken_by_others(result):
+        steps = tuple(max(0, taken - delay) for taken, delay in zip(steps, result.timed.delay_ns, strict=True))
+    return tuple(round(sum(steps[start : start + period]) / period) for start in range(0, len(steps), period))
+
+
+def _block_time(result: CallResult) -> float:
+    return (1 - _taken_by_others(result)) * _total(result, "wall_ns")
+
+
+def _taken_by_others(result: CallResult) -> float:
+    """Share of the timed steps in which the step's thread was ready to run and others had the processor.
+
+    The scheduler's own account, whatever code was measured, so that taking the time off favours neither side:
+    what is left is what the step took itself. 0 where the share is small, or the waiting the step's own doing
+    (loader workers, more threads than processors).
+    """
+    load = result.timed.other_load
+    if load is not None and load < OTHER_LOAD:
+        return 0.0
+    share = _total(result, "run_delay_ns") / max(_total(result, "wall_ns"), 1.0)
+    return min(share, 1.0) if share > CONTENDED else 0.0
+
+
+def _total(result: CallResult, field: str) -> float:
+    blocks = result.timed.blocks
+    total: int = sum(getattr(block, field) for block in blocks)
+    return total / sum(block.steps for block in blocks)
+
+
+def _fault_mode(result: CallResult) -> str:
+    """Minor page faults per step, coarsely: glibc's allocator fixes the mode for the life of a process."""
+    faults = _total(result, "minor_faults")
+    return "none" if faults < 1 else "few" if faults < 100 else "many"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each kind of finding once per message's first occurrence, in order."""
+    seen: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.message.split(":")[0]), finding)
+    return tuple(seen.values())

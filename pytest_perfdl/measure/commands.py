@@ -1,0 +1,213 @@
+"""What a measuring process can be told to do and what it answers.
+
+The protocol is command-driven, one command at a time, so that a measurement with another shape (two live
+workers that alternate in blocks, say) is another sequence of the same commands. `one_repeat` is the usual one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
+
+BLOCKS = 4
+"""Timed blocks in a repeat; the device is synchronised only between them."""
+LEAST_CYCLES = 8
+"""Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
+MOST_WARMUP = 6
+"""Warm-up gives up after this many times its least number of steps."""
+
+
+CallKind = Literal["function", "iterable", "callback"]
+"""How the steps come: a function called again and again, an iterable's elements, or calls back."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallInfo:
+    """A `perf(...)` call as the worker announces it."""
+
+    name: str
+    kind: CallKind
+    period: int
+    items: float | None
+    key: Key
+    context: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Warm up in blocks until their medians settle and nothing compiled in the last one."""
+
+    least: int
+    most: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Run steps in blocks, without the profiler."""
+
+    blocks: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Run steps under the profiler with shapes; the first `period` of them are its warm-up and not kept."""
+
+    steps: int
+    warmup: int
+    scratch: str
+    exemplar: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count allocations and bytes over one window of steps after another that is not kept, then FLOPs if wanted."""
+
+    steps: int
+    scratch: str
+    flops: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Leave the call; the test goes on."""
+
+
+Command = Settle | Time | Profile | Count | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Answer to `Settle`."""
+
+    steps: int
+    settled: bool
+    spread: float
+    """Ratio between the last two blocks' medians, minus one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Totals of one timed block."""
+
+    steps: int
+    wall_ns: int
+    cpu_ns: int
+    system_ns: int
+    run_delay_ns: int
+    """How long the step's thread waited for a processor that others had."""
+    minor_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Answer to `Time`: what every step and every block took."""
+
+    step_ns: tuple[int, ...]
+    wait_ns: tuple[int, ...]
+    """Of each step, how long it waited for data; empty unless the call iterates."""
+    delay_ns: tuple[int, ...]
+    """Of each step, how long its thread waited for a processor that others had; empty for steps on a device."""
+    blocks: tuple[Block, ...]
+    compiles: tuple[str, ...]
+    """What torch.compile compiled meanwhile."""
+    other_load: float | None
+    """Processors that others kept busy meanwhile; `None` where that is not known."""
+    tracer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRow:
+    """Total over the profiled steps."""
+
+    kind: RowKind
+    name: str
+    count: int
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Answer to `Profile`: figures per step."""
+
+    step_ns: tuple[int, ...]
+    rows: tuple[ProfiledRow, ...]
+    op_counts: tuple[int, ...]
+    kernel_counts: tuple[int, ...] | None
+    """`None` without a device, like the next three."""
+    launch_counts: tuple[int, ...] | None
+    device_busy_ns: tuple[int, ...] | None
+    h2d_bytes: tuple[int, ...] | None
+    signatures: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    exemplar: str | None
+    """Path of the exemplar step's trace in the scratch folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Answer to `Count`: means per step over whole periods; `None` where it could not be counted."""
+
+    flops: float | None
+    uncounted: tuple[str, ...]
+    allocations: float | None
+    alloc_bytes: float | None
+    peak_memory: float | None
+    static_memory: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Answer to `Finish`: what torch.compile did since the process began; zeros when it was not used."""
+
+    used: bool
+    compile_ns: int
+    recompiles: int
+    graph_breaks: int
+
+
+Reply = Settled | Timed | Profiled | Counted | Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """Everything one repeat found out about one call."""
+
+    info: CallInfo
+    settled: Settled
+    timed: Timed
+    profiled: Profiled
+    counted: Counted
+    compiled: Compiled
+
+
+def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Generator[Command, Reply, CallResult]:
+    """The commands of one whole repeat, in order; send each reply to get the next command.
+
+    Step counts are rounded up to whole periods, so that every window holds every kind of step equally often.
+    FLOPs are counted in the `first` repeat only: they follow from the operators and shapes, which every repeat
+    records, and the counter costs the import of torch._dynamo.
+    """
+    period = info.period
+
+    def whole(steps: float) -> int:
+        return math.ceil(steps / period) * period
+
+    least = whole(max(plan.warmup, period))
+    settled = yield Settle(least, max(least * MOST_WARMUP, whole(60)), whole(5))
+    block = whole(max(plan.steps, LEAST_CYCLES * period) / BLOCKS)
+    timed = yield Time(BLOCKS, block)
+    profiled = yield Profile(whole(plan.profiled), period, scratch, exemplar=True)
+    counted = yield Count(period, scratch, flops=first)
+    compiled = yield Finish()
+    assert isinstance(settled, Settled)
+    assert isinstance(timed, Timed)
+    assert isinstance(profiled, Profiled)
+    assert isinstance(counted, Counted)
+    assert isinstance(compiled, Compiled)
+    return CallResult(info, settled, timed, profiled, counted, compiled)

@@ -1,0 +1,126 @@
+"""The counted pass: allocations, bytes, peak memory and FLOPs, which need no clock."""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_perfdl.measure import flops, profiled
+from pytest_perfdl.measure.commands import Count, Counted
+from pytest_perfdl.measure.timed import synchronize, uses_device
+
+if TYPE_CHECKING:
+    from pytest_perfdl.measure.program import Aside
+
+
+def run(command: Count) -> Generator[bool, Aside | None, Counted]:
+    """Count memory over the second of two windows (the first one's peak varies), then FLOPs over another."""
+    static = _static_bytes()
+    if uses_device():
+        memory = yield from _device_memory(command)
+    else:
+        memory = yield from _host_memory(command)
+    total: float | None = None
+    uncounted: tuple[str, ...] = ()
+    if command.flops:
+        with flops.Counter() as counter:
+            yield from _window(command, last=True)
+        total = counter.total / command.steps
+        uncounted = counter.uncounted
+    allocations, alloc_bytes, peak = memory
+    return Counted(
+        flops=total,
+        uncounted=uncounted,
+        allocations=allocations,
+        alloc_bytes=alloc_bytes,
+        peak_memory=None if peak is None else static + peak,
+        static_memory=static,
+    )
+
+
+_Memory = tuple[float | None, float | None, float | None]
+"""Allocations and allocated bytes per step, and the peak above the static bytes."""
+
+
+def _host_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
+    from pytest_perfdl.analysis import memory_figures
+    from pytest_perfdl.trace import read
+
+    path = Path(command.scratch) / f"memory-{uuid.uuid4().hex}.json"
+    keep = not command.flops
+    yield from profiled.record(path, command.steps, command.steps, memory=True, keep_last_result=keep)
+    try:
+        figures = memory_figures(read(path))
+    finally:
+        path.unlink(missing_ok=True)
+    if figures is None:
+        return None, None, None
+    steps = command.steps
+    return (
+        sum(figures.allocations[-steps:]) / steps,
+        sum(figures.alloc_bytes[-steps:]) / steps,
+        max(figures.peak_bytes[-steps:]),
+    )
+
+
+def _device_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
+    import torch
+
+    yield from _window(command, last=False)
+    synchronize()
+    before = torch.cuda.memory_stats()
+    static = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    yield from _window(command, last=not command.flops)
+    synchronize()
+    after = torch.cuda.memory_stats()
+
+    def per_step(name: str) -> float:
+        return float(after[name] - before[name]) / command.steps
+
+    peak = torch.cuda.max_memory_allocated() - static
+    return per_step("allocation.all.allocated"), per_step("allocated_bytes.all.allocated"), float(peak)
+
+
+def _window(command: Count, *, last: bool) -> Generator[bool, Aside | None, None]:
+    """One window of steps; of the last one that there is, the last step's result is the call's."""
+    for index in range(command.steps):
+        yield last and index == command.steps - 1
+
+
+def _static_bytes() -> float:
+    """Bytes alive between steps: parameters, gradients, optimizer state, inputs.
+
+    The device's allocator knows; on the host the tensors that Python can reach are added up, each storage once.
+    """
+    import torch
+
+    if uses_device():
+        synchronize()
+        return float(torch.cuda.memory_allocated())
+    gc.unfreeze()
+    seen: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if type(thing) not in (torch.Tensor, torch.nn.Parameter):
+            continue
+        for tensor in (thing, thing.grad if thing.is_leaf else None):
+            if tensor is not None:
+                _note_storage(tensor, seen)
+    return float(sum(seen.values()))
+
+
+def _note_storage(tensor: Any, seen: dict[int, int]) -> None:
+    import torch
+
+    if tensor.device.type == "meta":
+        return
+    if tensor.layout is torch.sparse_coo:
+        _note_storage(tensor._values(), seen)
+        _note_storage(tensor._indices(), seen)
+        return
+    if tensor.layout is torch.strided:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()

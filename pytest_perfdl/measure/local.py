@@ -1,0 +1,47 @@
+"""Measuring in the process that pytest runs in, for debugging: the same script, without a worker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pytest_perfdl.measure.assemble import Repeat, UserValue
+from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
+from pytest_perfdl.record import Better, Plan
+
+
+class LocalHost:
+    """Plays the orchestrating process's part (`fixture.Host`) for one repeat of one test."""
+
+    def __init__(self, plan: Plan, key_extra: tuple[str, ...], scratch: str) -> None:
+        self.plan = plan
+        self.key_extra = key_extra
+        self._scratch = scratch
+        self._script: Any = None
+        self._command: object = None
+        self._calls: list[CallResult] = []
+        self._values: list[UserValue] = []
+
+    def start_call(self, call: CallInfo) -> None:
+        """Begin the script of a call."""
+        self._script = one_repeat(replace(self.plan, period=call.period), call, self._scratch, first=True)
+        self._command = next(self._script)
+
+    def command(self) -> object:
+        """The script's next command."""
+        return self._command
+
+    def answer(self, reply: object) -> None:
+        """Hand a reply to the script."""
+        try:
+            self._command = self._script.send(reply)
+        except StopIteration as stop:
+            self._calls.append(stop.value)
+
+    def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
+        """Keep a metric of the author's own."""
+        self._values.append(UserValue(call, name, value, unit, better))
+
+    def repeat(self) -> Repeat:
+        """Everything that was measured."""
+        return Repeat(tuple(self._calls), tuple(self._values))

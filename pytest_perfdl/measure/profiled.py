@@ -1,0 +1,182 @@
+"""The profiled pass: a few steps under torch.profiler with shapes. It explains; it never times a verdict."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
+from pytest_perfdl.measure.quiet import profiler_chatter
+from pytest_perfdl.measure.timed import synchronize, uses_device
+from pytest_perfdl.record import Finding
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis import ProfileTables
+    from pytest_perfdl.measure.program import Aside
+
+WAIT_ANNOTATION = "perfdl.data_wait"
+"""Name of the range around waiting for data; the analysis counts it as input."""
+SETUP_ANNOTATION = "perfdl.setup"
+"""Name of the range around a step's `setup=`; the analysis takes it out of the step."""
+
+
+def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
+    """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
+    from pytest_perfdl.analysis import profile_tables
+    from pytest_perfdl.trace import exemplar, read
+
+    path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
+    # A result that stayed alive would be part of what the counted pass, which comes next, takes for static.
+    yield from record(path, command.warmup, command.steps, memory=False, keep_last_result=False)
+    try:
+        trace = read(path)
+        tables = profile_tables(trace)
+        step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
+        picture = exemplar(trace, step) if command.exemplar else None
+    finally:
+        path.unlink(missing_ok=True)
+    stored = None
+    if picture is not None:
+        stored = path.with_suffix(".trace.json.gz")
+        stored.write_bytes(picture)
+    device = uses_device()
+    return Profiled(
+        step_ns=tables.step_ns,
+        rows=tuple(ProfiledRow(row.kind, row.name, row.count, row.total_ns) for row in tables.rows),
+        op_counts=tables.op_counts,
+        kernel_counts=tables.kernel_counts if device else None,
+        launch_counts=tables.launch_counts if device else None,
+        device_busy_ns=tables.device_busy_ns if device else None,
+        h2d_bytes=tables.h2d_bytes if device else None,
+        signatures=tables.step_signatures,
+        findings=tuple(_findings(tables, command.steps)),
+        exemplar=str(stored) if stored else None,
+    )
+
+
+def record(
+    path: Path, warmup: int, steps: int, *, memory: bool, keep_last_result: bool
+) -> Generator[bool, Aside | None, None]:
+    """Run `warmup + steps` steps and write a Chrome trace of the last `steps`, as ProfilerStep ranges, to `path`."""
+    profiler: _Profiler = (
+        _DeviceProfiler(path, warmup, steps, memory) if uses_device() else _HostProfiler(path, warmup, steps, memory)
+    )
+    synchronize()
+    with profiler_chatter():
+        profiler.start()
+    try:
+        for index in range(warmup + steps):
+            yield keep_last_result and index == warmup + steps - 1
+            # Device work that outlives its window would be cut off here and carried over there.
+            synchronize()
+            profiler.step()
+    finally:
+        with profiler_chatter():
+            profiler.stop()
+
+
+class _Profiler(Protocol):
+    """A profiler over unrecorded warm-up steps and then recorded ones."""
+
+    def start(self) -> None: ...
+    def step(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+class _DeviceProfiler:
+    """torch.profiler with a schedule: its warm-up starts the device's tracing, which is slow at first.
+
+    `repeat=1`, since the schedule would otherwise start the next, empty cycle and the export would hold that.
+    """
+
+    def __init__(self, path: Path, warmup: int, steps: int, memory: bool) -> None:
+        from torch.profiler import ProfilerActivity, profile, schedule
+
+        def export(finished: Any) -> None:
+            finished.export_chrome_trace(str(path))
+
+        self._profiler = profile(
+            activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+            schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
+            record_shapes=True,
+            profile_memory=memory,
+            on_trace_ready=export,
+        )
+
+    def start(self) -> None:
+        self._profiler.start()
+
+    def step(self) -> None:
+        with profiler_chatter():
+            self._profiler.step()
+
+    def stop(self) -> None:
+        self._profiler.stop()
+
+
+class _HostProfiler:
+    """torch.autograd.profiler with step ranges of our own, for steps that use no device.
+
+    torch.profiler would import all of torch._inductor when it starts, a second in every repeat.
+    """
+
+    def __init__(self, path: Path, warmup: int, steps: int, memory: bool) -> None:
+        self._path = path
+        self._warmup = warmup
+        self._last = warmup + steps
+        self._memory = memory
+        self._index = 0
+        self._profiler: Any = None
+        self._range: Any = None
+
+    def start(self) -> None:
+        if self._warmup == 0:
+            self._begin()
+
+    def step(self) -> None:
+        self._index += 1
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+        if self._index == self._last:
+            with profiler_chatter():
+                self._profiler.__exit__(None, None, None)
+                self._profiler.export_chrome_trace(str(self._path))
+            self._profiler = None
+        elif self._index >= self._warmup:
+            self._begin()
+
+    def stop(self) -> None:
+        if self._profiler is not None:
+            # The step raised: there is no trace to export.
+            self._range.__exit__(None, None, None)
+            self._profiler.__exit__(None, None, None)
+
+    def _begin(self) -> None:
+        from torch.autograd.profiler import profile, record_function
+
+        if self._profiler is None:
+            with profiler_chatter():
+                self._profiler = profile(use_cpu=True, record_shapes=True, profile_memory=self._memory)
+                self._profiler.__enter__()
+        self._range = record_function(f"ProfilerStep#{self._index}")
+        self._range.__enter__()
+
+
+def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, None]:
+    if tables.steps != steps:
+        yield Finding("invalid", "profile-steps", f"the profiler recorded {tables.steps} of {steps} steps")
+    if tables.integrity.unlinked:
+        yield Finding(
+            "invalid",
+            "unlinked",
+            f"{tables.integrity.unlinked} device events have no launch: the profiler lost events",
+        )
+    if tables.integrity.carry_over:
+        yield Finding(
+            "invalid",
+            "carry-over",
+            f"{tables.integrity.carry_over} device events were launched before the profiled steps",
+        )

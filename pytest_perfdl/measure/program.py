@@ -1,0 +1,151 @@
+"""Executes commands around the step of a test.
+
+A program is a generator: it yields whenever a step is to be run, and gets back what of that step must not
+count. A loop over function calls, a loop that the test author writes (`perf.steps`) and a training loop that
+only calls back (`perf.step`) all drive the same program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Protocol
+
+from pytest_perfdl.measure import compiling, counted, profiled, timed
+from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
+from pytest_perfdl.measure.machine import collect_garbage, run_delay_reader
+
+SETTLED_WITHIN = 0.05
+"""Warm-up ends when the medians of two successive blocks differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What of a step's time is known apart, in nanoseconds."""
+
+    wait_ns: int = 0
+    """Waiting for data: part of the step."""
+    setup_ns: int = 0
+    """Preparing the step: not part of it."""
+
+
+NOTHING = Aside()
+Steps = Generator[bool, "Aside | None", None]
+"""Yields once a step; the flag says whether the step's result is still wanted afterwards."""
+
+
+class Conversation(Protocol):
+    """Where commands come from and answers go: another process, or a script in this one."""
+
+    def command(self) -> object:
+        """Wait for the next command."""
+        ...
+
+    def answer(self, reply: Reply) -> None:
+        """Answer the last command."""
+        ...
+
+
+class Program:
+    """The steps of one `perf(...)` call, as commands ask for them.
+
+    Parameters
+    ----------
+    reset
+        Called before every pass, not timed.
+    iterates
+        Whether steps wait for data.
+    prepares
+        Whether something that must not count happens before each step. The device is then synchronised
+        around every step, since only so can the two be told apart.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        *,
+        reset: Callable[[], object] | None = None,
+        iterates: bool = False,
+        prepares: bool = False,
+    ) -> None:
+        self._conversation = conversation
+        self._reset = reset
+        self._iterates = iterates
+        self._prepares = prepares
+        self.annotating = False
+        """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
+        self.step_ns = 0
+        """Lower quartile of the timed steps, once they are timed."""
+        self.finished = False
+        """Whether everything that was asked for has been measured."""
+
+    def steps(self) -> Steps:
+        """Run until told to finish."""
+        while True:
+            command = self._conversation.command()
+            if isinstance(command, Finish):
+                self.finished = True
+                self._conversation.answer(compiling.summary())
+                return
+            if self._reset is not None:
+                self._reset()
+            self._conversation.answer((yield from self._execute(command)))
+
+    def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:
+        if isinstance(command, Settle):
+            return (yield from self._settle(command))
+        if isinstance(command, Time):
+            collect_garbage()
+            result = yield from timed.run(command, iterates=self._iterates, prepares=self._prepares)
+            self.step_ns = timed.lower_quartile(result.step_ns)
+            return result
+        self.annotating = True
+        try:
+            if isinstance(command, Profile):
+                return (yield from profiled.run(command))
+            if isinstance(command, Count):
+                return (yield from counted.run(command))
+        finally:
+            self.annotating = False
+        raise TypeError(f"unknown command {command!r}")
+
+    @staticmethod
+    def _settle(command: Settle) -> Generator[bool, Aside | None, Settled]:
+        medians: list[float] = []
+        steps = 0
+        spread = float("inf")
+        with run_delay_reader() as run_delay_ns:
+            while True:
+                compiled_before = compiling.events()
+                durations = []
+                for _ in range(command.block):
+                    delayed, start = run_delay_ns(), perf_counter_ns()
+                    aside = (yield False) or NOTHING
+                    taken = perf_counter_ns() - start - aside.setup_ns
+                    # Others may have the processor now and then while the step has long settled.
+                    durations.append(taken - (run_delay_ns() - delayed))
+                timed.synchronize()
+                steps += command.block
+                medians.append(statistics.median(durations))
+                if len(medians) > 1:
+                    spread = medians[-1] / max(medians[-2], 1) - 1
+                quiet = compiling.events() == compiled_before
+                if steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN:
+                    return Settled(steps, settled=True, spread=spread)
+                if steps >= command.most:
+                    return Settled(steps, settled=False, spread=spread)
+
+
+@contextlib.contextmanager
+def annotated(name: str, wanted: bool) -> Iterator[None]:
+    """A range in the profile around the block, where the profiler is on."""
+    if not wanted:
+        yield
+        return
+    from torch.profiler import record_function
+
+    with record_function(name):
+        yield

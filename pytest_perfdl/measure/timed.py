@@ -1,0 +1,175 @@
+"""The timed pass: steps in blocks, no profiler, the device synchronised around blocks only.
+
+Synchronising around each step would hide what a regression may be made of: lost run-ahead of the host, and
+waiting in `.item()`. On a device single steps come from events on the stream, which need no synchronisation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_perfdl.measure import compiling, machine
+from pytest_perfdl.measure.commands import Block, Time, Timed
+
+if TYPE_CHECKING:
+    from pytest_perfdl.measure.program import Aside
+
+_WORTH_ASKING_NS = 100_000
+"""Shortest step about which the scheduler is asked."""
+
+
+class _Clock(Protocol):
+    """Marks moments between steps without disturbing them."""
+
+    def mark(self) -> None: ...
+
+    def durations_ns(self) -> list[int]:
+        """Time between successive marks; called after a synchronisation."""
+        ...
+
+    def delays_ns(self) -> list[int]:
+        """How much of each of these others had the processor; empty where it is not known."""
+        ...
+
+
+class _HostClock:
+    """The host's clock: right when every operator runs on the host.
+
+    For each step it also asks the scheduler how long others had the processor. Asking takes 2 µs, between the
+    steps; a step that is short is not asked about, since being interrupted makes a step long.
+    """
+
+    def __init__(self, run_delay_ns: Callable[[], int]) -> None:
+        self._run_delay_ns = run_delay_ns
+        self._known_delay = run_delay_ns()
+        self._start = 0
+        self._durations: list[int] = []
+        self._delays: list[int] = []
+
+    def mark(self) -> None:
+        now = perf_counter_ns()
+        if self._start:
+            duration = now - self._start
+            self._durations.append(duration)
+            self._delays.append(self._delay() if duration >= _WORTH_ASKING_NS else 0)
+        self._start = perf_counter_ns()
+
+    def durations_ns(self) -> list[int]:
+        return self._durations
+
+    def delays_ns(self) -> list[int]:
+        return self._delays
+
+    def _delay(self) -> int:
+        before, self._known_delay = self._known_delay, self._run_delay_ns()
+        return self._known_delay - before
+
+
+class _DeviceClock:
+    """CUDA events on the current stream: what the device saw, resolution about 0.5 µs."""
+
+    def __init__(self, cuda: Any) -> None:
+        self._cuda = cuda
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def durations_ns(self) -> list[int]:
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        return [int(before.elapsed_time(after) * 1e6) for before, after in pairs]
+
+    def delays_ns(self) -> list[int]:
+        return []
+
+
+def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Aside | None, Timed]:
+    """Time `blocks` blocks of `block` steps; see `Program` for the flags."""
+    steps: list[int] = []
+    waits: list[int] = []
+    delays: list[int] = []
+    blocks = []
+    compiled_before = compiling.compilations()
+    load_before = machine.Load.now()
+    with machine.run_delay_reader() as run_delay_ns:
+        for _ in range(command.blocks):
+            asides: list[Aside | None] = []
+            synchronize()
+            clock = _clock(run_delay_ns, synchronized=prepares)
+            before = machine.Usage.now()
+            clock.mark()
+            for _ in range(command.block):
+                asides.append((yield False))
+                if prepares:
+                    synchronize()
+                clock.mark()
+            synchronize()
+            after = machine.Usage.now()
+            setups = [aside.setup_ns if aside else 0 for aside in asides]
+            blocks.append(
+                Block(
+                    steps=command.block,
+                    wall_ns=after.wall_ns - before.wall_ns - sum(setups),
+                    cpu_ns=after.cpu_ns - before.cpu_ns,
+                    system_ns=after.system_ns - before.system_ns,
+                    run_delay_ns=after.run_delay_ns - before.run_delay_ns,
+                    minor_faults=after.minor_faults - before.minor_faults,
+                )
+            )
+            steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
+            waits += [aside.wait_ns if aside else 0 for aside in asides]
+            delays += clock.delays_ns()
+    return Timed(
+        step_ns=tuple(steps),
+        wait_ns=tuple(waits) if iterates else (),
+        delay_ns=tuple(delays),
+        blocks=tuple(blocks),
+        compiles=compiling.names_since(compiled_before),
+        other_load=machine.Load.now().others_since(load_before),
+        tracer=machine.active_tracer(),
+    )
+
+
+def synchronize() -> None:
+    """Wait for the device, if this process uses one."""
+    cuda = _initialized_cuda()
+    if cuda is not None:
+        cuda.synchronize()
+
+
+def uses_device() -> bool:
+    """Whether CUDA (or ROCm, which torch calls the same) is in use in this process."""
+    return _initialized_cuda() is not None
+
+
+def lower_quartile(values: tuple[int, ...]) -> int:
+    """The 25 % quantile with linear interpolation (numpy's default, Hyndman-Fan type 7), rounded.
+
+    >>> lower_quartile((40, 10, 30, 20, 50))
+    20
+    """
+    return quantile(values, 0.25)
+
+
+def quantile(values: tuple[int, ...], q: float) -> int:
+    """The `q` quantile, type 7, of a non-empty sample, rounded to a whole number."""
+    ordered = sorted(values)
+    position = q * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return round(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
+
+
+def _clock(run_delay_ns: Callable[[], int], *, synchronized: bool) -> _Clock:
+    cuda = _initialized_cuda()
+    return _HostClock(run_delay_ns) if cuda is None or synchronized else _DeviceClock(cuda)
+
+
+def _initialized_cuda() -> Any:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda if cuda is not None and cuda.is_initialized() else None

@@ -1,0 +1,204 @@
+"""Both sides' steps in one Chrome trace: what a regression looks like in Perfetto.
+
+The baseline's step and the current one become two processes whose steps start at the same time. Slices of
+blamed operators and kernels carry the change in their name and arguments on both sides. Everything that the
+two exemplars hold is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytest_perfdl.judge.verdict import Cause
+from pytest_perfdl.report.figures import cause_status
+from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.run import Exemplars, Result
+from pytest_perfdl.report.words import visible
+from pytest_perfdl.trace import Event, compress, write
+
+SIDES = ("baseline", "current")
+_PHASES = frozenset("XiCsf")
+_STEP = "ProfilerStep"
+_KIND_OF_CATEGORY = {
+    "cpu_op": "operator",
+    "kernel": "kernel",
+    "gpu_memcpy": "kernel",
+    "gpu_memset": "kernel",
+    "python_function": "line",
+}
+_FIRST_TID = (1, 10_001)
+"""Distinct over both processes, since some viewers look a thread up by its id alone."""
+
+
+class ChromeTraceError(ValueError):
+    """An exemplar cannot be drawn; the message is one line for people."""
+
+
+class _Entry(msgspec.Struct, gc=False):
+    name: str = ""
+    ph: str = ""
+    cat: str = ""
+    ts: msgspec.Raw = msgspec.Raw(b"0")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+    pid: int | float | str | None = 0
+    tid: int | float | str | None = 0
+    id: int | float | str | None = None
+    args: dict[str, Any] | None = None
+
+
+class _File(msgspec.Struct, gc=False):
+    traceEvents: list[_Entry]  # noqa: N815 - the format's own name
+
+
+def write_regression_trace(result: Result, exemplars: Exemplars, path: Path) -> None:
+    """Write the trace of one call, gzip-compressed; equal input gives equal bytes.
+
+    Raises
+    ------
+    ChromeTraceError
+        When a side is absent or cannot be read.
+    ReportError
+        When the file cannot be written.
+    """
+    if exemplars.base is None or exemplars.new is None:
+        raise ChromeTraceError(f"{result.id} has no exemplar trace on both sides")
+    try:
+        base, new = exemplars.base.read_bytes(), exemplars.new.read_bytes()
+    except OSError as error:
+        raise ChromeTraceError(f"an exemplar trace cannot be read: {error}") from error
+    write_files({path: regression_trace(result, exemplars.call, base, new)})
+
+
+def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> bytes:
+    """The same from and to bytes: two gzip-compressed exemplars in, one gzip-compressed trace out.
+
+    Raises
+    ------
+    ChromeTraceError
+        When an exemplar is damaged.
+    """
+    causes = {(_drawn_kind(cause), cause.name): cause for cause in result.judgement.blame if cause.call == call}
+    sides = [_side(data, name) for data, name in zip((base, new), SIDES, strict=True)]
+    lead = max(start - first for _, start, first in sides)
+    title = f"{visible(result.id)} {visible(call)}".rstrip()
+    events: list[Event] = []
+    flows = 0
+    for number, (entries, start, _) in enumerate(sides):
+        drawn, flows = _draw(entries, number, lead - start, f"{SIDES[number]} {title}", flows)
+        events += [_marked(event, causes) for event in drawn]
+    about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}
+    try:
+        return compress(write(None, events, {"perfdl": about}))
+    except (ValueError, TypeError) as error:
+        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+
+
+def _side(data: bytes, name: str) -> tuple[list[_Entry], int, int]:
+    """A side's events, the start of its step, and its first time, in nanoseconds."""
+    try:
+        entries = msgspec.json.decode(gzip.decompress(data), type=_File).traceEvents
+        timed = [entry for entry in entries if entry.ph != "M"]
+        times = [_nanoseconds(entry.ts) for entry in timed]
+        unknown = {entry.ph for entry in timed} - _PHASES
+        steps = [
+            time for entry, time in zip(timed, times, strict=True) if entry.ph == "X" and entry.name.startswith(_STEP)
+        ]
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError, InvalidOperation) as error:
+        raise ChromeTraceError(f"the {name} exemplar trace is damaged: {error}") from error
+    if unknown:
+        raise ChromeTraceError(f"the {name} exemplar trace has events of unknown phase {min(unknown)!r}")
+    first = min(times, default=0)
+    return entries, min(steps, default=first), first
+
+
+def _draw(entries: Sequence[_Entry], number: int, shift: int, title: str, flows: int) -> tuple[list[Event], int]:
+    """One side as one process, its threads numbered in the order of their appearance."""
+    pid = number + 1
+    threads: dict[tuple[object, object], int] = {}
+    thread_names: dict[tuple[object, object], str] = {}
+    process_names: dict[object, str] = {}
+    flow_ids: dict[tuple[str, str, object], int] = {}
+    events: list[Event] = []
+    for entry in entries:
+        thread = (entry.pid, entry.tid)
+        if entry.ph == "M":
+            label = str((entry.args or {}).get("name", ""))
+            if entry.name == "process_name":
+                process_names[entry.pid] = label
+            elif entry.name == "thread_name":
+                threads.setdefault(thread, _FIRST_TID[number] + len(threads))
+                thread_names[thread] = label
+            continue
+        flow = None
+        if entry.ph in ("s", "f"):
+            flow = flow_ids.setdefault((entry.cat, entry.name, entry.id), flows + len(flow_ids))
+        events.append(
+            Event(
+                entry.ph,  # type: ignore[arg-type]
+                entry.name,
+                pid,
+                threads.setdefault(thread, _FIRST_TID[number] + len(threads)),
+                start_ns=_nanoseconds(entry.ts) + shift,
+                duration_ns=_nanoseconds(entry.dur) if entry.ph == "X" else 0,
+                category=entry.cat,
+                args=entry.args,
+                flow=flow,
+            )
+        )
+    several = len({process for process, _ in threads}) > 1
+    names = [Event.process_name(pid, title), Event("M", "process_sort_index", pid, 0, args={"sort_index": number})]
+    for position, ((process, number_there), tid) in enumerate(threads.items()):
+        name = thread_names.get((process, number_there)) or f"thread {number_there}"
+        owner = process_names.get(process) or f"process {process}"
+        names.append(Event.thread_name(pid, tid, f"{owner}: {name}" if several else name))
+        names.append(Event("M", "thread_sort_index", pid, tid, args={"sort_index": position}))
+    return [*names, *events], flows + len(flow_ids)
+
+
+def _marked(event: Event, causes: Mapping[tuple[str, str], Cause]) -> Event:
+    cause = causes.get((_KIND_OF_CATEGORY.get(event.category, ""), event.name)) if event.phase == "X" else None
+    if cause is None:
+        return event
+    said = {
+        "base_ns": cause.base_ns,
+        "new_ns": cause.new_ns,
+        "delta_ns": cause.delta_ns,
+        "share": cause.share,
+        "verdict": _word(cause),
+    }
+    return replace(
+        event,
+        name=event.name + _suffix(cause),
+        args={**(event.args or {}), **said},
+        colour="terrible" if cause.delta_ns > 0 else "good" if cause.delta_ns < 0 else None,
+    )
+
+
+def _word(cause: Cause) -> str:
+    status = cause_status(cause)
+    if status != "changed":
+        return status
+    return "slower" if cause.delta_ns > 0 else "faster" if cause.delta_ns < 0 else "changed"
+
+
+def _suffix(cause: Cause) -> str:
+    if cause_status(cause) != "changed":
+        return f" ({_word(cause)})"
+    return f" ({cause.delta_ns / cause.base_ns * 100:+.0f} %)" if cause.base_ns else ""
+
+
+def _drawn_kind(cause: Cause) -> str:
+    return "line" if cause.kind == "module" else cause.kind
+
+
+def _nanoseconds(raw: msgspec.Raw) -> int:
+    """Microseconds as JSON text to exact nanoseconds."""
+    return round(Decimal(bytes(raw).decode("ascii").strip('"')) * 1000)

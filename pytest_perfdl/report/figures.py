@@ -1,0 +1,112 @@
+"""Numbers of a judgement as text: the last step of every report, after all sorting."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pytest_perfdl.judge.verdict import Cause, MetricVerdict
+from pytest_perfdl.report.words import is_budget
+from pytest_perfdl.units import format_percent, format_quantity
+
+PER_STEP = frozenset({"ops", "kernels", "launches", "flops", "allocations", "alloc_bytes", "h2d_bytes"})
+"""Counted metrics that are means per step."""
+INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
+DETECTABLE_LEGEND = "detectable: the smallest change that would have been found with 80% probability"
+
+
+def value(number: float | None, metric: MetricVerdict) -> str:
+    """One side of a metric with its unit; empty where it was not measured."""
+    return "" if number is None else format_quantity(number, metric.unit) + _a_step(metric)
+
+
+def change(metric: MetricVerdict) -> str:
+    """Both sides with the unit said once where it is the same, "41.20 -> 45.08 ms"."""
+    if metric.base is None or metric.new is None:
+        return value(metric.new if metric.base is None else metric.base, metric)
+    return _pair(metric.base, metric.new, metric.unit) + _a_step(metric)
+
+
+def effect(metric: MetricVerdict) -> str:
+    """The relative change, "+9.4%"; empty where there is none to state."""
+    return "" if metric.effect is None or not math.isfinite(metric.effect) else format_percent(metric.effect)
+
+
+def interval(metric: MetricVerdict) -> str:
+    """The 95 % interval of the relative change, "[+8.9%, +9.9%]"; empty for exact metrics."""
+    if metric.ci95 is None or not all(math.isfinite(end) for end in metric.ci95):
+        return ""
+    return f"[{format_percent(metric.ci95[0])}, {format_percent(metric.ci95[1])}]"
+
+
+def limit(metric: MetricVerdict) -> str:
+    """What it was held to, "limit 3%" or "budget <= 45ms"; empty when it is only shown."""
+    if metric.limit is None:
+        return ""
+    return f"budget {metric.limit}" if is_budget(metric.limit) else f"limit {metric.limit}"
+
+
+def times_over(metric: MetricVerdict) -> str:
+    """How far past the limit, "3.1x over"; empty unless it is past."""
+    if metric.times_over is None or not math.isfinite(metric.times_over):
+        return ""
+    return f"{metric.times_over:.1f}x over"
+
+
+def detectable(metric: MetricVerdict) -> str:
+    """The smallest detectable effect, "2.1%"."""
+    if metric.mde is None or not math.isfinite(metric.mde):
+        return ""
+    return format_percent(metric.mde, signed=False)
+
+
+def cause_count(cause: Cause) -> str:
+    """Occurrences per step, "24 a step" or "0 -> 1 a step"; empty for what has no count."""
+    if cause.kind == "idle":
+        return ""
+    base, new = format_quantity(cause.base_count, "1"), format_quantity(cause.new_count, "1")
+    return f"{new} a step" if base == new else f"{base} -> {new} a step"
+
+
+def cause_status(cause: Cause) -> Literal["new", "gone", "changed"]:
+    """Whether the part appeared, disappeared or changed; what has no count on either side only changed."""
+    return "changed" if cause.base_count == cause.new_count else cause.status
+
+
+def cause_time(cause: Cause) -> str:
+    """Time per step on both sides, or on the only side that has it."""
+    if cause_status(cause) == "new":
+        return format_quantity(cause.new_ns, "ns")
+    if cause_status(cause) == "gone":
+        return format_quantity(cause.base_ns, "ns")
+    return _pair(cause.base_ns, cause.new_ns, "ns")
+
+
+def cause_effect(cause: Cause) -> str:
+    """The relative change of its time, or "new" or "gone"."""
+    status = cause_status(cause)
+    if status != "changed":
+        return status
+    return format_percent(cause.delta_ns / cause.base_ns) if cause.base_ns else ""
+
+
+def cause_share(cause: Cause) -> str:
+    """The share that it carries of the step's change, "77%"."""
+    if cause.share is None or not math.isfinite(cause.share):
+        return ""
+    return f"{cause.share * 100:.{0 if abs(cause.share) >= 0.0095 else 1}f}%"
+
+
+def cause_sign(cause: Cause) -> str:
+    """A mark before its name: "+" for new, "-" for gone."""
+    return {"new": "+", "gone": "-", "changed": " "}[cause_status(cause)]
+
+
+def _pair(base: float, new: float, unit: str) -> str:
+    before, after = format_quantity(base, unit), format_quantity(new, unit)
+    number, _, name = before.partition(" ")
+    return f"{number} -> {after}" if name and after.endswith(f" {name}") else f"{before} -> {after}"
+
+
+def _a_step(metric: MetricVerdict) -> str:
+    return " a step" if metric.kind == "counted" and metric.name.rpartition(".")[2] in PER_STEP else ""

@@ -1,0 +1,47 @@
+"""Several files written as one: all of them, or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+class ReportError(Exception):
+    """The report cannot be written; the message is one line for people."""
+
+
+def write_files(contents: Mapping[Path, bytes]) -> None:
+    """Write each file to a temporary one beside it; only when all are complete, put them in their places.
+
+    Raises
+    ------
+    ReportError
+        When a folder cannot be made or written, or the disk is full. Files of an earlier report are then
+        still whole, and no temporary file is left.
+    """
+    staged: dict[Path, Path] = {}
+    path = Path()
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            staged[temporary] = path
+            temporary.write_bytes(content)
+        for temporary, path in staged.items():
+            temporary.replace(path)
+    except OSError as error:
+        raise ReportError(
+            f"the report file {path} cannot be written: {error.strerror or error}; "
+            "free some space or name another folder with --perf-report"
+        ) from error
+    finally:
+        remove_files(staged)
+
+
+def remove_files(paths: Iterable[Path]) -> None:
+    """Remove what is there and can be removed."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)

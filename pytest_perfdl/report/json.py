@@ -1,0 +1,162 @@
+"""The run file: everything a run found, as JSON, for other programs.
+
+Times are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %); what cannot be stated is
+null, never NaN. `record` holds what was measured, so that a run on another machine can become a baseline.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl import record
+from pytest_perfdl.judge.verdict import Cause, Judgement, MetricVerdict
+from pytest_perfdl.record import Record
+from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.report.traces import stem
+
+SCHEMA = 1
+"""Version of this form. Raised when an older reader would misread a newer file."""
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """Plain data for `json`: finite numbers, strings, lists and dicts only."""
+    data = {
+        "schema": SCHEMA,
+        "date": run.date,
+        "commit": run.commit,
+        "key": {"slug": run.key.slug, "parts": dict(run.key.parts)},
+        "context": dict(run.context),
+        "judged": run.judged,
+        "seconds": run.seconds,
+        "notes": list(run.notes),
+        "perf_dir": run.perf_dir,
+        "counts": run.counts(),
+        "tests": [_test(result) for result in run.results],
+    }
+    return _finite(data)  # type: ignore[no-any-return]
+
+
+def dump(data: dict[str, Any]) -> bytes:
+    """The bytes of a run file: indented, ASCII, with a newline at the end."""
+    return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+def write_json(run: Run, path: Path) -> None:
+    """Write the run file.
+
+    Raises
+    ------
+    ReportError
+        When it cannot be written; an earlier file is then still whole.
+    """
+    write_files({path: dump(to_json(run))})
+
+
+def _test(result: Result) -> dict[str, Any]:
+    judgement = result.judgement
+    new, base = _values(result.new), _values(result.base)
+    return {
+        "id": result.id,
+        "file": result.file,
+        "line": result.line,
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "fails": result.fails,
+        "updated": result.updated,
+        "caught_by": _caught_by(judgement),
+        "suspects": list(judgement.suspects),
+        "metrics": {
+            metric.name: _metric(metric, base.get(metric.name, []), new.get(metric.name, []))
+            for metric in judgement.metrics
+        },
+        "blame": [_cause(cause) for cause in judgement.blame],
+        "integrity": [dataclasses.asdict(finding) for finding in judgement.integrity],
+        "context_changes": [
+            {"name": name, "base": base_value, "new": new_value}
+            for name, base_value, new_value in judgement.context_changes
+        ],
+        "base_path": result.base_path,
+        "base_repeats": None if result.base is None else result.base.repeats,
+        "new_repeats": None if result.new is None else result.new.repeats,
+        "seconds": result.seconds,
+        "traces": [
+            {
+                "call": exemplars.call,
+                **{
+                    role: f"traces/{stem(result.id, exemplars.call)}.{role}.json.gz"
+                    for role, there in (
+                        ("base", exemplars.base),
+                        ("new", exemplars.new),
+                        ("diff", exemplars.base and exemplars.new),
+                    )
+                    if there
+                },
+            }
+            for exemplars in result.exemplars
+        ],
+        "record": None if result.new is None else record.to_json(result.new),
+    }
+
+
+def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[str, Any]:
+    whole = metric.unit == "ns"
+    return {
+        "kind": metric.kind,
+        "unit": metric.unit,
+        "better": metric.better,
+        "base": _integer(metric.base) if whole else metric.base,
+        "new": _integer(metric.new) if whole else metric.new,
+        "effect": metric.effect,
+        "ci95": None if metric.ci95 is None else list(metric.ci95),
+        "mde": metric.mde,
+        "limit": metric.limit,
+        "times_over": metric.times_over,
+        "verdict": metric.verdict,
+        "reason": metric.reason,
+        "base_values": [_integer(value) for value in base] if whole else base,
+        "new_values": [_integer(value) for value in new] if whole else new,
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "name": cause.name,
+        "call": cause.call,
+        "status": cause.status,
+        "base_count": cause.base_count,
+        "new_count": cause.new_count,
+        "base_ns": cause.base_ns,
+        "new_ns": cause.new_ns,
+        "delta_ns": cause.delta_ns,
+        "share": cause.share,
+    }
+
+
+def _caught_by(judgement: Judgement) -> list[str]:
+    """Which kind of evidence told: `time` for timed metrics, `counts` for counted ones."""
+    telling = [metric.kind for metric in judgement.metrics if metric.verdict in ("regressed", "changed", "suspect")]
+    return [word for word, kind in (("time", "timed"), ("counts", "counted")) if kind in telling]
+
+
+def _values(side: Record | None) -> dict[str, list[float]]:
+    return {} if side is None else {name: list(series.values) for name, series in side.metrics().items()}
+
+
+def _integer(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return value

@@ -1,0 +1,94 @@
+"""Rows of cells on a terminal of any width: aligned where they fit, wrapped where they do not."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+
+GAP = "  "
+LEAST_NAME = 24
+"""A name is shortened for the sake of alignment down to this width, not further."""
+
+
+def cells_wide(text: str) -> int:
+    """Columns that a terminal gives the text: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut the middle out, so that both ends of a long kernel name stay readable.
+
+    >>> shorten("void flash_bwd_dkdv<128, 64>", 16)
+    'void fl...8, 64>'
+    """
+    if cells_wide(text) <= width:
+        return text
+    keep = max(2, width - 3)
+    head, tail = _fitting(text, (keep + 1) // 2), _fitting(text[::-1], keep // 2)[::-1]
+    return f"{head}...{tail}"
+
+
+def rows(table: Sequence[Sequence[str]], right: str, indent: int, width: int) -> list[str]:
+    """Lay out rows whose first cell is a name.
+
+    Aligned in columns if that fits into `width`, with names shortened if need be; else each row wraps for
+    itself. `right` has one character a column, "r" for right-aligned, anything else for left.
+    """
+    columns = [max(cells_wide(row[index]) for row in table) for index in range(len(right))]
+    room = width - indent - sum(len(GAP) + size for size in columns[1:] if size)
+    if room < min(columns[0], LEAST_NAME):
+        return [line for row in table for line in _wrapped(row, indent, width)]
+    columns[0] = min(columns[0], room)
+    lines = []
+    for row in table:
+        cells = [_padded(shorten(row[0], columns[0]), columns[0], right[0])]
+        cells += [
+            _padded(cell, size, side) for cell, size, side in zip(row[1:], columns[1:], right[1:], strict=True) if size
+        ]
+        lines.append((" " * indent + GAP.join(cells)).rstrip())
+    return lines
+
+
+def paragraph(text: str, indent: int, width: int) -> list[str]:
+    """Wrap prose; words longer than the line are left whole, so that paths can still be copied."""
+    space = " " * indent
+    return textwrap.wrap(
+        text,
+        max(width, indent + 20),
+        initial_indent=space,
+        subsequent_indent=space,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _wrapped(row: Sequence[str], indent: int, width: int) -> list[str]:
+    lines = [" " * indent + shorten(row[0], max(8, width - indent))]
+    for cell in row[1:]:
+        if not cell:
+            continue
+        if cells_wide(lines[-1]) + len(GAP) + cells_wide(cell) <= width:
+            lines[-1] += GAP + cell
+        else:
+            lines.append(" " * (indent + 2) + cell)
+    return lines
+
+
+def _padded(cell: str, size: int, side: str) -> str:
+    space = " " * (size - cells_wide(cell))
+    return space + cell if side == "r" else cell + space
+
+
+def _fitting(text: str, width: int) -> str:
+    taken, size = 0, 0
+    for char in text:
+        size += cells_wide(char)
+        if size > width:
+            break
+        taken += 1
+    return text[:taken]

@@ -1,0 +1,177 @@
+"""The run as GitHub-flavoured Markdown, for a step summary or a pull-request comment.
+
+Laid out as rustc-perf's comment: the verdict first, what fails open, what warns or improved folded. Names from
+outside appear only in code spans, so that they are neither markup nor mentions.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+from collections.abc import Iterable, Sequence
+
+from pytest_perfdl.judge.verdict import Cause, MetricVerdict
+from pytest_perfdl.report import figures, words
+from pytest_perfdl.report.layout import shorten
+from pytest_perfdl.report.run import Result, Run
+
+MARKER = "<!-- perfdl -->"
+"""First line, by which a workflow finds the comment that it should update."""
+LIMIT = 1024 * 1024
+"""Bytes of step summary that GitHub accepts. (A comment takes 65 536 characters.)"""
+_CAUSES = 10
+_NAME = 120
+_SENTENCE = 1000
+_PLAIN = frozenset(" .,:;()%+-=/_'\"?")
+
+
+def summary(run: Run, limit: int = LIMIT) -> str:
+    """The whole text in at most `limit` bytes; tests are left out from the end, the least bad first.
+
+    Empty where not even the verdict fits.
+    """
+    head = _head(run)
+    listed = [result for result in words.worst_first(run.results) if _listed(result)]
+    blocks = [_section(result) if result.fails else _folded(result) for result in listed]
+    note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
+    room = limit - len(head.encode("utf-8", "backslashreplace"))
+    if room < 0:
+        return ""
+    text, shown = head, 0
+    for number, block in enumerate(blocks, start=1):
+        left = len(blocks) - number
+        size = len(block.encode("utf-8", "backslashreplace"))
+        reserve = len(note.format(words.plural(left, "test"))) if left else 0
+        if size + reserve > room:
+            break
+        text, shown, room = text + block, number, room - size
+    if shown < len(blocks):
+        said = note.format(words.plural(len(blocks) - shown, "test"))
+        text += said if len(said) <= room else ""
+    return text
+
+
+def _head(run: Run) -> str:
+    facts = [f"key {code(run.key.slug)}"]
+    if run.commit:
+        facts.append(f"commit {code(run.commit[:9])}")
+    if commits := words.baseline_commits(run.results):
+        facts.append(f"baseline {', '.join(code(commit) for commit in commits[:3])}")
+    if span := words.repeats(run.results):
+        facts.append(span)
+    lines = [MARKER, f"### {words.headline(run)}", "", words.counts_sentence(run), "", " · ".join(facts)]
+    for name, base, new, number in words.context_changes(run)[:20]:
+        of = f" ({words.plural(number, 'test')})" if number < len(run.results) else ""
+        lines.append(f"- context differs: {code(name)} {code(base)} → {code(new)}{of}")
+    lines += [f"- {_prose(note)}" for note in run.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(result: Result) -> bool:
+    return words.fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
+
+
+def _section(result: Result) -> str:
+    return f"\n#### {result.judgement.verdict}: {code(result.id)}\n\n{_body(result)}"
+
+
+def _folded(result: Result) -> str:
+    word = "updated" if result.updated else result.judgement.verdict
+    title = html.escape(shorten(words.visible(result.id), 300))
+    return f"\n<details><summary>{word}: <code>{title}</code></summary>\n\n{_body(result)}\n</details>\n"
+
+
+def _body(result: Result) -> str:
+    judgement = result.judgement
+    parts = [_prose(judgement.reason)] if judgement.reason else []
+    metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
+    if metrics:
+        parts.append(_metrics(metrics))
+    if judgement.blame:
+        parts.append(_causes(judgement.blame))
+    findings = [f"- {finding.level}: {_prose(finding.message)}" for finding in words.told_findings(judgement)[:20]]
+    if findings:
+        parts.append("\n".join(findings))
+    if notes := words.budget_notes(result):
+        parts.append("\n".join(f"- {_prose(note)}" for note in notes))
+    todo = [f"{command}  # {purpose}" for purpose, command in words.commands(result)]
+    if todo:
+        fence = _fence("\n".join(todo), least=3)
+        parts.append("\n".join([f"{fence}sh", *todo, fence]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _metrics(metrics: Sequence[MetricVerdict]) -> str:
+    return _table(
+        ("metric", "baseline", "this run", "change", "95% interval", "limit", "times over", "verdict"),
+        "lrrrrlrl",
+        (
+            (
+                code(metric.name),
+                _cell(figures.value(metric.base, metric)),
+                _cell(figures.value(metric.new, metric)),
+                figures.effect(metric),
+                figures.interval(metric),
+                _cell(metric.limit or ""),
+                figures.times_over(metric).removesuffix(" over"),
+                f"**{metric.verdict}**" if words.judged(metric) else metric.verdict or "",
+            )
+            for metric in metrics
+        ),
+    )
+
+
+def _causes(blame: Sequence[Cause]) -> str:
+    table = _table(
+        ("what changed in the profiled step", "kind", "count", "time a step", "change", "share of the change"),
+        "llrrrr",
+        (
+            (
+                code(f"{cause.call}: {cause.name}" if cause.call else cause.name),
+                cause.kind,
+                figures.cause_count(cause),
+                figures.cause_time(cause),
+                figures.cause_effect(cause),
+                figures.cause_share(cause),
+            )
+            for cause in blame[:_CAUSES]
+        ),
+    )
+    return table + (f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else "")
+
+
+def _table(header: Sequence[str], sides: str, body: Iterable[Sequence[str]]) -> str:
+    rule = ["---:" if side == "r" else "---" for side in sides]
+    escaped = ([cell.replace("|", "\\|") for cell in row] for row in body)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *escaped))
+
+
+def code(text: str, most: int = _NAME) -> str:
+    """A code span on one line.
+
+    >>> code("a`b"), code("")
+    ('``a`b``', '')
+    """
+    plain = shorten(words.visible(text), most)
+    if not plain.strip():
+        return ""
+    fence = _fence(plain)
+    space = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{space}{plain}{space}{fence}"
+
+
+def _prose(text: str) -> str:
+    """A sentence as it is if nothing in it can be markup or a mention, else as a code span."""
+    plain = shorten(words.visible(text), _SENTENCE)
+    return plain if all(char.isalnum() or char in _PLAIN for char in plain) else code(plain, _SENTENCE)
+
+
+def _cell(text: str) -> str:
+    """A figure as it is; one with a unit or limit of somebody's own as a code span."""
+    figure = all(char.isalnum() or char in " .+-%<=>" for char in text)
+    return text.replace("<", "&lt;").replace(">", "&gt;") if figure else code(text)
+
+
+def _fence(text: str, least: int = 1) -> str:
+    runs = {len(run) for run in "".join(char if char == "`" else " " for char in text).split()}
+    return "`" * next(size for size in itertools.count(least) if size not in runs)

@@ -1,0 +1,120 @@
+"""One line that says what is being measured and how long it will take.
+
+On a terminal the line is rewritten in place; elsewhere (a CI log) it is printed twice a minute at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+PRINT_EVERY_SECONDS = 30.0
+
+
+class Terminal(Protocol):
+    """The part of pytest's TerminalReporter that is used."""
+
+    isatty: bool
+
+    def write(self, content: str, *, flush: bool = False) -> None:
+        """Write without a newline."""
+        ...
+
+    def ensure_newline(self) -> None:
+        """Begin a new line unless the cursor is at one."""
+        ...
+
+
+class Progress:
+    """The progress of a session over its tests and repeats.
+
+    Parameters
+    ----------
+    suspended_capture
+        A context in which writing reaches the terminal.
+    tests
+        How many tests will be measured.
+    repeats
+        How many repeats each is expected to take.
+    """
+
+    def __init__(
+        self,
+        terminal: Terminal | None,
+        suspended_capture: Callable[[], AbstractContextManager[object]],
+        *,
+        tests: int,
+        repeats: int,
+    ) -> None:
+        self._terminal = terminal
+        self._suspended_capture = suspended_capture
+        self._tests = tests
+        self._repeats = repeats
+        self._test = 0
+        self._taken: list[float] = []
+        self._shown = False
+        self._printed = time.monotonic()
+
+    def start_test(self) -> None:
+        """The next test begins."""
+        self._test += 1
+
+    def start_repeat(self, repeat: int, repeats: int, test: str) -> None:
+        """A repeat begins: `repeat` counts from 1; `repeats` is how many this test takes as far as known."""
+        left = max(0, repeats - repeat + 1) + max(0, self._tests - self._test) * self._repeats
+        self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
+
+    def end_repeat(self, seconds: float) -> None:
+        """A repeat took so long."""
+        self._taken.append(seconds)
+
+    def clear(self) -> None:
+        """Take the line away, before pytest writes there."""
+        if self._shown and self._terminal is not None:
+            with self._suspended_capture():
+                self._terminal.write("\r\x1b[2K", flush=True)
+            self._shown = False
+
+    def _left(self, repeats: int) -> float | None:
+        return None if not self._taken else repeats * sum(self._taken) / len(self._taken)
+
+    def _show(self, text: str) -> None:
+        terminal = self._terminal
+        if terminal is None:
+            return
+        with self._suspended_capture():
+            if terminal.isatty:
+                if not self._shown:
+                    terminal.ensure_newline()
+                terminal.write(f"\r\x1b[2K{text}", flush=True)
+                self._shown = True
+            elif time.monotonic() - self._printed > PRINT_EVERY_SECONDS:
+                self._printed = time.monotonic()
+                terminal.ensure_newline()
+                terminal.write(f"{text}\n", flush=True)
+
+
+def line(test: int, tests: int, repeat: int, repeats: int, seconds_left: float | None, name: str) -> str:
+    """The line's text.
+
+    >>> line(3, 12, 4, 10, 80.0, "test_gpt.py::test_step")
+    'perf: test 3 of 12, repeat 4 of 10, about 1 min 20 s left: test_gpt.py::test_step'
+    """
+    left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
+    return f"perf: test {test} of {tests}, repeat {repeat} of {repeats}{left}: {name}"[:118]
+
+
+def duration(seconds: float) -> str:
+    """Minutes and seconds in words.
+
+    >>> duration(80.4), duration(7.6), duration(3700)
+    ('1 min 20 s', '8 s', '1 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

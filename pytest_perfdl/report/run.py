@@ -1,0 +1,72 @@
+"""What every report is made from: one `Run`, with a `Result` for each perf test.
+
+Reporters are plain functions `Run -> text or files`; none of them measures or judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.judge.verdict import VERDICTS, Judgement, Verdict
+from pytest_perfdl.record import Key, Record, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplars:
+    """One representative step's Chrome trace on each side of a call, as gzip files; `None` where there is none."""
+
+    call: str
+    base: Path | None
+    new: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One perf test of a run."""
+
+    id: str
+    """Node id."""
+    file: str
+    """Path of the test file relative to the root directory."""
+    line: int
+    """Line of the test function, from 1."""
+    judgement: Judgement
+    fails: bool
+    """Whether the verdict fails the test under `--perf-fail-on`."""
+    new: Record | None = None
+    base: Record | None = None
+    """The baseline of the same key."""
+    base_path: str = ""
+    """Where the baseline is or would be, relative to the root directory."""
+    exemplars: tuple[Exemplars, ...] = ()
+    updated: bool = False
+    """Whether this run wrote its baseline."""
+    seconds: float = 0.0
+    """Wall time that measuring took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole `pytest --perf` session."""
+
+    root: Path
+    key: Key
+    context: Mapping[str, Scalar]
+    results: tuple[Result, ...]
+    perf_dir: str
+    """Baseline folder relative to `root`."""
+    report_dir: Path
+    date: str
+    """UTC, ISO 8601, seconds."""
+    commit: str | None = None
+    seconds: float = 0.0
+    judged: bool = True
+    """False under `--perf-isolate=none`: figures without verdicts."""
+    notes: tuple[str, ...] = ()
+
+    def counts(self) -> dict[Verdict, int]:
+        """How many tests have each verdict, in the order of `VERDICTS`; verdicts nobody has are absent."""
+        found = [result.judgement.verdict for result in self.results]
+        return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}

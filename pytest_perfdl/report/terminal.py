@@ -1,0 +1,280 @@
+"""The terminal: the run's summary, and the text of a test that fails.
+
+`summary_lines` gives lines with their markup, which the plugin writes with pytest's own reporter;
+`failure_text` is complete by itself, since it may be all that a CI log or a JUnit viewer shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict
+from pytest_perfdl.report import figures, layout, words
+from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.report.traces import pattern
+
+CAUSES_SHOWN = 5
+FAILURE_WIDTH = 100
+_BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
+"""Verdicts that one line can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line and its markup, ready for `TerminalReporter.write_line(line.text, **line.markup)`."""
+
+    text: str
+    markup: Mapping[str, bool] = field(default_factory=dict)
+
+
+def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True) -> list[Line]:
+    """The "perf summary" section, verdicts first and worst first, counts and commands last.
+
+    `verbosity` is pytest's: below 0 gives the counts only, 0 what fails, warns or improved, 1 also unchanged
+    tests, 2 also every operator and metric. `encoding` is the terminal's: what it cannot carry is spelled in
+    ASCII. `report` says whether the report files were written and may be named. Example:
+
+        key cpu-x86-zen4-8c   baseline 3f2c1ab   5 repeats against 10
+        REGRESSED   tests/test_gpt.py::test_step
+            step_time  41.20 -> 45.08 ms  +9.4%  [+8.9%, +9.9%]  limit 3%  3.1x over
+              what changed in the profiled step
+              aten::mm    24 a step       8.100 -> 11.02 ms  +36.0%  77% of the change
+            + aten::item  0 -> 1 a step            61.00 µs  new     2% of the change
+        [low, high] is the 95% interval of the change
+        40 compared: 1 regressed, 39 unchanged. 0 missing, 0 incomparable, 0 unmeasured.
+        report  perf-report/index.html
+        accept  pytest --perf-update tests/test_gpt.py::test_step
+    """
+    counts = Line(words.counts_sentence(run), _counts_markup(run))
+    if verbosity < 0:
+        return _encodable([counts], encoding)
+    shown = [result for result in words.worst_first(run.results) if verbosity > 0 or _notable(result)]
+    lines = [Line(text) for text in _header(run, width)]
+    for result in shown:
+        lines += _block(result, run, verbosity, width, traces=report)
+    lines += [Line(text) for text in _legend(shown, verbosity, width)]
+    lines.append(counts)
+    if report and run.results:
+        lines.append(Line(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
+    lines += [Line(f"{label}  {command}") for label, command in _run_commands(run)]
+    return _encodable(lines, encoding)
+
+
+def failure_text(result: Result, run: Run) -> str:
+    """What `PerfRegression` says: what is wrong, how sure that is, who is guilty, and what to do about it."""
+    judgement = result.judgement
+    lines = layout.paragraph(f"{judgement.verdict}: {_reason(result)}", 0, FAILURE_WIDTH)
+    lines += [line.text for line in _details(result, run, 0, FAILURE_WIDTH, traces=True)]
+    lines += _legend([result], 0, FAILURE_WIDTH)
+    if not run.judged:
+        return "\n".join(lines)
+    facts = []
+    if judgement.context_changes:
+        facts.append(("context differs", ", ".join(_shift(*change) for change in judgement.context_changes)))
+    if result.base is not None:
+        commits = words.baseline_commits([result])
+        at = f" at {', '.join(commits)}" if commits else ""
+        facts.append(("baseline", f"{words.visible(result.base_path)} ({words.repeats([result])}{at})"))
+    elif result.base_path:
+        facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for key {run.key.slug}"))
+    facts.append(("report", words.shown_path(run, run.report_dir / "index.html")))
+    facts += words.commands(result)
+    size = max(len(label) for label, _ in facts)
+    lines += [f"{label:{size}}  {text}" for label, text in facts]
+    return "\n".join(lines)
+
+
+def _header(run: Run, width: int) -> list[str]:
+    parts = [f"key {words.visible(run.key.slug)}"] if run.key.slug else []
+    commits = words.baseline_commits(run.results)
+    if commits:
+        more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
+        parts.append(f"baseline {commits[0]}{more}")
+    if words.repeats(run.results):
+        parts.append(words.repeats(run.results))
+    line = "   ".join(parts)
+    lines = [line] if line and layout.cells_wide(line) <= width else parts
+    changes = [
+        _shift(name, base, new) + (f" ({words.plural(number, 'test')})" if number < len(run.results) else "")
+        for name, base, new, number in words.context_changes(run)
+    ]
+    if changes:
+        lines += layout.paragraph(f"context differs: {', '.join(changes)}", 0, width)
+    for note in run.notes:
+        lines += layout.paragraph(words.visible(note), 0, width)
+    return lines
+
+
+def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
+    verdict = result.judgement.verdict
+    word = "UPDATED" if result.updated else verdict.upper()
+    size = max(len(name) for name in VERDICTS if not verbosity or name in FAILS_BY_DEFAULT | WARNS_BY_DEFAULT)
+    title = f"{word:{size}}  {words.visible(result.id)}"
+    markup = _markup(result)
+    if verdict in _BRIEF and verbosity < 2:
+        brief = f"{title}  {_brief(result)}".rstrip()
+        if layout.cells_wide(brief) <= width:
+            return [Line(brief, markup)]
+        return [Line(title, markup), *(Line(text) for text in layout.paragraph(_brief(result), 4, width))]
+    lines = [Line(title, markup)]
+    if verdict != "unchanged":
+        lines += [Line(text) for text in layout.paragraph(_reason(result), 4, width)]
+    return lines + _details(result, run, verbosity, width, traces=traces)
+
+
+def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
+    judgement = result.judgement
+    metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
+    lines = _metric_lines(metrics, verbosity, width)
+    for metric in metrics:
+        if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
+            text = f"{words.visible(metric.name)}: {words.visible(reason)}"
+            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+    if judgement.verdict != "unchanged" or verbosity > 1:
+        lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
+    for finding in words.told_findings(judgement):
+        if finding.level == "invalid" or verbosity > 0:
+            text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
+            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+    for note in words.budget_notes(result):
+        lines += [Line(line) for line in layout.paragraph(note, 4, width)]
+    if traces and words.fails_or_warns(result):
+        folder = words.shown_path(run, run.report_dir / "traces")
+        lines += [
+            Line(f"    traces  {folder}/{pattern(result, exemplars)}")
+            for exemplars in result.exemplars
+            if exemplars.base or exemplars.new
+        ]
+    return lines
+
+
+def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
+    if verbosity > 1 or not run.judged:
+        return True
+    if words.judged(metric) or metric.name.rpartition(".")[2] == "step_time":
+        return True
+    return verbosity > 0 and metric.verdict is not None
+
+
+def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) -> list[Line]:
+    if not metrics:
+        return []
+    ordered = words.metrics_worst_first(metrics)
+    table = [
+        (
+            words.visible(metric.name),
+            words.visible(figures.change(metric)),
+            figures.effect(metric),
+            figures.interval(metric),
+            words.visible(figures.limit(metric)),
+            figures.times_over(metric) or (metric.verdict or "" if words.judged(metric) else ""),
+            f"detectable {figures.detectable(metric)}" if verbosity > 0 and metric.mde is not None else "",
+        )
+        for metric in ordered
+    ]
+    return [Line(text) for text in layout.rows(table, "lrrrlll", 4, width)]
+
+
+def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str]:
+    if not blame:
+        return []
+    shown = blame if verbosity > 1 else blame[:CAUSES_SHOWN]
+    table = [
+        (
+            _cause_name(cause),
+            figures.cause_count(cause),
+            figures.cause_time(cause),
+            figures.cause_effect(cause),
+            f"{figures.cause_share(cause)} of the change" if figures.cause_share(cause) else "",
+        )
+        for cause in shown
+    ]
+    lines = ["      what changed in the profiled step", *layout.rows(table, "llrrr", 6, width)]
+    if len(shown) < len(blame):
+        lines.append(f"        and {len(blame) - len(shown)} more (-vv)")
+    return lines
+
+
+def _cause_name(cause: Cause) -> str:
+    call = f"{words.visible(cause.call)}: " if cause.call else ""
+    return f"{figures.cause_sign(cause)} {call}{words.visible(cause.name)}"
+
+
+def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:
+    metrics = [metric for result in shown for metric in result.judgement.metrics]
+    text = []
+    if any(figures.interval(metric) for metric in metrics):
+        text.append(figures.INTERVAL_LEGEND)
+    if verbosity > 0 and any(figures.detectable(metric) for metric in metrics):
+        text.append(figures.DETECTABLE_LEGEND)
+    return layout.paragraph("; ".join(text), 0, width) if text else []
+
+
+def _reason(result: Result) -> str:
+    return words.visible(result.judgement.reason) or f"{result.judgement.verdict} without a stated reason"
+
+
+def _brief(result: Result) -> str:
+    if result.judgement.verdict != "improved":
+        return words.visible(result.judgement.reason)
+    better = [metric for metric in result.judgement.metrics if metric.verdict == "improved"]
+    gains = ", ".join(
+        " ".join(filter(None, (words.visible(metric.name), figures.effect(metric), figures.interval(metric))))
+        for metric in better
+    )
+    return gains if result.updated else f"{gains}  (update the baseline)".lstrip()
+
+
+def _run_commands(run: Run) -> list[tuple[str, str]]:
+    if not run.judged:
+        return []
+    listed = [result for result in words.worst_first(run.results) if _notable(result) and not result.updated]
+    lines = []
+    accepted = [result for result in listed if words.acceptable(result)]
+    unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
+    unsettled = [result for result in listed if result.judgement.verdict in words.SETTLED_BY_MEASURING]
+    if accepted:
+        lines.append(("accept", words.accept_command(accepted)))
+    if unrecorded:
+        lines.append(("record", words.record_command(unrecorded)))
+    if unsettled:
+        lines.append(("again ", words.measure_command(unsettled)))
+    return lines
+
+
+def _notable(result: Result) -> bool:
+    return words.fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
+
+
+def _markup(result: Result) -> dict[str, bool]:
+    if result.fails:
+        return {"red": True, "bold": True}
+    if words.fails_or_warns(result):
+        return {"yellow": True, "bold": True}
+    return {"green": True} if result.judgement.verdict == "improved" or result.updated else {}
+
+
+def _counts_markup(run: Run) -> dict[str, bool]:
+    if any(result.fails for result in run.results):
+        return {"red": True, "bold": True}
+    if any(words.fails_or_warns(result) for result in run.results):
+        return {"yellow": True, "bold": True}
+    return {"green": True, "bold": True} if run.results else {"yellow": True, "bold": True}
+
+
+def _shift(name: str, base: str, new: str) -> str:
+    return f"{words.visible(name)} {words.visible(base)} -> {words.visible(new)}"
+
+
+def _encodable(lines: list[Line], encoding: str) -> list[Line]:
+    return [Line(_carried(line.text, encoding), line.markup) for line in lines]
+
+
+def _carried(text: str, encoding: str) -> str:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plain = text.replace("µ", "u").replace("−", "-")
+        return plain.encode(encoding, "backslashreplace").decode(encoding)
+    return text

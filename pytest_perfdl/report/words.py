@@ -1,0 +1,269 @@
+"""The sentences, orders and commands that every report shares, so that all of them say the same.
+
+Each function takes a `Run` or a `Result` and returns text or sorted values; nothing here knows a format.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pytest_perfdl.judge.verdict import VERDICTS, WARNS_BY_DEFAULT, Judgement, MetricVerdict, Verdict
+from pytest_perfdl.judge.wording import counts
+from pytest_perfdl.record import Finding
+from pytest_perfdl.report.run import Result, Run
+
+COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
+"""Verdicts of tests that were held against a baseline of the same key."""
+ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
+"""Counted even when zero: a gate that compared nothing must not look green."""
+ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
+SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inconclusive"})
+MANY = 10
+"""Above this number of tests a command names their files instead."""
+
+_HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+
+
+def visible(text: str) -> str:
+    r"""Text on one line, with control characters, marks of writing direction and surrogates spelled out.
+
+    A kernel or parameter name then can neither move a cursor, nor reorder a line, nor break an encoding.
+
+    >>> visible("a\x1b[31m\nb")
+    'a\\x1b[31m\\nb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if char in _HIDDEN or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+        else char
+        for char in text
+    )
+
+
+def fails_or_warns(result: Result) -> bool:
+    """Whether somebody should look at the test."""
+    return result.fails or result.judgement.verdict in WARNS_BY_DEFAULT
+
+
+def severity(judgement: Judgement) -> float:
+    """How bad a judgement is among those of its verdict: times over the limit, else the largest effect."""
+    over = [metric.times_over for metric in judgement.metrics if metric.times_over is not None]
+    if over:
+        return max(over)
+    effects = [abs(metric.effect) for metric in judgement.metrics if judged(metric) and metric.effect is not None]
+    return max((effect for effect in effects if math.isfinite(effect)), default=0.0)
+
+
+def judged(metric: MetricVerdict) -> bool:
+    """Whether the metric says something other than that all is as before."""
+    return metric.verdict not in (None, "unchanged", "new")
+
+
+def worst_first(results: Iterable[Result]) -> list[Result]:
+    """Failing tests first, then by verdict, then by severity, then by name."""
+    return sorted(
+        results,
+        key=lambda result: (
+            not result.fails,
+            VERDICTS.index(result.judgement.verdict),
+            -severity(result.judgement),
+            result.id,
+        ),
+    )
+
+
+def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
+    """By verdict, times over the limit largest first; otherwise as they were measured."""
+    return sorted(
+        metrics,
+        key=lambda metric: (
+            len(VERDICTS) if metric.verdict is None else VERDICTS.index(metric.verdict),
+            -(metric.times_over or 0.0),
+        ),
+    )
+
+
+def plural(number: int, noun: str) -> str:
+    """Count with its noun.
+
+    >>> plural(1, "test"), plural(2, "test")
+    ('1 test', '2 tests')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def counts_sentence(run: Run) -> str:
+    """How many tests were compared and what came of it, and how many were not.
+
+    "40 compared: 1 regressed, 1 improved, 38 unchanged. 1 missing, 0 incomparable, 0 unmeasured."
+    """
+    counts = run.counts()
+    if not run.judged:
+        unmeasured = counts.get("unmeasured", 0)
+        return f"{len(run.results) - unmeasured} measured, none judged. {unmeasured} unmeasured."
+    compared = {verdict: number for verdict, number in counts.items() if verdict in COMPARED}
+    rest = [
+        f"{counts.get(verdict, 0)} {verdict}"
+        for verdict in VERDICTS
+        if verdict not in COMPARED and (verdict in counts or verdict in ALWAYS_COUNTED)
+    ]
+    found = ", ".join(f"{number} {verdict}" for verdict, number in compared.items())
+    first = f"{sum(compared.values())} compared" + (f": {found}." if found else ".")
+    updated = sum(result.updated for result in run.results)
+    written = f" {plural(updated, 'baseline')} written." if updated else ""
+    return f"{first} {', '.join(rest)}.{written}"
+
+
+def headline(run: Run) -> str:
+    """The run's verdict in one sentence."""
+    total = plural(len(run.results), "perf test")
+    if not run.results:
+        return "No perf test ran."
+    if not run.judged:
+        return f"{total} measured without isolation: figures, no verdicts."
+    failing = [result for result in run.results if result.fails]
+    warning = [result for result in run.results if not result.fails and fails_or_warns(result)]
+    if failing:
+        verb = "fails" if len(failing) == 1 else "fail"
+        return f"{len(failing)} of {total} {verb}: {_by_verdict(failing)}."
+    if warning:
+        verb = "needs" if len(warning) == 1 else "need"
+        return f"No perf test fails. {len(warning)} of {len(run.results)} {verb} a look: {_by_verdict(warning)}."
+    if len(run.results) == 1:
+        return f"The perf test passes: {_by_verdict(run.results)}."
+    return f"All {total} pass: {_by_verdict(run.results)}."
+
+
+def _by_verdict(results: Sequence[Result]) -> str:
+    found = [result.judgement.verdict for result in results]
+    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
+
+
+def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
+    """What differs from the baselines' context: (name, baseline's value, this run's, number of tests)."""
+    found: dict[tuple[str, str, str], int] = {}
+    for result in run.results:
+        for change in result.judgement.context_changes:
+            found[change] = found.get(change, 0) + 1
+    return [(*change, number) for change, number in found.items()]
+
+
+def baseline_commits(results: Iterable[Result]) -> list[str]:
+    """Commits that the baselines were measured at, most frequent first, shortened to nine characters."""
+    commits = [
+        occasion.commit[:9]
+        for result in results
+        if result.base is not None
+        for occasion in result.base.occasions
+        if occasion.commit
+    ]
+    return sorted(set(commits), key=lambda commit: (-commits.count(commit), commit))
+
+
+def repeats(results: Sequence[Result]) -> str:
+    """Number of repeats on both sides, "5 repeats against 10", or a range where tests differ."""
+    new = _span([result.new.repeats for result in results if result.new is not None])
+    base = _span([result.base.repeats for result in results if result.base is not None])
+    if not new:
+        return ""
+    noun = "repeat" if new == "1" else "repeats"
+    return f"{new} {noun} against {base}" if base else f"{new} {noun}"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def shown_path(run: Run, path: Path) -> str:
+    """A path for people: relative to the root directory where it lies under it."""
+    try:
+        return path.relative_to(run.root).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def accept_command(results: Sequence[Result]) -> str:
+    """The command that makes the measured state of these tests their baseline, quoted for a POSIX shell."""
+    return _command("pytest --perf-update", results)
+
+
+def record_command(results: Sequence[Result]) -> str:
+    """The command that writes first baselines for these tests."""
+    return _command("pytest --perf-update=new", results)
+
+
+def measure_command(results: Sequence[Result]) -> str:
+    """The command that measures and judges these tests again."""
+    return _command("pytest --perf", results)
+
+
+def _command(start: str, results: Sequence[Result]) -> str:
+    names = [visible(result.id) for result in results]
+    if len(names) > MANY:
+        names = sorted({name.split("::", 1)[0] for name in names})
+    return " ".join([start, *(shlex.quote(name) for name in names)])
+
+
+def acceptable(result: Result) -> bool:
+    """Whether a new baseline would mend the verdict; it lifts no budget."""
+    if result.judgement.verdict != "regressed":
+        return result.judgement.verdict in ACCEPTED_BY_UPDATE
+    return len(_over_budget(result)) < sum(metric.verdict == "regressed" for metric in result.judgement.metrics)
+
+
+def budget_notes(result: Result) -> list[str]:
+    """Where to change each budget that was exceeded."""
+    return [
+        f"a new baseline does not lift the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
+        f"change it at {visible(result.file)}:{result.line}"
+        for metric in _over_budget(result)
+    ]
+
+
+def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
+    """What a metric says beyond its figures and the test's reason; empty when that is nothing."""
+    figures = "" if metric.base is None or metric.new is None else counts(metric.base, metric.new, metric.unit)
+    return "" if metric.reason == figures or metric.reason in judgement.reason else metric.reason
+
+
+def told_findings(judgement: Judgement) -> list[Finding]:
+    """What the measurement noticed about itself, less what the reason already says."""
+    return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def _over_budget(result: Result) -> list[MetricVerdict]:
+    return [
+        metric
+        for metric in result.judgement.metrics
+        if metric.verdict == "regressed" and metric.limit is not None and is_budget(metric.limit)
+    ]
+
+
+def is_budget(limit: str) -> bool:
+    """Whether a limit's text is an absolute bound ("<= 45ms") rather than a change from the baseline."""
+    return limit.startswith(("<", ">"))
+
+
+def commands(result: Result) -> list[tuple[str, str]]:
+    """What can be done about one test: (purpose, command) pairs, the likeliest first."""
+    verdict = result.judgement.verdict
+    measure = ("measure again", measure_command([result]))
+    if verdict == "unmeasured":
+        return []
+    if result.updated or verdict in ("unchanged", "new"):
+        return [measure]
+    if verdict in ("missing", "incomparable"):
+        return [("record a baseline", record_command([result])), measure]
+    accept = ("accept the change", accept_command([result]))
+    if verdict in SETTLED_BY_MEASURING:
+        return [measure] if verdict == "invalid" else [measure, accept]
+    return [accept, measure] if acceptable(result) else [measure]

@@ -1,0 +1,28 @@
+"""The step annotations of a trace: where a step is, before anything is known about it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from pytest_perfdl.trace.model import Category, Rows, Trace
+
+_STEP = re.compile(r"ProfilerStep#(\d+)$")
+
+
+def step_annotations(trace: Trace) -> tuple[Rows, tuple[int, ...]]:
+    """Rows of the `ProfilerStep#N` annotations by time, and each one's N.
+
+    Only host annotations count, never their projection on the device; of several threads that have some, the
+    one that has most.
+    """
+    matches = [_STEP.match(name) for name in trace.names]
+    is_step = np.array([match is not None for match in matches], dtype=bool)
+    rows = trace.matching(is_step, trace.rows(Category.USER_ANNOTATION))
+    if len(rows):
+        threads = list(zip(trace.pid[rows].tolist(), trace.tid[rows].tolist(), strict=True))
+        owner = max(dict.fromkeys(threads), key=threads.count)
+        rows = rows[np.array([thread == owner for thread in threads], dtype=bool)]
+    numbers = {index: int(match[1]) for index, match in enumerate(matches) if match is not None}
+    return rows, tuple(numbers[index] for index in trace.name[rows].tolist())

@@ -1,0 +1,223 @@
+"""What a trace is once it is read: columns of equal length, one row per complete event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.intp]
+
+T = TypeVar("T")
+
+
+class TraceError(ValueError):
+    """A trace cannot be read; the message is one line for people."""
+
+
+class Category(IntEnum):
+    """The categories that analyses know, as codes in `Trace.category`; unknown ones get the codes after these.
+
+    Legacy names are read as today's: `Operator` (2021) is `cpu_op`, `Kernel` is `kernel`, and so on.
+    """
+
+    CPU_OP = 0
+    USER_ANNOTATION = 1
+    PYTHON_FUNCTION = 2
+    CUDA_RUNTIME = 3
+    CUDA_DRIVER = 4
+    KERNEL = 5
+    GPU_MEMCPY = 6
+    GPU_MEMSET = 7
+    GPU_USER_ANNOTATION = 8
+    CUDA_SYNC = 9
+    OVERHEAD = 10
+    XPU_RUNTIME = 11
+    XPU_DRIVER = 12
+    PRIVATEUSE1_RUNTIME = 13
+    PRIVATEUSE1_DRIVER = 14
+    MTIA_RUNTIME = 15
+    GLOW_RUNTIME = 16
+    NONE = 17
+
+    @property
+    def label(self) -> str:
+        """The name that kineto writes, empty for events without a category.
+
+        >>> Category.GPU_MEMCPY.label
+        'gpu_memcpy'
+        """
+        return "" if self is Category.NONE else self.name.lower()
+
+
+DEVICE_CATEGORIES = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
+"""What runs on a device: decided by category, never by the presence of a stream."""
+
+LAUNCH_CATEGORIES = (
+    Category.CUDA_RUNTIME,
+    Category.CUDA_DRIVER,
+    Category.XPU_RUNTIME,
+    Category.XPU_DRIVER,
+    Category.PRIVATEUSE1_RUNTIME,
+    Category.PRIVATEUSE1_DRIVER,
+    Category.MTIA_RUNTIME,
+    Category.GLOW_RUNTIME,
+)
+"""Calls of the host into a device's runtime or driver (ROCm's hip* calls are `cuda_runtime`)."""
+
+FIRST_LABEL = -(2**62)
+"""Process and thread ids that are text count down from here, so that no real id can meet them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEvents:
+    """The `[memory]` instants of a trace, in the order of time: columns of equal length.
+
+    Traces of 2021 know only `bytes`, `device_type` and `device_id`; what is absent is -1.
+    """
+
+    time: I64
+    """Nanoseconds, on the clock of `Trace.start`."""
+    bytes: I64
+    """Size of the allocation; negative for a free."""
+    device_type: I64
+    """c10::DeviceType: 0 CPU, 1 CUDA, 6 HIP; others as torch numbers them."""
+    device_id: I64
+    """Index of the visible device, -1 for the CPU."""
+    address: I64
+    allocated: I64
+    """`Total Allocated` after the event, bytes."""
+    reserved: I64
+    """`Total Reserved` after the event, bytes."""
+    pid: I64
+    tid: I64
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One profiled window of one process: its complete events as columns of equal length, in file order.
+
+    A "row" is an index into the columns. Times are integer nanoseconds relative to `base_ns`.
+    """
+
+    start: I64
+    duration: I64
+    name: I32
+    """Index into `names`."""
+    category: I32
+    """Index into `categories`; the first codes are those of `Category`."""
+    pid: I64
+    """Process id; device index for device events. Text is interned: see `label`."""
+    tid: I64
+    """Thread id; stream for device events. Text is interned: see `label`."""
+    correlation: I64
+    """What joins a device event to the runtime call that launched it (one call may launch many); -1 if absent.
+
+    Read for device, runtime, driver and synchronisation events; -1 for all others.
+    """
+    names: tuple[str, ...]
+    categories: tuple[str, ...]
+    labels: Mapping[int, str]
+    """Text of the interned process and thread ids."""
+    process_names: Mapping[int, str]
+    thread_names: Mapping[tuple[int, int], str]
+    memory: MemoryEvents
+    metadata: Mapping[str, Any]
+    """Everything at the top level of the file except the events."""
+    base_ns: int
+    """`baseTimeNanoseconds`: what to add to a time to get nanoseconds since 1970; 0 in files without it."""
+    findings: tuple[str, ...]
+    """What was odd, repaired or left out while reading, one line each."""
+    source: str
+    """Where it came from, for messages."""
+    raw_args: Sequence[msgspec.Raw] = field(repr=False)
+    """JSON text of each row's args, empty where there are none. Decoded on demand: see `args`."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def end(self) -> I64:
+        """Nanoseconds at which each event ended, `start + duration`."""
+        return self.start + self.duration
+
+    def rows(self, *categories: Category) -> Rows:
+        """Rows of these categories by start; among equal starts the longer first, then file order.
+
+        In this order a parent comes before its children.
+        """
+        if len(categories) == 1:
+            found = np.flatnonzero(self.category == categories[0])
+        else:
+            found = np.flatnonzero(np.isin(self.category, categories))
+        return found[np.lexsort((-self.duration[found], self.start[found]))]
+
+    def device_rows(self) -> Rows:
+        """Rows of kernels, copies and memsets, ordered as in `rows`."""
+        return self.rows(*DEVICE_CATEGORIES)
+
+    def launch_rows(self) -> Rows:
+        """Rows of runtime and driver calls of any vendor, ordered as in `rows`."""
+        return self.rows(*LAUNCH_CATEGORIES)
+
+    def name_of(self, row: int) -> str:
+        """Name of one event."""
+        return self.names[int(self.name[row])]
+
+    def matching(self, predicate: npt.NDArray[np.bool_], rows: Rows) -> Rows:
+        """Those of `rows` whose name satisfies a predicate given as one boolean per entry of `names`."""
+        return rows[predicate[self.name[rows]]]
+
+    def args(self, row: int) -> dict[str, Any]:
+        """Arguments of one event as plain data; empty where it has none or they are not an object."""
+        raw = self.raw_args[row]
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.DecodeError:
+            return {}
+
+    def decode_args(self, rows: Rows | Sequence[int], kind: type[T]) -> list[T]:
+        """Arguments of many events as a msgspec Struct `kind`, which must be constructible without arguments.
+
+        An event whose arguments do not fit yields `kind()`.
+        """
+        return decode_args([self.raw_args[row] for row in rows], kind)
+
+    def external_ids(self, rows: Rows) -> I64:
+        """`External id` of each row, which joins a call or device event to the operator above; -1 if absent."""
+        found = self.decode_args(rows, _External)
+        return np.array([max(args.external, args.external_2021) for args in found], dtype=np.int64)
+
+    def label(self, number: int) -> str:
+        """A process or thread id as the file wrote it: '4242', or 'PyTorch Profiler' for an interned one."""
+        return self.labels.get(number, str(number))
+
+
+class _External(msgspec.Struct, gc=False):
+    external: int = msgspec.field(name="External id", default=-1)
+    external_2021: int = msgspec.field(name="external id", default=-1)
+
+
+def decode_args(raws: Sequence[msgspec.Raw], kind: type[T]) -> list[T]:
+    """Decode many JSON objects in one call, which is many times faster than one call each."""
+    try:
+        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[kind])  # type: ignore[valid-type]
+    except msgspec.DecodeError:
+        return [_decode_one(bytes(raw), kind) for raw in raws]
+
+
+def _decode_one(text: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:
+        return kind()

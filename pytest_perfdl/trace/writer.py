@@ -1,0 +1,206 @@
+"""Events out as a Chrome trace that Perfetto, chrome://tracing and speedscope accept, byte for byte the same.
+
+The rules (reference: Perfetto's JSON importer): process and thread ids are integers from 0 to 2**32 - 1, every
+complete event has a duration, and complete events of one thread nest strictly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+_MAX_ID = 2**32 - 1
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"
+"""Deflate, no file name, modification time 0, best compression, unknown system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One entry of traceEvents; times in integer nanoseconds.
+
+    Phases: X complete, i instant, C counter (numbers in `args`), s and f the two ends of a flow, M metadata.
+    """
+
+    phase: Literal["X", "i", "C", "s", "f", "M"]
+    name: str
+    pid: int
+    tid: int
+    start_ns: int = 0
+    duration_ns: int = 0
+    category: str = ""
+    args: Mapping[str, Any] | None = None
+    flow: int | None = None
+    """What joins the two ends of a flow, for phases s and f."""
+    colour: str | None = None
+    """A reserved colour name of chrome://tracing; Perfetto ignores it."""
+
+    @classmethod
+    def process_name(cls, pid: int, name: str) -> Event:
+        """The metadata event that names a process."""
+        return cls("M", "process_name", pid, 0, args={"name": name})
+
+    @classmethod
+    def thread_name(cls, pid: int, tid: int, name: str) -> Event:
+        """The metadata event that names a thread."""
+        return cls("M", "thread_name", pid, tid, args={"name": name})
+
+    @property
+    def end_ns(self) -> int:
+        """Nanoseconds at which the event ends."""
+        return self.start_ns + self.duration_ns
+
+
+def write(path: Path | str | None, events: Iterable[Event], metadata: Mapping[str, Any] | None = None) -> bytes:
+    """Make a Chrome trace of events and return its bytes; with a path, write it there too.
+
+    Metadata events come first, the others in the order of time. A complete event that would overlap another on
+    its thread without nesting is moved to an overflow thread of the same process, named after its own. A path
+    that ends in `.gz` is written compressed; the returned bytes are the JSON text in either case.
+
+    Raises
+    ------
+    ValueError
+        When a process or thread id is not an integer from 0 to 2**32 - 1, or a duration is negative.
+    """
+    listed = list(events)
+    for event in listed:
+        _check(event)
+    names = [event for event in listed if event.phase == "M"]
+    timed = sorted((event for event in listed if event.phase != "M"), key=_by_time)
+    timed, overflow_names = _nest(timed, names)
+    head = {"displayTimeUnit": "ms", **(metadata or {})}
+    lines = [_line(event) for event in (*names, *overflow_names, *timed)]
+    text = b"".join(
+        (
+            orjson.dumps(head, option=orjson.OPT_SORT_KEYS)[:-1],
+            b',\n"traceEvents":[\n',
+            b",\n".join(lines),
+            b"\n]}\n",
+        )
+    )
+    if path is not None:
+        _store(Path(path), compress(text) if str(path).endswith(".gz") else text)
+    return text
+
+
+def compress(data: bytes) -> bytes:
+    """Gzip without name and time, so that equal data gives equal bytes (for one version of zlib)."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = packer.compress(data) + packer.flush()
+    return _GZIP_HEADER + body + struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+
+
+def microseconds(nanos: int) -> str:
+    """Integer nanoseconds as decimal microseconds, exactly.
+
+    >>> microseconds(1712195495519689047), microseconds(-1)
+    ('1712195495519689.047', '-0.001')
+    """
+    whole, rest = divmod(abs(nanos), 1000)
+    return f"{'-' if nanos < 0 else ''}{whole}.{rest:03d}"
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _by_time(event: Event) -> tuple[int, int]:
+    return event.start_ns, -event.duration_ns
+
+
+def _check(event: Event) -> None:
+    for what, number in (("process", event.pid), ("thread", event.tid)):
+        if not isinstance(number, int) or not 0 <= number <= _MAX_ID:
+            raise ValueError(f"event {event.name!r} has {what} id {number!r}: expected 0 to {_MAX_ID}")
+    if event.duration_ns < 0:
+        raise ValueError(f"event {event.name!r} has a negative duration, {event.duration_ns} ns")
+
+
+def _nest(events: Sequence[Event], names: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+    """Give every complete event the first lane of its thread in which it nests; names of the added lanes."""
+    used = {(event.pid, event.tid) for event in (*events, *names)}
+    thread_names = {
+        (event.pid, event.tid): str((event.args or {}).get("name", ""))
+        for event in names
+        if event.name == "thread_name"
+    }
+    lanes: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
+    placed: list[Event] = []
+    added: list[Event] = []
+    for event in events:
+        if event.phase != "X":
+            placed.append(event)
+            continue
+        thread = (event.pid, event.tid)
+        own = lanes.setdefault(thread, [(event.tid, [])])
+        tid = next((lane for lane, ends in own if _fits(event, ends)), -1)
+        if tid < 0:
+            # As near behind its own thread as there is a free number, since viewers sort by it.
+            numbers = itertools.chain(range(event.tid + 1, _MAX_ID + 1), range(event.tid))
+            tid = next(number for number in numbers if (event.pid, number) not in used)
+            used.add((event.pid, tid))
+            own.append((tid, [event.end_ns]))
+            name = thread_names.get(thread) or f"thread {event.tid}"
+            added.append(Event.thread_name(event.pid, tid, f"{name} (overflow)"))
+        placed.append(event if tid == event.tid else replace(event, tid=tid))
+    return placed, added
+
+
+def _fits(event: Event, ends: list[int]) -> bool:
+    """Whether the event nests among those still open, whose ends decrease; if so it becomes one of them."""
+    while ends and ends[-1] <= event.start_ns:
+        ends.pop()
+    if ends and ends[-1] < event.end_ns:
+        return False
+    ends.append(event.end_ns)
+    return True
+
+
+def _line(event: Event) -> bytes:
+    parts = []
+    if event.args is not None:
+        parts.append(b'"args":' + orjson.dumps(event.args, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY))
+    if event.phase == "f":
+        parts.append(b'"bp":"e"')
+    if event.category:
+        parts.append(b'"cat":' + orjson.dumps(event.category))
+    if event.colour:
+        parts.append(b'"cname":' + orjson.dumps(event.colour))
+    if event.phase == "X":
+        parts.append(b'"dur":' + microseconds(event.duration_ns).encode())
+    if event.flow is not None:
+        parts.append(b'"id":%d' % event.flow)
+    parts.append(b'"name":' + orjson.dumps(event.name))
+    parts.append(b'"ph":"' + event.phase.encode() + b'","pid":%d' % event.pid)
+    if event.phase == "i":
+        parts.append(b'"s":"t"')
+    parts.append(b'"tid":%d' % event.tid)
+    if event.phase != "M":
+        parts.append(b'"ts":' + microseconds(event.start_ns).encode())
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _store(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(data)
+            file.close()
+            # mkstemp makes the file private to the user; a trace is as readable as any file the user writes.
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink()
+            raise

@@ -1,0 +1,168 @@
+"""A project with perf tests in a folder of its own, and pytest run on it as a user would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+SHORT = ("--perf-steps=4", "--perf-warmup=2")
+"""The least run shape: for tests to which the figures do not matter."""
+NOT_JUDGED = (*SHORT, "--perf-fail-on=invalid")
+"""For tests that have no baseline."""
+_NOT_INHERITED = ("PYTEST_", "COV_", "COVERAGE_", "GITHUB_", "PERFDL_")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A pytest run that has ended."""
+
+    code: int
+    output: str
+
+    @property
+    def lines(self):
+        return self.output.splitlines()
+
+    def line(self, part):
+        """The one line that holds the text."""
+        (found,) = [line for line in self.lines if part in line]
+        return found
+
+    def summary(self):
+        """The last line, without its rule and its time."""
+        return self.lines[-1].strip("= ").partition(" in ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test as the JUnit file tells it."""
+
+    outcome: str
+    """`passed`, or the name of the elements for what went wrong, joined by a space."""
+    text: str
+    """What they say."""
+    properties: dict
+
+
+class Running:
+    """A pytest run under way."""
+
+    def __init__(self, command, root, env):
+        self._log = root / f"output-{len(list(root.glob('output-*')))}.txt"
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=root,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Where these tests run in the background, they ignore it, and so would their children.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    @property
+    def output(self):
+        return self._log.read_text(errors="replace")
+
+    def finish(self, timeout=300):
+        """Wait for the end."""
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"not finished after {timeout} s:\n{self.output}") from None
+        return Finished(code, self.output)
+
+
+class Project:
+    """A folder with a `pytest.ini` and whatever is written into it."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self.ini(*options)
+
+    def ini(self, *options):
+        (self.root / "pytest.ini").write_text("\n".join(["[pytest]", *options]) + "\n")
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    def copy(self, folder):
+        shutil.copytree(folder, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def start(self, *args, plugins=(), autoload=False, **env):
+        """Start pytest; of all plugins only this one and those named are loaded, unless `autoload`."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        settings = {"COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+        if not autoload:
+            settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        named = [] if autoload else [f"-p{name}" for name in ("perfdl", *plugins)]
+        command = [sys.executable, "-m", "pytest", *named, *map(str, args)]
+        return Running(command, self.root, {**inherited, **settings, **env})
+
+    def run(self, *args, timeout=300, **options):
+        """Run pytest to its end; see `start`."""
+        return self.start(*args, **options).finish(timeout)
+
+    def baselines(self):
+        """Every file below the baseline folder by its path from there."""
+        base = self.root / "baselines"
+        return {path.relative_to(base).as_posix(): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+    def baseline(self, test):
+        """Path of the record of a test, by the name of its file without `.json`."""
+        (found,) = (self.root / "baselines").rglob(f"{test}.json")
+        return found
+
+    def cases(self, name="junit.xml"):
+        """The tests of a JUnit file by their names."""
+        return {case.get("name"): _case(case) for case in ElementTree.parse(self.root / name).iter("testcase")}
+
+    def note(self, name, within=120):
+        """The words of a file that a test of this project writes while it runs."""
+        path = self.root / name
+        return until(lambda: path.is_file() and path.read_text().endswith("\n") and path.read_text().split(), within)
+
+
+def until(question, within=60):
+    """Ask until the answer is not false; the bound is for a machine that is busy with other things."""
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        answer = question()
+        if answer:
+            return answer
+        time.sleep(0.05)
+    raise AssertionError(f"still waiting after {within} s")
+
+
+def alive(pid):
+    """Whether a process runs; one that has ended and is not waited for does not."""
+    try:
+        os.kill(int(pid), 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return not Path("/proc").is_dir()
+
+
+def _case(case):
+    wrong = [part for part in case if part.tag in ("failure", "error", "skipped")]
+    return Case(
+        outcome=" ".join(part.tag for part in wrong) or "passed",
+        text="\n".join(f"{part.get('message', '')}\n{part.text or ''}" for part in wrong),
+        properties={part.get("name"): part.get("value") for part in case.iter("property")},
+    )

@@ -1,0 +1,296 @@
+"""Mistakes are told in one line, with the place and what to do, and leave nothing half-written."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from plugin.project import NOT_JUDGED, SHORT
+
+STEP = """
+    import pytest
+
+    @pytest.mark.perf
+    def test_step():
+        pass
+"""
+
+
+def refused(inner, *args, message, plugins=()):
+    """Run, and see that pytest refuses with this one line and does nothing."""
+    named = [f"-p{name}" for name in plugins]
+    result = inner.runpytest_inprocess(*named, *args)
+    lines = [line for line in (*result.errlines, *result.outlines) if "usage: pytest" not in line]
+    errors = [line for line in lines if "ERROR:" in line or "error:" in line]
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert len(errors) == 1, result.errlines
+    assert message in errors[0]
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert "measured nothing" not in result.stdout.str()
+    assert not (inner.path / "baselines").exists()
+    assert not (inner.path / "perf-report").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("step=5", "has no keyword 'step'; it knows budget, limits, repeats, seed, steps, tags, threads, timeout"),
+        ("5", "takes keywords only, not 5"),
+        ("limits=5", "limits= takes a mapping from metric to a quantity, not 5"),
+        ("limits={'step_time': True}", "limits['step_time'] takes text or a number, not True"),
+        ("limits={'step_time': 'fast'}", "has a bad limit of step_time: 'fast' is not a limit"),
+        ("limits={'ops': '3ms'}", "has a bad limit of ops: '3ms' is not a quantity"),
+        ("budget={'step_time': '45 parsecs'}", "has a bad budget of step_time: '45 parsecs' is not a quantity"),
+        ("budget={'step_time': float('nan')}", "has a bad budget of step_time: 'nan' is not a quantity"),
+        ("steps='4'", "steps= takes a whole number, 2 or more, not '4'"),
+        ("steps=1", "steps= takes a whole number, 2 or more, not 1"),
+        ("warmup=-1", "warmup= takes a whole number, 0 or more, not -1"),
+        ("repeats=0", "repeats= takes a whole number, 1 or more, not 0"),
+        ("threads=True", "threads= takes a whole number, 1 or more, not True"),
+        ("seed=0.5", "seed= takes a whole number, 0 or more, not 0.5"),
+        ("timeout=0", "timeout= takes a number of seconds above 0, not 0"),
+        ("timeout=float('inf')", "timeout= takes a number of seconds above 0, not inf"),
+        ("tags='slow'", "tags= takes a tuple of words, not 'slow'"),
+        ("tags=5", "tags= takes a tuple of words, not 5"),
+    ],
+)
+def test_a_marker_that_cannot_be_used(inner, arguments, message):
+    inner.makepyfile(test_it=f"import pytest\n@pytest.mark.perf({arguments})\ndef test_step(): pass\n")
+    refused(inner, "--perf", message=f"test_it.py::test_step: the perf marker {message}")
+
+
+def test_a_marker_on_a_class_or_module_is_checked_too(inner):
+    inner.makepyfile(
+        "import pytest\npytestmark = pytest.mark.perf(nothing=1)\nclass TestIt:\n    def test_step(self): pass\n"
+    )
+    refused(inner, "--perf", message="TestIt::test_step: the perf marker has no keyword 'nothing'")
+
+
+def test_every_bad_marker_is_named(inner):
+    inner.makepyfile(
+        "import pytest\n@pytest.mark.perf(a=1)\ndef test_a(): pass\n@pytest.mark.perf(b=1)\ndef test_b(): pass\n"
+    )
+    result = inner.runpytest_inprocess("--perf")
+
+    assert result.ret == 4
+    assert sum("has no keyword" in line for line in result.errlines) == 2
+
+
+def test_markers_are_nobody_elses_business_without_the_flag(inner):
+    inner.makepyfile("import pytest\n@pytest.mark.perf('theirs', anything=1)\ndef test_step(): pass\n")
+
+    assert inner.runpytest_inprocess().ret == 0
+    assert inner.runpytest_inprocess("--perf", "-operf_marker=speed").ret == 5
+
+
+def test_a_unittest_method(inner):
+    inner.makepyfile(
+        test_it="""
+        import unittest
+        import pytest
+
+        class Test(unittest.TestCase):
+            @pytest.mark.perf
+            def test_step(self):
+                pass
+        """
+    )
+    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker works on test functions and plain")
+
+
+def test_a_coroutine_as_a_step(inner):
+    inner.makepyfile(test_it="import pytest\n@pytest.mark.perf\nasync def test_step(): pass\n")
+    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine as a step")
+
+
+@pytest.mark.parametrize(
+    "option, ini, value, message",
+    [
+        ("--perf-limit", "perf_limits", "nonsense", "'nonsense' is not METRIC:SPEC, such as step_time:3%"),
+        ("--perf-limit", "perf_limits", "step_time:fast", "limit of step_time: 'fast' is not a limit"),
+        ("--perf-limit", "perf_limits", "step_time:3%+4%", "limit of step_time: '3%+4%' has two parts of one sort"),
+        ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: choose from inv"),
+        ("--perf-fail-on", "perf_fail_on", "unchanged", "'unchanged' is not a verdict that can fail a test"),
+        ("--perf-steps", "perf_steps", "many", "= 'many': expected a whole number, 2 or more"),
+        ("--perf-steps", "perf_steps", "1", "= '1': expected a whole number, 2 or more"),
+        ("--perf-warmup", "perf_warmup", "-1", "= '-1': expected a whole number, 0 or more"),
+        ("--perf-repeats", "perf_repeats", "0", "= '0': expected a whole number, 1 or more"),
+        ("--perf-threads", "perf_threads", "1.5", "= '1.5': expected a whole number, 1 or more"),
+        ("--perf-timeout", "perf_timeout", "0", "= '0': expected a number of seconds above 0"),
+        ("--perf-timeout", "perf_timeout", "soon", "= 'soon': expected a number of seconds above 0"),
+        ("--perf-timeout", "perf_timeout", "inf", "= 'inf': expected a number of seconds above 0"),
+    ],
+)
+@pytest.mark.parametrize("way", ["flag", "ini", "override"])
+def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
+    inner.makepyfile(STEP)
+    if way == "ini":
+        inner.makeini(f"[pytest]\n{ini} = {value}\n")
+    args = {"flag": [f"{option}={value}"], "ini": [], "override": [f"-o{ini}={value}"]}[way]
+    refused(inner, "--perf", *args, message=message)
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--perf-update=sometimes"], "--perf-update: invalid choice: 'sometimes'"),
+        (["--perf-traces=some"], "--perf-traces: invalid choice: 'some'"),
+        (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
+        (["--perf-isolate=thread"], "--perf-isolate: invalid choice: 'thread'"),
+        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected a whole number"),
+        (["--no-perf", "--perf-update"], "--no-perf and --perf-update contradict each other: drop one"),
+        (["--perf-update", "--perf-isolate=none"], "--perf-isolate=none measures in this process, which never writes"),
+        (["--perf-update", "--pdb"], "--pdb measures in this process, which never writes baselines"),
+        (["--perf-update", "--setup-show"], "--setup-show measures in this process, which never writes baselines"),
+    ],
+)
+def test_options_that_contradict(inner, args, message):
+    inner.makepyfile(STEP)
+    refused(inner, *args, message=message)
+
+
+@pytest.mark.parametrize("args, ini", [(["-n2"], ""), ([], "addopts = -n auto"), (["-n1", "-operf=true"], "")])
+def test_xdist(inner, args, ini):
+    pytest.importorskip("xdist")
+    inner.makepyfile(STEP)
+    inner.makeini(f"[pytest]\n{ini}\n")
+    enabling = [] if "-operf=true" in args else ["--perf"]
+    refused(inner, *enabling, *args, plugins=["xdist"], message="--perf cannot run under pytest-xdist")
+
+
+def test_xdist_turned_off(inner):
+    pytest.importorskip("xdist")
+    inner.makeini("[pytest]\naddopts = -n auto\n")
+
+    assert inner.runpytest_inprocess("-pxdist", "--perf", "-n0").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert inner.runpytest_inprocess("-pxdist", "--perf", "--collect-only").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.mark.parametrize("isolate", ["process", "none"])
+def test_a_gate_that_measured_nothing_is_not_green(inner, isolate):
+    inner.makepyfile("def test_ordinary(): pass\n")
+    result = inner.runpytest_inprocess("--perf", f"--perf-isolate={isolate}")
+
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["perf: no perf test was selected, so --perf measured nothing"])
+    assert inner.runpytest_inprocess("--perf", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_an_error_while_collecting_is_told_by_pytest(inner):
+    inner.makepyfile("import a_module_that_does_not_exist\n")
+    result = inner.runpytest_inprocess("--perf")
+
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*No module named 'a_module_that_does_not_exist'"])
+
+
+@pytest.mark.torch
+def test_baselines_that_cannot_be_used(project):
+    names = ["sound", "cut", "conflict", "newer", "other", "text", "folder"]
+    project.write("test_it.py", "\n".join(f"def test_{name}(perf):\n    assert perf(int) == 0\n" for name in names))
+    options = ("--perf-repeats=1", *SHORT, "--perf-fail-on=invalid")
+    assert project.run("--perf-update", *options, "-k", "sound").code == 0
+    sound = project.baseline("test_sound")
+    text = sound.read_text()
+
+    def damage(name, change):
+        sound.with_name(f"test_{name}.json").write_text(change(text.replace("test_sound", f"test_{name}")))
+
+    damage("cut", lambda text: text[: len(text) // 2])
+    damage("conflict", lambda text: "<<<<<<< HEAD\n" + text)
+    damage("newer", lambda text: text.replace('"schema": 1', '"schema": 1000'))
+    damage("other", lambda text: text.replace("test_other", "test_elsewhere"))
+    damage("text", lambda text: json.dumps({"schema": 1}))
+    sound.with_name("test_folder.json").mkdir()
+    before = project.baselines()
+    finished = project.run("--perf", *options, "--junitxml=junit.xml")
+    cases = project.cases()
+
+    assert finished.code == 1
+    assert cases["test_sound"].outcome == "passed"
+    where = sound.parent.relative_to(project.root).as_posix()
+    for name, message in {
+        "cut": "is damaged at line",
+        "conflict": "has an unresolved merge conflict at line 1",
+        "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
+        "other": "holds test_it.py::test_elsewhere under key",
+        "text": "has no 'test'",
+        "folder": "cannot be read: Is a directory",
+    }.items():
+        case = cases[f"test_{name}"]
+        assert case.outcome == "failure"
+        assert f"{where}/test_{name}.json {message}" in case.text
+        assert len(case.text.strip().splitlines()) == 2  # once as pytest's message, once as its text
+    assert project.baselines() == before
+
+    # Only the mode that writes everything anew may write over what it cannot read.
+    assert project.run("--perf-update", *options, "-k", "cut").code == 1
+    assert project.baselines() == before
+    assert project.run("--perf-update=all", *options, "-k", "cut").code == 0
+    assert json.loads(project.baseline("test_cut").read_text())["test"] == "test_it.py::test_cut"
+
+
+def mounted(project, mount, command):
+    """Run pytest on a project over whose baseline folder something is mounted; skip where that is not allowed."""
+    (project.root / "baselines").mkdir(exist_ok=True)
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    unshare = ["unshare", "--mount", *user, "sh", "-c"]
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*unshare, mount], cwd=project.root, capture_output=True, check=False).returncode
+    ):
+        pytest.skip("mounting is not allowed here")
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "200"}
+    left = "find baselines -type f | sed s/^/left:/"
+    script = f"{mount}; {sys.executable} -m pytest -p perfdl {command}; code=$?; {left}; exit $code"
+    return subprocess.run(
+        [*unshare, script], cwd=project.root, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_baseline_folder_that_cannot_be_written(project):
+    project.write("test_it.py", STEP)
+    done = mounted(project, "mount -t tmpfs -o ro none baselines", "--perf-update")
+
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: baselines cannot be written: Read-only file system: make it writable" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.torch
+def test_a_full_disk(project):
+    project.write("test_it.py", STEP)
+    fill = "mount -t tmpfs -o size=64k none baselines; head -c 65536 /dev/zero > baselines/filler"
+    done = mounted(project, fill, f"--perf-update --perf-repeats=1 {' '.join(SHORT)}")
+
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "cannot be written: No space left on device: free some space and record again" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("left:")] == ["left:baselines/filler"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("isolate", ["process", "none"])
+def test_a_test_that_only_exists_once(project, isolate):
+    """A parametrization that differs between processes cannot be measured in another one."""
+    project.write(
+        "test_it.py",
+        """
+        import os
+
+        import pytest
+
+        @pytest.mark.perf
+        @pytest.mark.parametrize("pid", [os.getpid()])
+        def test_step(pid):
+            pass
+        """,
+    )
+    finished = project.run("--perf", *NOT_JUDGED, f"--perf-isolate={isolate}")
+
+    assert finished.code == (1 if isolate == "process" else 0)
+    assert ("ids must be unique and the same in every process" in finished.output) == (isolate == "process")
+    assert "Traceback" not in finished.output

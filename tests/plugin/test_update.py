@@ -1,0 +1,251 @@
+"""From the first baseline to a caught regression and an accepted change: the life of a perf test.
+
+The step waits busily for a time that the environment names, so that a slowdown of ten times stands out whatever
+the machine does meanwhile, and limits are so wide that nothing else does.
+"""
+
+import gzip
+import json
+
+import pytest
+from plugin.project import Project
+
+RECORD = ("--perf-repeats=4",)
+"""With five fresh repeats, the fewest stored ones that can confirm a slowdown."""
+WIDE = ("--perf-limit=step_time:500%", "--perf-limit=block_time:500%", "--perf-steps=8", "--perf-warmup=4")
+TEST = """
+    import os
+    import time
+
+    import pytest
+
+
+    def step():
+        end = time.thread_time() + float(os.environ.get("STEP_SECONDS", "0.002"))
+        while time.thread_time() < end:
+            pass
+        if "EXTRA_OPERATOR" in os.environ:
+            import torch
+
+            torch.ones(3) + 1
+
+
+    @pytest.mark.perf
+    def test_step(perf):
+        import torch
+
+        torch.ones(3)
+        perf(step)
+        perf.metric("loss", float(os.environ.get("LOSS", "1")), unit="nat")
+"""
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A project after its first `--perf-update`, and what that said."""
+    project = Project(tmp_path_factory.mktemp("first") / "project")
+    project.write("test_speed.py", TEST)
+    return project, project.run("--perf-update", *RECORD, *WIDE, "--junitxml=junit.xml")
+
+
+@pytest.fixture
+def recorded(first, project):
+    """A copy of that project, to do with as one likes."""
+    project.copy(first[0].root)
+    return project
+
+
+def verdict(project):
+    """What the run file says of the only test."""
+    (test,) = json.loads((project.root / "perf-report" / "run.json").read_text())["tests"]
+    return test
+
+
+@pytest.mark.torch
+def test_a_test_without_a_baseline_fails_and_says_how_to_record_one(project):
+    project.write("test_speed.py", TEST)
+    finished = project.run("--perf", *WIDE)
+
+    assert finished.code == 1
+    assert "PERF MISSING test_speed.py::test_step" in finished.output
+    assert "pytest --perf-update=new test_speed.py::test_step" in finished.output
+    assert not (project.root / "baselines").exists()
+
+
+@pytest.mark.torch
+def test_recording_passes_and_says_what_was_written(first):
+    project, finished = first
+    case = project.cases()["test_step"]
+
+    assert finished.code == 0
+    assert "test_speed.py U" in finished.output
+    assert "UPDATED       test_speed.py::test_step  no baseline under any key" in finished.output
+    assert "1 baseline written" in finished.output
+    assert (case.outcome, case.properties["perf.verdict"]) == ("passed", "missing")
+    assert sorted(name.rpartition("/")[2] for name in project.baselines()) == [
+        "test_step.json",
+        "test_step.trace.json.gz",
+    ]
+
+
+@pytest.mark.torch
+def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
+    before = recorded.baselines()
+    (record,) = (json.loads(data) for name, data in before.items() if name.endswith("test_step.json"))
+    assert sum(occasion["repeats"] for occasion in record["occasions"]) == 4
+    assert any(name.endswith("test_step.trace.json.gz") for name in before)
+
+    finished = recorded.run("--perf-update", "--perf-repeats=1", *WIDE, "-v")
+    assert finished.code == 0, finished.output
+    assert recorded.baselines() == before
+    assert verdict(recorded)["verdict"] == "unchanged"
+    assert "PERF UPDATED" not in finished.output
+
+
+@pytest.mark.torch
+def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
+    options = ("--junitxml=junit.xml", "--perf-json=copy.json", "--perf-limit=loss:10%")
+    finished = recorded.run("--perf", *WIDE, *options, STEP_SECONDS="0.02", LOSS="2")
+
+    assert finished.code == 1
+    assert finished.line("PERF REGRESSED test_speed.py::test_step")
+    assert "regressed: " in finished.output
+    assert "pytest --perf-update test_speed.py::test_step" in finished.output
+    assert "perf-report/index.html" in finished.output
+    assert "USDT:" not in finished.output
+
+    told = verdict(recorded)
+    assert json.loads((recorded.root / "copy.json").read_text())["tests"] == [told]
+    assert (told["verdict"], told["caught_by"]) == ("regressed", ["time"])
+    metric = told["metrics"]["step_time"]
+    assert metric["verdict"] == "regressed"
+    assert 1.5e6 < metric["base"] < 3e6 < 1.5e7 < metric["new"]
+    assert all(isinstance(metric[side], int) for side in ("base", "new"))
+    assert metric["ci95"][0] <= metric["effect"] <= metric["ci95"][1]
+    assert told["blame"][0]["name"] == "Python and host"
+    assert told["blame"][0]["delta_ns"] > 15e6
+    # A metric of one's own is judged too, by the limit that it was given.
+    own = told["metrics"]["loss"]
+    assert (own["base"], own["new"], own["limit"], own["verdict"]) == (1, 2, "10%", "regressed")
+
+    (trace,) = told["traces"]
+    events = json.loads(gzip.decompress((recorded.root / "perf-report" / trace["diff"]).read_bytes()))["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {name.split()[0] for name in names} == {"baseline", "current"}
+
+    case = recorded.cases()["test_step"]
+    assert case.outcome == "failure"
+    assert case.properties["perf.verdict"] == "regressed"
+    assert float(case.properties["perf.step_time.delta_pct"]) > 500
+
+
+@pytest.mark.torch
+def test_an_operator_more_is_seen_whatever_the_clock_says(recorded):
+    before = recorded.baselines()
+    finished = recorded.run("--perf", *WIDE, "-q", EXTRA_OPERATOR="1")
+    assert finished.code == 0, finished.output
+    assert "1 compared: 1 changed." in finished.output
+    assert "CHANGED" not in finished.output
+    told = verdict(recorded)
+    assert (told["verdict"], told["caught_by"]) == ("changed", ["counts"])
+    assert {cause["name"] for cause in told["blame"]} >= {"aten::ones", "aten::add"}
+
+    finished = recorded.run("--perf", *WIDE, "--perf-limit=ops:0", "-v", EXTRA_OPERATOR="1")
+    assert finished.code == 1
+    assert "test_speed.py::test_step PERF REGRESSED" in finished.output
+    assert verdict(recorded)["metrics"]["ops"]["verdict"] == "regressed"
+    assert recorded.baselines() == before
+
+    finished = recorded.run("--perf-update", "--perf-repeats=1", *WIDE, "-v", EXTRA_OPERATOR="1")
+    assert finished.code == 0
+    assert "test_speed.py::test_step PERF UPDATED" in finished.output
+    assert recorded.baselines() != before
+
+
+@pytest.mark.torch
+def test_a_baseline_is_outdated_when_the_test_changes_and_not_when_its_decorator_does(recorded):
+    source = (recorded.root / "test_speed.py").read_text()
+    recorded.write("test_speed.py", source.replace("@pytest.mark.perf", "# soon\n@pytest.mark.perf(tags=['speed'])"))
+    assert recorded.run("--perf", *WIDE).code == 0
+
+    recorded.write("test_speed.py", source.replace("perf(step)", "perf(step, items=3)"))
+    finished = recorded.run("--perf", *WIDE)
+    assert finished.code == 1
+    assert "PERF OUTDATED test_speed.py::test_step" in finished.output
+    assert "pytest --perf-update test_speed.py::test_step" in finished.output
+
+
+@pytest.mark.torch
+def test_appending_joins_the_repeats_of_two_occasions(recorded):
+    finished = recorded.run("--perf-update=append", "--perf-repeats=1", *WIDE)
+    assert finished.code == 0, finished.output
+    record = json.loads(recorded.baseline("test_step").read_text())
+    assert [occasion["repeats"] for occasion in record["occasions"]] == [4, 1]
+    assert len(record["calls"][0]["metrics"]["step_time"]["values"]) == 5
+
+
+@pytest.mark.torch
+def test_appending_what_does_not_belong_changes_nothing(recorded):
+    before = recorded.baselines()
+    finished = recorded.run("--perf-update=append", "--perf-repeats=1", *WIDE, EXTRA_OPERATOR="1")
+
+    assert finished.code == 1
+    assert "cannot append to the baseline of test_speed.py::test_step: " in finished.output
+    assert "record it anew with pytest --perf-update=all" in finished.output
+    assert recorded.baselines() == before
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "mode, chosen, code, expected",
+    [
+        ("new", "step or outdated or new", 1, {"test_new.json"}),
+        ("changed", "outdated or new", 0, {"test_new.json", "test_outdated.json"}),
+        ("all", "step", 0, {"test_step.json"}),
+    ],
+)
+def test_which_baselines_a_mode_writes(recorded, mode, chosen, code, expected):
+    """One test as it was recorded, one that was recorded with another source, and one that is new."""
+    recorded.write(
+        "test_speed.py", "".join(TEST.replace("test_step", f"test_{name}") for name in ("step", "outdated", "new"))
+    )
+    stored = recorded.baseline("test_step")
+    stored.with_name("test_outdated.json").write_text(stored.read_text().replace("test_step", "test_outdated"))
+    before = recorded.baselines()
+    finished = recorded.run(f"--perf-update={mode}", "--perf-repeats=1", *WIDE, "-k", chosen)
+    after = recorded.baselines()
+
+    assert finished.code == code, finished.output
+    changed = {name.rpartition("/")[2] for name in after if after[name] != before.get(name)}
+    assert {name for name in changed if not name.endswith(".gz")} == expected
+    assert all(name.replace(".trace.json.gz", ".json") in expected for name in changed)
+
+
+@pytest.mark.torch
+def test_a_failing_body_writes_nothing(project):
+    project.write("test_speed.py", TEST.replace("perf(step)", "assert perf(step) == 3"))
+    finished = project.run("--perf-update", *RECORD, *WIDE)
+
+    assert finished.code == 1
+    assert not (project.root / "baselines").exists()
+
+
+def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
+    inner.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.perf
+        def test_marked(): pass
+        def test_fixture(perf): assert perf(lambda: 2) == 2
+        def test_ordinary(): pass
+        """
+    )
+    line = "perf: 2 perf tests ran once, unmeasured; pytest --perf measures and judges"
+
+    inner.runpytest_inprocess().stdout.fnmatch_lines([line])
+    inner.makeini("[pytest]\nperf = true\n")
+    result = inner.runpytest_inprocess("--no-perf")
+    result.stdout.fnmatch_lines([line])
+    result.assert_outcomes(passed=3)
+    inner.runpytest_inprocess("--no-perf", "-k", "ordinary").stdout.no_fnmatch_line("perf: *")

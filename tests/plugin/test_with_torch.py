@@ -1,0 +1,152 @@
+"""What a worker does with torch itself; each check is a test of a project, run in a process of its own."""
+
+import pytest
+from plugin.project import NOT_JUDGED
+
+pytestmark = pytest.mark.torch
+
+FLOPS = """
+    import sys
+
+    import pytest
+    import torch
+
+    from pytest_perfdl.measure.flops import Counter
+
+
+    def counted(step):
+        with Counter() as counter:
+            step()
+        return counter.total, counter.uncounted
+
+
+    def test_a_product_is_two_operations_a_multiplication():
+        left, right = torch.ones(2, 3), torch.ones(3, 4)
+        assert counted(lambda: left @ right) == (2 * 2 * 3 * 4, ())
+
+
+    def test_attention_on_the_host():
+        query = torch.ones(1, 2, 8, 4)
+        # Two products of 8 x 8 x 4 for each of two heads.
+        attention = torch.nn.functional.scaled_dot_product_attention
+        assert counted(lambda: attention(query, query, query)) == (2 * 2 * (8 * 8 * 4) * 2, ())
+
+
+    def test_attention_backward_on_the_host():
+        query = torch.ones(1, 2, 8, 4, requires_grad=True)
+
+        def step():
+            torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+
+        forward = 2 * 2 * (8 * 8 * 4) * 2
+        # Backward computes the scores again and four more products of the same size: 5 for forward's 2.
+        assert counted(step) == (forward + forward * 5 // 2, ())
+
+
+    def test_a_recurrent_layer_without_gradients():
+        layer = torch.nn.LSTM(5, 6)
+        inputs = torch.ones(3, 2, 5)
+        with torch.no_grad():
+            # Four gates of 6, from 5 features and 6 states, over 3 times in 2 rows.
+            assert counted(lambda: layer(inputs)) == (2 * 3 * 2 * (4 * 6) * (5 + 6), ())
+
+
+    def test_what_is_not_counted_is_named():
+        total, uncounted = counted(lambda: torch.dot(torch.ones(3), torch.ones(3)))
+        assert (total, uncounted) == (0, ("aten.dot",))
+
+
+    def test_counting_does_not_import_the_compiler():
+        assert "torch._dynamo" not in sys.modules
+
+
+    def test_a_counter_leaves_no_trace():
+        from torch.utils import flop_counter
+
+        wrapped = getattr(flop_counter, "_FlopCounterMode", flop_counter.FlopCounterMode).__torch_dispatch__
+        assert not hasattr(getattr(wrapped, "__wrapped__", None), "__dynamo_disable")
+        compiled = torch.compile(lambda value: value + 1, backend="eager")
+        assert counted(lambda: compiled(torch.ones(2)) @ torch.ones(2, 2))[0] == 2 * 2 * 2
+"""
+
+CALLS = """
+    import sys
+
+    import pytest
+
+
+    def pytest_configure():
+        assert "torch" not in sys.modules
+
+
+    @pytest.fixture
+    def layer():
+        import torch
+
+        return torch.nn.Linear(4, 4), torch.ones(2, 4)
+
+
+    def test_exact_metrics(perf, layer):
+        module, inputs = layer
+        perf(module, inputs, name="forward")
+        for number in perf.steps([1, 2]):
+            assert number
+
+
+    def test_types_of_torch_do_not_travel(perf, layer, record_property):
+        import torch
+
+        record_property("loss", torch.ones(1))
+        perf(int, items=torch.tensor(4.0))
+        perf.metric("loss", torch.tensor(2.5))
+
+
+    def test_warnings_of_torch_do_not_travel(perf):
+        import warnings
+
+        import torch
+
+        warnings.warn("converted", torch.jit.TracerWarning, stacklevel=1)
+        perf(int)
+
+
+    def test_errors_of_torch_do_not_travel(perf, request):
+        import torch
+
+        request.applymarker(pytest.mark.xfail(raises=torch.OutOfMemoryError))
+        perf(int)
+
+
+    def test_not_a_perf_test():
+        assert "torch" not in sys.modules
+"""
+
+
+def test_counting_operations(project):
+    project.write("test_it.py", FLOPS)
+    finished = project.run("-p", "no:randomly")
+
+    assert finished.code == 0, finished.output
+    assert finished.summary() == "7 passed"
+
+
+def test_nothing_makes_the_orchestrating_process_import_torch(project):
+    import json
+
+    project.write("test_it.py", CALLS)
+    finished = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json", "--junitxml=junit.xml", "-rX")
+    tests = {
+        test["id"].rpartition("::")[2]: test for test in json.loads((project.root / "run.json").read_text())["tests"]
+    }
+
+    assert finished.code == 0, finished.output
+    assert "4 passed, 1 xpassed" in finished.summary()
+    assert "TracerWarning: converted" in finished.output
+    metrics = tests["test_exact_metrics"]["metrics"]
+    # A linear layer of four outputs from four inputs on two rows, 2 FLOP a multiplication; no step of numbers has any.
+    assert metrics["forward.flops"]["new"] == 2 * 2 * 4 * 4
+    assert metrics["flops"]["new"] == 0
+    # Weights of 4 x 4, a bias of 4 and inputs of 2 x 4, each number in 4 bytes.
+    assert metrics["forward.static_memory"]["new"] == (16 + 4 + 8) * 4
+    assert tests["test_types_of_torch_do_not_travel"]["metrics"]["loss"]["new"] == 2.5
+    assert "tensor" in project.cases()["test_types_of_torch_do_not_travel"].properties["loss"]

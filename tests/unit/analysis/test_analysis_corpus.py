@@ -1,0 +1,170 @@
+"""Every public trace against the slow reference, to the nanosecond, and against published figures."""
+
+import statistics
+
+import numpy as np
+import pytest
+from unit.analysis.reference import Reference, intersect, length, subtract, union
+from unit.trace.chrome import corpus, corpus_file
+
+from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
+from pytest_perfdl.analysis.communication import covered
+from pytest_perfdl.trace import Category, read
+
+
+@pytest.fixture(
+    scope="module", params=corpus() or [None], ids=lambda path: path.name.split(".")[0] if path else "absent"
+)
+def path(request):
+    if request.param is None:
+        pytest.skip("the trace corpus is absent: set PERFDL_TRACE_CORPUS")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def trace(path):
+    return read(path)
+
+
+@pytest.fixture(scope="module")
+def tables(trace):
+    return profile_tables(trace)
+
+
+@pytest.fixture(scope="module")
+def reference(path):
+    reference = Reference(path)
+    if not reference.steps:
+        pytest.skip("has no steps")
+    return reference
+
+
+def test_windows(trace, reference):
+    windows = step_windows(trace)
+    assert [(window.host_start, window.host_end) for window in windows] == [
+        (step["start"], step["end"]) for step in reference.steps
+    ]
+    assert [(window.start, window.end) for window in windows] == reference.windows()
+
+
+def test_operator_self_times_and_counts(tables, reference):
+    threads = reference.threads()
+    assert tables.integrity.overlapping_operators == 0
+    rows = {row.name: row for row in tables.rows if row.kind == "operator"}
+    times = reference.self_times(threads if reference.device else threads[:1])
+    assert {name: row.total_ns for name, row in rows.items() if row.total_ns} == dict(times)
+    counts = reference.counts(threads)
+    assert list(tables.op_names) == counts
+    assert {name: row.count for name, row in rows.items()} == dict(sum(counts, start=type(counts[0])()))
+    assert list(tables.op_counts) == [sum(step.values()) for step in counts]
+
+
+def test_kernel_sums(tables, reference):
+    rows = {row.name: (row.count, row.total_ns) for row in tables.rows if row.kind == "kernel"}
+    assert rows == reference.kernel_table()
+    assert tables.integrity.unlinked == sum(reference.launch(event) is None for event in reference.device)
+    assert tables.integrity.zero_duration == sum(event["start"] == event["end"] for event in reference.device)
+
+
+def test_busy_time_and_device_account(tables, reference):
+    compute, communication, copies = reference.classes()
+    everything = union([*compute, *communication, *copies])
+    windows = [[window] for window in reference.windows()]
+    assert list(tables.device_busy_ns) == [length(intersect(everything, window)) for window in windows]
+    assert sum(tables.account.values()) == sum(tables.step_ns)
+    if not reference.device:
+        return
+    exposed = subtract_sorted(communication, compute)
+    exposed_copies = subtract_sorted(copies, union([*compute, *communication]))
+    busy = {"compute": compute, "exposed communication": exposed, "exposed copies": exposed_copies}
+    for name, intervals in busy.items():
+        assert tables.account[name] == sum(length(intersect(intervals, window)) for window in windows)
+    idle = sum(ns for name, ns in tables.account.items() if name not in busy)
+    assert idle == sum(length(window) - length(intersect(everything, window)) for window in windows)
+
+
+def subtract_sorted(intervals, others):
+    """`subtract` with only the near others, to stay in seconds."""
+    found = []
+    for start, end in intervals:
+        found += subtract([(start, end)], [other for other in others if other[0] < end and start < other[1]])
+    return found
+
+
+def test_rows_of_a_cpu_only_trace_add_up_to_its_steps(tables):
+    assert sum(tables.account.values()) == sum(tables.step_ns)
+    if not tables.on_device:
+        assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns)
+
+
+def test_published_overlap_and_busy_share_of_nccl_rank_0():
+    path = corpus_file("nccl_rank0")
+    trace = read(path)
+    overlap = communication_overlap(trace)
+    assert overlap is not None
+    assert round(overlap * 100, 3) == 14.946
+    device = trace.device_rows()
+    span = int(trace.end[device].max() - trace.start[device].min())
+    assert span == 1_222_847_000
+    assert round(covered(trace, device).length / span * 100, 4) == 44.7853
+    compute, communication, _ = Reference(path).classes()
+    hidden = length(communication) - length(subtract_sorted(communication, compute))
+    assert overlap == hidden / length(communication)
+
+
+def test_published_times_of_resnet50_with_and_without_workers():
+    medians, kernel_ms, tables = [], [], []
+    for name in ("resnet50_workers0", "resnet50_workers4"):
+        trace = read(corpus_file(name))
+        windows = step_windows(trace)
+        medians.append(round(statistics.median(window.host_ns for window in windows) / 1e6, 1))
+        kernels = trace.rows(Category.KERNEL)
+        kernel_ms.append(round(int(trace.duration[kernels].sum()) / len(windows) / 1e6, 1))
+        tables.append(profile_tables(trace))
+    assert medians == [176.3, 126.5]
+    assert kernel_ms == [98.6, 99.1]
+    without, with_workers = (table.account for table in tables)
+    assert without["input"] > 340e6 > 10e6 > with_workers["input"], "what the workers took over"
+    assert abs(with_workers["compute"] / without["compute"] - 1) < 0.01
+    assert len(set(tables[0].step_signatures)) == 1
+    assert len(set(tables[0].op_counts)) == 1
+
+
+def test_published_device_time_of_bert_on_h100():
+    tables = profile_tables(read(corpus_file("h100_bert_small")))
+    assert tables.device_busy_ns == (309_437,)
+    assert tables.kernel_counts == (60,)
+    assert tables.launch_counts == (60,)
+
+
+def test_stream_0_and_hip_memory_on_mi300():
+    trace = read(corpus_file("mi300_bert_small"))
+    tables = profile_tables(trace)
+    assert tables.kernel_counts == (60,)
+    figures = memory_figures(trace)
+    assert figures is not None
+    (device,) = figures.accelerators
+    assert (device.device_type, device.device_id) == (6, 0)
+    assert device.base_bytes == (57_806_336,)
+
+
+def test_size_of_a_copy_that_only_the_rocm_call_knows():
+    assert profile_tables(read(corpus_file("mi250_minitoy"))).h2d_bytes == (5120,)
+
+
+def test_an_operator_with_a_stream_is_not_a_device_event():
+    trace = read(corpus_file("triton_compile"))
+    assert any("stream" in trace.args(row) for row in trace.rows(Category.CPU_OP))
+    assert profile_tables(trace).integrity.device_events == 12
+
+
+def test_memory_peak_by_hand_on_h100():
+    trace = read(corpus_file("h100_bert_small"))
+    figures = memory_figures(trace)
+    assert figures is not None
+    (gpu,) = figures.accelerators
+    memory = trace.memory
+    own = memory.device_type == 1
+    assert gpu.base_bytes[0] is not None
+    assert gpu.base_bytes[0] + gpu.peak_bytes[0] == int(memory.allocated[own].max())
+    assert gpu.allocations == (int(np.count_nonzero(memory.bytes[own] > 0)),)

@@ -1,0 +1,200 @@
+"""What a step's time is made of, worked out by hand."""
+
+import random
+
+import pytest
+from unit.trace.chrome import DATA, MAIN, each_recording, step, trace, x
+
+from pytest_perfdl.analysis import TableRow, profile_tables
+from pytest_perfdl.trace import read
+
+FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def _annotation(name, ts, dur, **more):
+    return x(name, ts, dur, "user_annotation", **more)
+
+
+def _rows(tables, kind):
+    return {row.name: (row.count, row.total_ns) for row in tables.rows if row.kind == kind}
+
+
+def test_a_cpu_step_by_hand():
+    tables = profile_tables(
+        trace(
+            step(1, 0, 100),
+            _annotation(FETCH, 2, 20),
+            x("aten::stack", 5, 10),
+            _annotation("forward", 30, 40),
+            x("aten::linear", 32, 20),
+            x("aten::addmm", 35, 10),
+            x("aten::relu", 60, 5),
+            _annotation("Optimizer.step#SGD.step", 80, 15),
+            x("aten::add_", 82, 3),
+            x("aten::relu", 101, 5),
+        )
+    )
+    assert not tables.on_device
+    assert tables.steps == 1
+    assert tables.numbers == (1,)
+    assert tables.step_ns == (100_000,)
+    assert tables.rows == (
+        TableRow("operator", "aten::addmm", 1, 10_000),
+        TableRow("operator", "aten::linear", 1, 10_000),
+        TableRow("operator", "aten::relu", 1, 5_000),
+        TableRow("operator", "aten::add_", 1, 3_000),
+        TableRow("operator", "aten::stack", 1, 0),
+        TableRow("idle", "Python and host", 0, 52_000),
+        TableRow("idle", "input", 0, 20_000),
+    )
+    assert tables.account == {"operators": 28_000, "input": 20_000, "communication": 0, "Python and host": 52_000}
+    assert tables.op_counts == (5,)
+    assert tables.op_names == (
+        {"aten::stack": 1, "aten::linear": 1, "aten::addmm": 1, "aten::relu": 1, "aten::add_": 1},
+    )
+    assert tables.kernel_counts == tables.launch_counts == tables.device_busy_ns == tables.h2d_bytes == (0,)
+
+
+def test_data_wait_is_input_and_reaches_into_the_operator_it_interrupts():
+    tables = profile_tables(trace(step(1, 0, 100), x("outer", 10, 50), _annotation("perfdl.data_wait", 20, 10)))
+    assert _rows(tables, "operator") == {"outer": (1, 40_000)}
+    assert _rows(tables, "idle") == {"Python and host": (0, 50_000), "input": (0, 10_000)}
+
+
+def test_input_of_another_thread_is_not_the_steps():
+    tables = profile_tables(trace(step(1, 0, 100), _annotation(FETCH, 10, 50, tid=7), x("op", 0, 10)))
+    assert _rows(tables, "idle") == {"Python and host": (0, 90_000)}
+
+
+def test_collectives_of_any_thread_explain_gaps_but_never_operators():
+    tables = profile_tables(
+        trace(
+            step(1, 0, 100), x("op", 0, 30), _annotation("gloo:all_reduce", 20, 40, tid=7), _annotation("other", 70, 9)
+        )
+    )
+    assert tables.account == {"operators": 30_000, "input": 0, "communication": 30_000, "Python and host": 40_000}
+    assert _rows(tables, "idle") == {"communication": (0, 30_000), "Python and host": (0, 40_000)}
+
+
+def test_operators_across_a_steps_edges_count_where_they_start_and_weigh_where_they_run():
+    tables = profile_tables(trace(step(1, 0, 10), step(2, 15, 10), x("before", -5, 8), x("across", 8, 12)))
+    assert _rows(tables, "operator") == {"across": (1, 7_000), "before": (0, 3_000)}
+    assert tables.op_counts == (1, 0)
+    assert tables.account["Python and host"] == 10_000
+
+
+def test_operators_on_other_threads_are_neither_added_nor_lost_sight_of():
+    tables = profile_tables(trace(step(1, 0, 100), x("op", 0, 30), x("worker op", 40, 20, tid=9)))
+    assert _rows(tables, "operator") == {"op": (1, 30_000)}
+    assert tables.op_counts == (1,)
+    assert tables.integrity.other_operators == 1
+
+
+def test_backward_on_a_thread_of_its_own_is_counted_and_on_a_cpu_not_added():
+    engine = "autograd::engine::evaluate_function: MulBackward0"
+    tables = profile_tables(trace(step(1, 0, 100), x("op", 0, 30), x(engine, 40, 20, tid=9), x("mul", 45, 5, tid=9)))
+    assert _rows(tables, "operator") == {"op": (1, 30_000), engine: (1, 0), "mul": (1, 0)}
+    assert tables.op_counts == (3,)
+    assert sum(row.total_ns for row in tables.rows) == 100_000
+
+
+@pytest.mark.parametrize("name", ["CudnnConvolutionBackward", "ReluBackward1", "torch::autograd::AccumulateGrad"])
+def test_engine_threads_of_2021_are_known_by_their_operators(name):
+    assert profile_tables(trace(step(1, 0, 100), x(name, 40, 20, tid=9))).op_counts == (1,)
+
+
+def test_operators_that_overlap_are_counted_once_and_reported():
+    tables = profile_tables(trace(step(1, 0, 100), x("a", 0, 50), x("b", 40, 30)))
+    assert _rows(tables, "operator") == {"a": (1, 40_000), "b": (1, 30_000)}
+    assert tables.integrity.overlapping_operators == 1
+    assert sum(row.total_ns for row in tables.rows) == 100_000
+
+
+def test_setup_and_what_runs_in_it_belong_to_no_step():
+    tables = profile_tables(
+        trace(
+            step(1, 0, 100),
+            _annotation("perfdl.setup", 10, 30),
+            x("aten::randn", 15, 10),
+            x("aten::mm", 35, 20),
+            x("aten::add", 60, 10),
+        )
+    )
+    assert tables.step_ns == (70_000,)
+    assert _rows(tables, "operator") == {"aten::mm": (0, 15_000), "aten::add": (1, 10_000)}
+    assert tables.account["Python and host"] == 45_000
+    assert tables.op_counts == (1,)
+
+
+def test_rows_and_steps_agree_to_the_nanosecond_on_random_steps():
+    for seed in range(30):
+        draw = random.Random(seed)
+        events = [step(number, number * 100, draw.randrange(50, 101)) for number in range(4)]
+        names = ["aten::a", "aten::b", FETCH, "perfdl.setup", "gloo:x", "range", "XBackward0"]
+        for _ in range(60):
+            name = draw.choice(names)
+            category = "cpu_op" if name.startswith(("aten", "X")) else "user_annotation"
+            start = draw.randrange(-20_000, 420_000) / 1000
+            events.append(x(name, start, draw.randrange(40_000) / 1000, category, tid=draw.choice([MAIN, MAIN, 7])))
+        tables = profile_tables(trace(*events))
+        assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
+        assert min(row.total_ns for row in tables.rows) >= 0
+
+
+def _signature(*operators, **more):
+    return profile_tables(trace(step(1, 0, 100), *operators, **more)).step_signatures
+
+
+def test_signatures_tell_names_shapes_and_order_apart_and_nothing_else():
+    one = _signature(x("a", 1, 1, **{"Input Dims": [[2, 3]], "Ev Idx": 1}), x("b", 3, 1))
+    assert one == _signature(x("a", 2, 1, **{"Input Dims": [[2, 3]], "Ev Idx": 9}), x("b", 50, 1))
+    others = {
+        _signature(x("a", 1, 1, **{"Input Dims": [[2, 4]]}), x("b", 3, 1)),
+        _signature(x("b", 1, 1), x("a", 3, 1, **{"Input Dims": [[2, 3]]})),
+        _signature(x("a", 1, 1, **{"Input Dims": [[2, 3]]}), x("b", 3, 1), x("b", 5, 1)),
+        _signature(x("a", 1, 1, **{"Input Dims": [[2, 3]]})),
+        _signature(),
+    }
+    assert len(others | {one}) == 6
+
+
+def test_signatures_do_not_depend_on_which_engine_thread_came_first():
+    def at(a, b, tid=8):
+        return _signature(x("ABackward0", a, 1, tid=7), x("BBackward0", b, 1, tid=tid))
+
+    assert at(1, 3) == at(3, 1)
+    assert at(1, 3, tid=7) != at(3, 1, tid=7)
+
+
+def test_signatures_leave_out_what_the_loader_ran_but_counts_do_not():
+    without = profile_tables(trace(step(1, 0, 100), x("a", 50, 1)))
+    with_loader = profile_tables(trace(step(1, 0, 100), _annotation(FETCH, 2, 20), x("b", 5, 1), x("a", 50, 1)))
+    assert without.step_signatures == with_loader.step_signatures
+    assert (without.op_counts, with_loader.op_counts) == ((1,), (2,))
+
+
+@each_recording
+def test_recordings_close_their_account(path):
+    tables = profile_tables(read(path))
+    assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns) == sum(tables.account.values())
+    assert len(set(tables.step_signatures)) == 1
+    assert len(set(tables.op_counts)) == 1
+    assert tables.integrity.overlapping_operators == 0
+    assert min(tables.account["input"], tables.account["operators"], tables.account["Python and host"]) > 0
+
+
+def test_recorded_operators_by_hand():
+    tables = profile_tables(read(DATA / "train.json.gz"))
+    assert tables.steps == 3
+    for counts in tables.op_names:
+        assert counts["aten::addmm"] == 2, "two linear layers"
+        assert counts["autograd::engine::evaluate_function: AddmmBackward0"] == 2
+        assert "aten::ones" not in counts, "it ran in the setup"
+        assert not any(name.startswith(("ProfilerStep", "forward", "Optimizer")) for name in counts)
+
+
+def test_a_trace_without_events():
+    tables = profile_tables(trace())
+    assert tables.steps == 0
+    assert tables.rows == tables.step_ns == tables.op_counts == ()
+    assert sum(tables.account.values()) == 0

@@ -1,0 +1,109 @@
+"""Joining the repeats of two occasions."""
+
+from dataclasses import replace
+
+import pytest
+from making import CONTEXT, counted, record, timed
+
+from pytest_perfdl.baseline.append import append
+from pytest_perfdl.baseline.files import BaselineError
+from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Row
+
+
+def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):
+    made = record({"step_time": timed(*times), "ops": counted(*(ops,) * len(times))}, rows=rows, **rest)
+    return replace(made, occasions=(Occasion(len(times), date, "c" + date[6], "t"),))
+
+
+def test_repeats_follow_in_order_and_keep_their_occasions():
+    joined = append(of(100, 101, date="2026-05-01"), of(103, date="2026-06-01"))
+    assert joined.metrics()["step_time"].values == (100, 101, 103)
+    assert joined.metrics()["ops"].values == (10, 10, 10)
+    assert joined.repeats == 3
+    assert [occasion.date for occasion in joined.occasions] == ["2026-05-01", "2026-06-01"]
+    assert joined.calls[0].profiled_ns == (1, 1, 1)
+    assert parse(dump(joined)) == joined
+
+
+def test_rows_are_joined_by_kind_and_name_and_absent_ones_took_no_time():
+    base = of(1.0, 1.0, rows=(Row("operator", "mm", 2, (100, 102)), Row("idle", "input", 1, (7, 8))))
+    new = of(1.0, rows=(Row("kernel", "mm", 3, (50,)), Row("operator", "mm", 2, (104,))))
+    assert append(base, new).calls[0].rows == (
+        Row("kernel", "mm", 1, (0, 0, 50)),  # 3 in one of three repeats
+        Row("operator", "mm", 2, (100, 102, 104)),
+        Row("idle", "input", 2 / 3, (7, 8, 0)),
+    )
+
+
+def test_an_account_stays_closed():
+    base = of(1.0, rows=(Row("operator", "mm", 2, (100,)), Row("operator", "add", 1, (20,))))
+    new = of(1.0, rows=(Row("operator", "mm", 2, (110,)), Row("operator", "mul", 1, (30,))))
+    call = append(base, new).calls[0]
+    assert [sum(row.ns[i] for row in call.rows) for i in range(2)] == list(call.profiled_ns) == [120, 140]
+
+
+def test_labels_and_findings_are_joined_and_context_is_the_newer():
+    note = Finding("note", "load", "another load")
+    base = of(1.0, modes={"page_faults": ("none",)}, integrity=(note,), context={**CONTEXT, "driver": "1"})
+    new = of(1.0, modes={"page_faults": ("few", "none"), "clock": ("low",)}, integrity=(note,),
+             context={**CONTEXT, "driver": "2"})  # fmt: skip
+    joined = append(base, new)
+    assert joined.modes == {"page_faults": ("none", "few"), "clock": ("low",)}
+    assert joined.integrity == (note,)
+    assert joined.context["driver"] == "2"
+
+
+def test_op_counts_are_kept_where_equal_and_both_shown_where_not():
+    def with_counts(*counts):
+        made = of(1.0)
+        return replace(made, calls=(replace(made.calls[0], op_counts=counts, uncounted=("x",)),))
+
+    assert append(with_counts(5, 6), with_counts(5, 6)).calls[0].op_counts == (5, 6)
+    joined = append(with_counts(5, 6), with_counts(6, 5)).calls[0]
+    assert (joined.op_counts, joined.uncounted) == ((5, 6, 6, 5), ("x",))
+
+
+def test_a_count_stored_rounded_equals_the_same_count_measured():
+    base = parse(dump(of(1.0, ops=1 / 3)))
+    assert append(base, of(2.0, ops=1 / 3)).metrics()["ops"].stable
+
+
+def test_an_inexact_size_may_differ_and_is_then_no_longer_stable():
+    def with_peak(value):
+        return record({"peak_memory": counted(value, unit="B")})
+
+    assert append(with_peak(1000), with_peak(1001)).metrics()["peak_memory"].values == (1000, 1001)
+
+
+def test_unstable_counts_are_joined():
+    base, new = record({"ops": counted(1, 2)}), record({"ops": counted(3)})
+    assert append(base, new).metrics()["ops"].values == (1, 2, 3)
+
+
+def test_appending_twice_is_appending_in_order():
+    a, b, c = of(1.0, date="2026-01-01"), of(2.0, date="2026-02-01"), of(3.0, date="2026-03-01")
+    assert append(append(a, b), c) == append(a, append(b, c))
+
+
+@pytest.mark.parametrize("new, what", [
+    (of(1.0, test="t/a.py::b"), "not the same test (tests/perf"),
+    (of(1.0, key=Key("gpu", {})), "not the same key (cpu-epyc-8c-1t there, gpu now)"),
+    (of(1.0, test_hash="other"), "not the same test source"),
+    (of(1.0, plan=Plan(15, 20)), "not the same plan"),
+    (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "not the same context torch (2.13.0 there, 2.14.0 now)"),
+    (of(1.0, context={**CONTEXT, "flags": "tf32"}), "not the same context flags"),
+    (of(1.0, context={**CONTEXT, "device": "cuda"}), "not the same context device"),
+    (of(1.0, context={**CONTEXT, "threads": 4}), "not the same context threads"),
+    (of(1.0, context={**CONTEXT, "cpu_capability": "AVX512"}), "not the same context cpu_capability"),
+    (of(1.0, ops=11), "not the same metric ops (10 there, 11 now)"),
+    (record({"step_time": timed(1.0)}), "not the same list of metrics"),
+    (record({"step_time": timed(1.0, unit="ms"), "ops": counted(10)}), "not the same metric step_time"),
+    (record(calls=(Call("fwd", {}, (), (1,)),)), "not the same calls ([''] there, ['fwd'] now)"),
+    (of(1.0, context={**CONTEXT, "clock": float("nan")}), "a record holds a number that is not finite"),
+])  # fmt: skip
+def test_what_is_not_a_repeat_of_the_same_is_refused_in_one_line(new, what):
+    with pytest.raises(BaselineError) as error:
+        append(of(1.0, 2.0), new)
+    assert what in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,263 @@
+"""Baselines on disk: what is written, what is left alone, and what people are told."""
+
+import errno
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from making import TEST, counted, invalid, record, rows, timed
+
+from pytest_perfdl.baseline import files
+from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.baseline.text import dump
+from pytest_perfdl.record import Call, Key
+
+SLUG = "cpu-epyc-8c-1t"
+RECORD = record({"step_time": timed(41_230_000), "ops": counted(3)}, rows=rows(mm=(2, 100)))
+WHERE = f"baselines/{SLUG}/tests/perf/test_gpt/test_step[bf16]"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path, "baselines")
+
+
+def tree(root):
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()}
+
+
+def refused(act, *says):
+    with pytest.raises(BaselineError) as error:
+        act()
+    text = str(error.value)
+    assert "\n" not in text
+    for part in says:
+        assert part in text
+    return text
+
+
+def fwd_bwd():
+    return record(calls=tuple(Call(name, {"ops": counted(1)}, (), (1,)) for name in ("fwd", "bwd", "")))
+
+
+def test_what_was_saved_is_loaded(store, tmp_path):
+    assert store.save(RECORD, {"": b"trace"}) == (
+        tmp_path / f"{WHERE}.trace.json.gz",
+        tmp_path / f"{WHERE}.json",
+    )
+    assert store.load(TEST, SLUG) == RECORD
+    assert store.path(TEST, SLUG) == tmp_path / f"{WHERE}.json"
+    assert tree(tmp_path) == {f"{WHERE}.json": dump(RECORD), f"{WHERE}.trace.json.gz": b"trace"}
+
+
+def test_nothing_saved_is_nothing_loaded(store):
+    assert store.load(TEST, SLUG) is None
+    assert store.others(TEST, SLUG) == ()
+    assert store.exemplars(TEST, SLUG) == {}
+
+
+def test_an_absolute_folder_is_taken_as_it_is(tmp_path):
+    store = Store(tmp_path / "project", str(tmp_path / "elsewhere"))
+    store.save(RECORD, {})
+    assert (tmp_path / "elsewhere" / SLUG).is_dir()
+    (store.path(TEST, SLUG)).write_text("{")
+    refused(lambda: store.load(TEST, SLUG), str(tmp_path / "elsewhere"))
+
+
+def test_saving_what_was_loaded_writes_nothing(store, tmp_path):
+    store.save(replace(RECORD, calls=(replace(RECORD.calls[0], series={"t": timed(1234.5678)}),)), {"": b"trace"})
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    inodes = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
+    assert store.save(store.load(TEST, SLUG), {"": b"trace"}) == ()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == inodes
+
+
+def test_only_what_changed_is_written(store, tmp_path):
+    store.save(RECORD, {"": b"trace"})
+    assert store.save(replace(RECORD, test_hash="new"), {"": b"trace"}) == (tmp_path / f"{WHERE}.json",)
+    assert store.save(replace(RECORD, test_hash="new"), {"": b"other"}) == (tmp_path / f"{WHERE}.trace.json.gz",)
+
+
+def test_exemplars_are_found_by_call(store, tmp_path):
+    store.save(fwd_bwd(), {"fwd": b"f", "": b"u"})
+    assert store.exemplars(TEST, SLUG) == {
+        "fwd": tmp_path / f"{WHERE}.fwd.trace.json.gz",
+        "": tmp_path / f"{WHERE}.trace.json.gz",
+    }
+
+
+def test_exemplars_of_the_replaced_record_are_removed(store, tmp_path):
+    store.save(fwd_bwd(), {"fwd": b"f", "bwd": b"b", "": b"u"})
+    stale = [tmp_path / f"{WHERE}.fwd.trace.json.gz", tmp_path / f"{WHERE}.trace.json.gz"]
+    changed = store.save(replace(fwd_bwd(), test_hash="new"), {"bwd": b"b"})
+    assert set(changed) == {*stale, tmp_path / f"{WHERE}.json"}
+    assert set(tree(tmp_path)) == {f"{WHERE}.json", f"{WHERE}.bwd.trace.json.gz"}
+
+
+def test_a_save_touches_no_other_file(store, tmp_path):
+    """Neither other tests, keys and parameters, nor what people put beside their baselines."""
+    others = [
+        replace(RECORD, test=TEST.replace("bf16", "bf16-x")),
+        replace(RECORD, test=TEST.replace("[bf16]", "")),
+        replace(RECORD, test=TEST.replace("test_step", "test_step2")),
+        replace(RECORD, test=TEST.replace("test_gpt", "test_vit")),
+        replace(RECORD, key=Key("gpu", {})),
+        # A class of the function's name, as no Python module can have it.
+        replace(RECORD, test="tests/perf/test_gpt.py::test_b"),
+        replace(RECORD, test="tests/perf/test_gpt.py::test_b::fwd"),
+    ]
+    for other in others:
+        store.save(other, {"": b"its trace"})
+    folder = tmp_path / WHERE
+    (folder.parent / "README.md").write_text("mine")
+    (folder.parent / "test_step.trace.json").write_text("mine")
+    before = tree(tmp_path)
+    store.save(RECORD, {"": b"trace"})
+    store.save(replace(RECORD, test_hash="new"), {})
+    store.save(replace(RECORD, test="tests/perf/test_gpt.py::test_b"), {"": b"its trace"})
+    after = tree(tmp_path)
+    assert after.pop(f"{WHERE}.json")
+    assert after == before
+
+
+def test_others_are_the_same_test_under_other_keys(store, tmp_path):
+    for slug in ("gpu-b", "cpu-A", SLUG):
+        store.save(replace(RECORD, key=Key(slug, {})), {})
+    store.save(replace(RECORD, key=Key("gpu-c", {}), test="t/other.py::test"), {})
+    (tmp_path / "baselines" / "README.md").write_text("not a key")
+    assert [other.key.slug for other in store.others(TEST, SLUG)] == ["cpu-A", "gpu-b"]
+    assert [other.key.slug for other in store.others(TEST, "gpu-b")] == ["cpu-A", SLUG]
+
+
+@pytest.mark.parametrize("content, says", [
+    (b"", "is damaged at line 1, column 1 (byte 0)"),
+    (dump(RECORD)[:-3], "is damaged at line"),
+    (b"{\n<<<<<<< HEAD\n", "has an unresolved merge conflict at line 2"),
+    (dump(RECORD).replace(b'"timed"', b'"timid"'), "is malformed ('timid' is none of timed, counted)"),
+    (dump(replace(RECORD, test="t/a.py::b")), "holds t/a.py::b under key"),
+    (dump(replace(RECORD, key=Key("gpu", {}))), f"holds {TEST} under key gpu, which belongs elsewhere"),
+])  # fmt: skip
+def test_a_file_that_is_no_baseline_of_this_test_is_named(store, content, says):
+    path = store.path(TEST, SLUG)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    for act in (store.load, lambda test, slug: store.others(test, "another-key"), store.exemplars):
+        refused(
+            lambda act=act: act(TEST, SLUG),
+            f"{WHERE}.json {says}",
+            "restore it from git, or record it again with pytest --perf-update=all",
+        )
+
+
+def test_a_newer_file_asks_for_an_upgrade_and_nothing_else(store):
+    store.save(RECORD, {})
+    path = store.path(TEST, SLUG)
+    path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 7'))
+    text = refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json was written by a newer pytest-perfdl")
+    assert text.endswith("upgrade pytest-perfdl")
+
+
+def test_a_damaged_baseline_can_be_saved_over(store):
+    store.save(RECORD, {"": b"trace"})
+    store.path(TEST, SLUG).write_text("{")
+    store.save(RECORD, {"": b"trace"})
+    assert store.load(TEST, SLUG) == RECORD
+
+
+def test_an_invalid_measurement_is_never_a_baseline(store, tmp_path):
+    broken = replace(RECORD, integrity=(invalid("steps differ"),))
+    refused(lambda: store.save(broken, {}), f"{WHERE}.json is not written: the measurement is invalid (steps differ)")
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("change", [{"context": {"clock": float("nan")}}, {"occasions": ()}])
+def test_what_could_not_be_read_again_is_not_written(store, tmp_path, change):
+    refused(lambda: store.save(replace(RECORD, **change), {}), "is not written: the record ")
+    assert tree(tmp_path) == {}
+
+
+def fails_with(number):
+    def fail(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number, says", [
+    (errno.ENOSPC, "No space left on device: free some space and record again"),
+    (errno.EROFS, "Read-only file system: make it writable, or choose another folder with --perf-dir"),
+    (errno.EACCES, "Permission denied: make it writable"),
+    (errno.EIO, "cannot be written: Input/output error"),
+])  # fmt: skip
+def test_a_disk_that_refuses_leaves_the_old_files_whole(store, tmp_path, monkeypatch, number, says):
+    store.save(RECORD, {"": b"trace"})
+    before = tree(tmp_path)
+    monkeypatch.setattr(files.os, "fsync", fails_with(number))
+    refused(
+        lambda: store.save(replace(RECORD, test_hash="new"), {"": b"new"}), f"{WHERE}.json cannot be written: ", says
+    )
+    assert tree(tmp_path) == before
+
+
+def test_an_interrupted_write_leaves_no_litter(store, tmp_path, monkeypatch):
+    store.save(RECORD, {})
+    before = tree(tmp_path)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.save(replace(RECORD, test_hash="new"), {})
+    assert tree(tmp_path) == before
+
+
+def test_the_record_is_written_after_its_exemplars(store, monkeypatch):
+    order = []
+    write = files._write
+    monkeypatch.setattr(files, "_write", lambda path, data: order.append(path.name) or write(path, data))
+    store.save(RECORD, {"": b"trace"})
+    assert order == ["test_step[bf16].trace.json.gz", "test_step[bf16].json"]
+
+
+def test_a_baseline_is_as_readable_as_other_files(store, tmp_path):
+    (tmp_path / "plain").write_text("")
+    store.save(RECORD, {})
+    assert stat.S_IMODE(store.path(TEST, SLUG).stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(store, tmp_path):
+    (tmp_path / "baselines").write_text("mine")
+    for act in (store.check_writable, lambda: store.save(RECORD, {})):
+        refused(act, "baselines", "cannot be written", "move away what stands in its place")
+    assert store.load(TEST, SLUG) is None
+    assert (tmp_path / "baselines").read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(store):
+    store.path(TEST, SLUG).mkdir(parents=True)
+    refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json cannot be read: Is a directory: move away")
+    refused(lambda: store.save(RECORD, {}), f"{WHERE}.json cannot be written: Is a directory: move away")
+
+
+def test_checking_leaves_nothing_behind(store, tmp_path):
+    store.check_writable()
+    assert list(tmp_path.iterdir()) == []
+    store.save(RECORD, {})
+    before = tree(tmp_path)
+    store.check_writable()
+    assert tree(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_measuring(store, monkeypatch):
+    monkeypatch.setattr(Path, "touch", fails_with(errno.EROFS))
+    refused(store.check_writable, "baselines cannot be written: Read-only file system: make it writable, or choose")
+
+
+def test_a_folder_that_cannot_be_listed_is_named(store, tmp_path, monkeypatch):
+    (tmp_path / "baselines").mkdir()
+    monkeypatch.setattr(Path, "iterdir", fails_with(errno.EACCES))
+    refused(lambda: store.others(TEST, SLUG), "baselines cannot be read: Permission denied")

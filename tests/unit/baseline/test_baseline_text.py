@@ -1,0 +1,194 @@
+"""The text of a baseline: readable as a diff, and the same bytes for the same record."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from making import STEADY, counted, invalid, record, rows, timed
+
+from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.record import (
+    Call,
+    Finding,
+    Key,
+    NewerRecordError,
+    Occasion,
+    Plan,
+    Record,
+    RecordError,
+    Row,
+    Series,
+)
+
+RECORD = record(
+    {"step_time": timed(41_234_567, 41_300_001), "ops": counted(3, 3)},
+    rows=rows(mm=(2, 100, 102)),
+    profiled=(120, 121),
+    context={"torch": "2.13.0", "driver": None},
+    modes={"page_faults": ("none",)},
+)
+EXPECTED = """\
+{
+ "calls": [
+  {
+   "metrics": {
+    "ops": {
+     "better": "lower",
+     "kind": "counted",
+     "unit": "1",
+     "values": [3, 3]
+    },
+    "step_time": {
+     "better": "lower",
+     "kind": "timed",
+     "unit": "ns",
+     "values": [41230000, 41300000]
+    }
+   },
+   "name": "",
+   "op_counts": [],
+   "profiled_ns": [120, 121],
+   "rows": [
+    {"count": 2, "kind": "operator", "name": "mm", "ns": [100, 102]}
+   ],
+   "uncounted": []
+  }
+ ],
+ "context": {
+  "driver": null,
+  "torch": "2.13.0"
+ },
+ "integrity": [],
+ "key": {
+  "parts": {
+   "accelerator": null,
+   "cpu": "EPYC",
+   "threads": 1
+  },
+  "slug": "cpu-epyc-8c-1t"
+ },
+ "modes": {
+  "page_faults": ["none"]
+ },
+ "occasions": [
+  {"commit": "3f2c1ab", "date": "2026-05-01T10:00:00Z", "repeats": 2, "tree": "9d8e7f"}
+ ],
+ "plan": {
+  "period": 1,
+  "profiled": 4,
+  "seed": 0,
+  "steps": 40,
+  "threads": 1,
+  "warmup": 15
+ },
+ "schema": 1,
+ "test": "tests/perf/test_gpt.py::test_step[bf16]",
+ "test_hash": "abc123"
+}
+"""
+
+
+def test_the_text_is_sorted_and_indented_with_one_row_a_line():
+    assert dump(RECORD).decode() == EXPECTED
+
+
+def test_the_order_of_mappings_does_not_matter():
+    call = RECORD.calls[0]
+    turned = replace(
+        RECORD,
+        calls=(replace(call, series=dict(reversed(call.series.items()))),),
+        context=dict(reversed(RECORD.context.items())),
+    )
+    assert dump(turned) == dump(RECORD)
+
+
+WORD = st.text(max_size=8)
+NUMBER = st.integers(0, 2**60) | st.floats(0, 1e18)
+
+
+@st.composite
+def records(draw):
+    repeats = draw(st.integers(1, 4))
+
+    def several(one):
+        return st.lists(one, min_size=repeats, max_size=repeats).map(tuple)
+
+    series = st.builds(
+        Series, st.sampled_from(["timed", "counted"]), WORD, st.sampled_from(["lower", "higher"]), several(NUMBER)
+    )
+    whole = several(st.integers(0, 10**12))
+    row = st.builds(Row, st.sampled_from(["operator", "kernel", "idle"]), WORD, NUMBER, whole)
+    call = st.builds(
+        Call,
+        WORD,
+        st.dictionaries(WORD, series, max_size=3),
+        st.lists(row, max_size=4).map(tuple),
+        whole,
+        st.lists(st.integers(0, 9), max_size=3).map(tuple),
+        st.lists(WORD, max_size=2).map(tuple),
+    )
+    scalar = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORD
+    return Record(
+        test=draw(WORD),
+        key=Key(draw(WORD), draw(st.dictionaries(WORD, scalar, max_size=3))),
+        context=draw(st.dictionaries(WORD, scalar, max_size=3)),
+        test_hash=draw(WORD),
+        plan=Plan(*draw(st.tuples(*[st.integers(0, 99)] * 6))),
+        calls=tuple(draw(st.lists(call, max_size=2))),
+        occasions=(Occasion(repeats, draw(WORD), draw(st.none() | WORD), draw(st.none() | WORD)),),
+        modes=draw(st.dictionaries(WORD, st.lists(WORD, max_size=2).map(tuple), max_size=2)),
+        integrity=tuple(
+            draw(st.lists(st.builds(Finding, st.sampled_from(["invalid", "note"]), WORD, WORD), max_size=2))
+        ),
+    )
+
+
+@STEADY
+@given(records())
+def test_reading_and_writing_again_gives_the_same_bytes(value):
+    data = dump(value)
+    assert dump(parse(data)) == data
+    assert parse(dump(parse(data))) == parse(data)
+    assert data.endswith(b"}\n")
+    assert data.isascii()
+    assert b"\r" not in data
+
+
+def test_names_that_are_no_text_survive():
+    odd = replace(RECORD, test="t/a.py::b[\ud800 \u202e \x00]")
+    assert parse(dump(odd)).test == odd.test
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_cannot_say_is_refused(number):
+    with pytest.raises(RecordError, match="holds a number that is not finite"):
+        dump(replace(RECORD, context={"clock": number}))
+
+
+@pytest.mark.parametrize("data, says", [
+    (b"", "is damaged at line 1, column 1 (byte 0): Expecting value"),
+    (dump(RECORD)[:200], "is damaged at line 1"),
+    ('{"é": 1,\n "ü" 2}'.encode(), "is damaged at line 2, column 6 (byte 16): Expecting ':' delimiter"),
+    (b'{"a": "\xff"}', "is damaged at byte 7: not UTF-8 text"),
+    (b"[" * 200_000, "is damaged: nested too deeply"),
+    (b'{\n<<<<<<< HEAD\n "a": 1\n=======\n', "has an unresolved merge conflict at line 2"),
+    (b"[1, 2]", "is not a perfdl record"),
+    (b'{"schema": 1}', "has no 'test'"),
+])  # fmt: skip
+def test_damage_is_located(data, says):
+    with pytest.raises(RecordError) as error:
+        parse(data)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_newer_schema_is_told_apart():
+    with pytest.raises(NewerRecordError):
+        parse(json.dumps({"schema": 2}).encode())
+
+
+def test_findings_and_calls_take_a_line_each():
+    text = dump(replace(RECORD, integrity=(invalid("a"), invalid("b")))).decode()
+    assert ' {"code": "broken", "level": "invalid", "message": "a"},\n' in text

@@ -1,0 +1,237 @@
+"""How a test stands to its baselines, and which of several verdicts is the test's."""
+
+from dataclasses import replace
+
+import pytest
+from making import CONTEXT, counted, invalid, record, rows, timed
+
+from pytest_perfdl.judge.screen import screen
+from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, parse_fail_on, worst
+from pytest_perfdl.limits import BUILT_IN, Limits
+from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan
+
+SERIES = {"step_time": timed(100.0, 101.0, 99.0), "ops": counted(10, 10, 10)}
+BASE = record(SERIES)
+SAME = record({"step_time": timed(100.0), "ops": counted(10)})
+
+
+def other(slug, date="2026-01-01T00:00:00Z", series=None, **rest):
+    made = record(series or SERIES, key=Key(slug, {}), **rest)
+    return replace(made, occasions=(Occasion(made.repeats, date, None, None),))
+
+
+def verdicts(judgement):
+    return {metric.name: metric.verdict for metric in judgement.metrics}
+
+
+def test_the_same_again_is_unchanged():
+    judgement = screen(SAME, BASE, (), BUILT_IN)
+    assert judgement.verdict == "unchanged"
+    assert verdicts(judgement) == {"step_time": "unchanged", "ops": "unchanged"}
+    assert judgement.reason.startswith("step_time +0.0% [")
+    assert (judgement.blame, judgement.suspects, judgement.context_changes) == ((), (), ())
+
+
+def test_a_broken_measurement_is_invalid_and_has_no_figures():
+    note = Finding("note", "load", "another load")
+    new = replace(SAME, integrity=(note, invalid("steps differ"), invalid("a recompile")))
+    judgement = screen(new, BASE, (), BUILT_IN)
+    assert (judgement.verdict, judgement.reason) == ("invalid", "steps differ; a recompile")
+    assert judgement.metrics == ()
+    assert judgement.integrity == new.integrity
+
+
+def test_a_note_breaks_nothing():
+    note = Finding("note", "load", "another load")
+    judgement = screen(replace(SAME, integrity=(note,)), BASE, (), BUILT_IN)
+    assert (judgement.verdict, judgement.integrity) == ("unchanged", (note,))
+
+
+def test_a_test_that_measured_nothing_is_invalid():
+    judgement = screen(record(calls=()), BASE, (), BUILT_IN)
+    assert (judgement.verdict, judgement.reason) == ("invalid", "the test measured nothing")
+
+
+def test_no_baseline_at_all_is_missing_with_figures():
+    judgement = screen(SAME, None, (), BUILT_IN)
+    assert (judgement.verdict, judgement.reason) == ("missing", "no baseline under any key")
+    assert verdicts(judgement) == {"step_time": None, "ops": None}
+    assert [metric.new for metric in judgement.metrics] == [100, 10]
+    assert {metric.base for metric in judgement.metrics} == {None}
+
+
+@pytest.mark.parametrize("change, why", [
+    ({"test_hash": "def"}, "the test changed since its baseline (source, parameters or run shape)"),
+    ({"plan": Plan(warmup=15, steps=20)}, "the plan changed since the baseline: steps 40 -> 20"),
+    ({"plan": Plan(15, 40, threads=4, seed=1)}, "the plan changed since the baseline: threads 1 -> 4, seed 0 -> 1"),
+])  # fmt: skip
+def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
+    slower = record({"step_time": timed(200.0), "ops": counted(12)}, **change)
+    judgement = screen(slower, BASE, (), BUILT_IN)
+    assert (judgement.verdict, judgement.reason) == ("outdated", why)
+    assert verdicts(judgement) == {"step_time": None, "ops": None}
+    assert [round(metric.effect, 3) for metric in judgement.metrics] == [1.0, 0.2]
+    assert {(metric.limit, metric.reason) for metric in judgement.metrics} == {(None, "")}
+    assert (judgement.blame, judgement.suspects) == ((), ())
+
+
+def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged():
+    judgement = screen(SAME, None, (other("gpu-b"), other("cpu-a")), BUILT_IN)
+    assert judgement.verdict == "incomparable"
+    assert judgement.reason == "baselines exist only under other keys: cpu-a, gpu-b"
+    assert verdicts(judgement) == {"step_time": "incomparable", "ops": "unchanged"}
+    assert judgement.metrics[0].base is None
+    assert judgement.metrics[1].base == 10
+
+
+def test_a_count_past_its_limit_fails_even_without_a_baseline_under_this_key():
+    new = record({"step_time": timed(100.0), "ops": counted(12)})
+    judgement = screen(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(BUILT_IN))
+    assert judgement.verdict == "regressed"
+    assert judgement.reason == "ops 10 -> 12 (+2), limit 0; baselines exist only under other keys: cpu-a"
+
+
+def test_counts_are_held_against_the_most_recent_baseline_in_scope():
+    old = other("a", "2026-01-01T00:00:00Z", {"ops": counted(8)})
+    recent = other("b", "2026-02-01T00:00:00Z", {"ops": counted(9)})
+    latest_elsewhere = other("c", "2026-03-01T00:00:00Z", {"ops": counted(7)}, context={**CONTEXT, "torch": "2.0"})
+    judgement = screen(SAME, None, (old, recent, latest_elsewhere), BUILT_IN)
+    assert [metric.base for metric in judgement.metrics if metric.name == "ops"] == [9]
+    assert judgement.verdict == "changed"
+
+
+def test_no_baseline_in_scope_leaves_a_count_unjudged():
+    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), BUILT_IN)
+    assert verdicts(judgement) == {"step_time": "incomparable", "ops": None}
+
+
+def test_a_count_with_a_limit_that_nothing_can_be_held_against_says_so():
+    limits = Limits.parse({"ops": 0})
+    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), limits)
+    assert verdicts(judgement)["ops"] == "incomparable"
+
+
+def test_threads_are_part_of_the_key_so_they_do_not_make_another_key_outdated():
+    same_test = other("a", plan=Plan(15, 40, threads=8))
+    another = other("b", "2026-09-01T00:00:00Z", test_hash="def")
+    judgement = screen(SAME, None, (same_test, another), BUILT_IN)
+    assert verdicts(judgement)["ops"] == "unchanged"
+    assert verdicts(screen(SAME, None, (another,), BUILT_IN))["ops"] is None
+
+
+def test_context_that_differs_is_told_whatever_the_verdict():
+    new = replace(SAME, context={**CONTEXT, "torch": "2.14.0", "cuda": 13})
+    for fresh in (new, replace(new, integrity=(invalid(),))):
+        assert screen(fresh, BASE, (), BUILT_IN).context_changes == (
+            ("cuda", "none", "13"),
+            ("torch", "2.13.0", "2.14.0"),
+        )
+    assert screen(new, None, (), BUILT_IN).context_changes == ()
+
+
+def test_a_metric_that_the_baseline_does_not_have_is_new():
+    judgement = screen(record({**SAME.calls[0].series, "tokens": timed(3.0)}), BASE, (), BUILT_IN)
+    assert verdicts(judgement)["tokens"] == "new"
+    assert judgement.verdict == "unchanged"
+
+
+def test_a_metric_that_is_gone_is_not_passed_over():
+    base = record({**SERIES, "flops": counted(7, 7, 7), "cpu_time": timed(1, 1, 1), "wait": timed(1, 1, 1)})
+    judgement = screen(SAME, base, (), Limits.parse({"cpu_time": "3%"}).over(BUILT_IN))
+    assert {name: verdict for name, verdict in verdicts(judgement).items() if name not in SERIES} == {
+        "flops": "changed",
+        "cpu_time": "changed",
+        "wait": None,
+    }
+    assert "flops in the baseline, but not measured now" in judgement.reason
+
+
+def test_a_metric_of_another_unit_or_direction_is_incomparable():
+    for series in (timed(100.0, unit="ms"), timed(100.0, better="higher"), counted(100.0, unit="ns")):
+        judgement = screen(record({"step_time": series}), record({"step_time": timed(1.0)}), (), Limits())
+        assert judgement.verdict == "incomparable"
+        assert judgement.metrics[0].base is None
+        assert judgement.reason == "step_time was timed in 'ns' (lower is better) in the baseline"
+
+
+@pytest.mark.parametrize("limit, says", [("5us", "'5us' is not a quantity in tok/s"),
+                                         ("-5%", "limits a decrease, but lower is better")])  # fmt: skip
+def test_a_limit_that_does_not_fit_its_metric_is_invalid(limit, says):
+    stored, fresh = record({"mine": timed(1.0, unit="tok/s")}), record({"mine": timed(1.0, unit="tok/s")})
+    judgement = screen(fresh, stored, (), Limits.parse({"mine": limit}))
+    assert judgement.verdict == "invalid"
+    assert says in judgement.reason
+
+
+def test_a_budget_that_does_not_fit_its_metric_is_invalid_without_a_baseline_too():
+    judgement = screen(record({"mine": timed(1.0, unit="tok/s")}), None, (), Limits.parse({}, {"mine": "5us"}))
+    assert judgement.verdict == "invalid"
+    assert judgement.suspects == ()
+
+
+def test_an_invalid_judgement_asks_for_no_more_repeats():
+    stored, fresh = (record({"step_time": timed(value), "mine": timed(1.0, unit="tok/s")}) for value in (100.0, 200.0))
+    judgement = screen(fresh, stored, (), Limits.parse({"mine": "5us"}).over(BUILT_IN))
+    assert verdicts(judgement) == {"step_time": "suspect", "mine": "invalid"}
+    assert (judgement.verdict, judgement.suspects) == ("invalid", ())
+
+
+def test_named_calls_are_judged_under_their_full_names():
+    def of(forward, backward):
+        return record(calls=tuple(Call(name, {"ops": counted(ops)}, (), (100,))
+                                  for name, ops in (("fwd", forward), ("bwd", backward))))  # fmt: skip
+
+    judgement = screen(of(3, 9), of(3, 8), (), Limits.parse({"bwd.ops": 0}))
+    assert verdicts(judgement) == {"fwd.ops": "unchanged", "bwd.ops": "regressed"}
+    assert judgement.reason == "bwd.ops 8 -> 9 (+1), limit 0"
+
+
+def test_the_worst_metric_speaks_and_names_the_others_like_it():
+    base = record({name: counted(10) for name in "abcdef"})
+    new = record({name: counted(11 + 10 * (name == "c")) for name in "abcdef"})
+    judgement = screen(new, base, (), Limits.parse({"a": "5%", "b": "5%", "c": "5%"}))
+    assert judgement.verdict == "regressed"
+    assert judgement.reason == "c 10 -> 21 (+11), limit 5%; also a, b"
+    judgement = screen(new, base, (), Limits())
+    assert judgement.reason == "a 10 -> 11 (+1); also b, c, d and 2 more"
+
+
+def test_blame_comes_with_what_it_can_explain():
+    slow, fast = rows(mm=(1, 900), add=(1, 100)), rows(mm=(1, 500), add=(1, 100))
+    base = record({"step_time": timed(600.0)}, rows=fast)
+    judgement = screen(record({"step_time": timed(1000.0)}, rows=slow), base, (), BUILT_IN)
+    assert judgement.verdict == "suspect"
+    assert [cause.name for cause in judgement.blame] == ["mm"]
+    assert screen(record({"step_time": timed(600.0)}, rows=slow), base, (), BUILT_IN).blame == ()
+
+
+def test_counts_come_first_in_the_blame_where_they_alone_decided():
+    base = record({"step_time": timed(1000.0), "ops": counted(2)}, rows=rows(mm=(1, 900), add=(1, 10)))
+    new = record({"step_time": timed(1000.0), "ops": counted(3)}, rows=rows(mm=(1, 950), add=(2, 20)))
+    judgement = screen(new, base, (), Limits.parse({"step_time": "200%"}))
+    assert judgement.verdict == "changed"
+    assert [cause.name for cause in judgement.blame] == ["add", "mm"]
+
+
+def test_the_worst_verdict_is_the_first_of_the_table():
+    assert VERDICTS[0] == "invalid"
+    for place, verdict in enumerate(VERDICTS):
+        assert worst(list(VERDICTS[place:])) == verdict
+    assert worst([]) == "unchanged"
+    assert worst(["suspect", "regressed", "missing"]) == "regressed"
+
+
+def test_which_verdicts_fail():
+    assert parse_fail_on("invalid, REGRESSED") == {"invalid", "regressed"}
+    assert parse_fail_on("all") == FAILS_BY_DEFAULT | WARNS_BY_DEFAULT
+    assert parse_fail_on("improved") == {"improved"}
+    assert parse_fail_on(",".join(sorted(FAILS_BY_DEFAULT))) == FAILS_BY_DEFAULT
+
+
+@pytest.mark.parametrize("text, word", [("slow", "slow"), ("", ""), ("regressed,", ""), ("unchanged", "unchanged"),
+                                        ("all,regressed", "all")])  # fmt: skip
+def test_a_word_that_is_no_failing_verdict_is_refused(text, word):
+    with pytest.raises(
+        ValueError, match=rf"^'{word}' is not a verdict that can fail a test: choose from invalid, .*or all$"
+    ):
+        parse_fail_on(text)

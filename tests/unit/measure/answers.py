@@ -1,0 +1,78 @@
+"""What a worker answered, made from a few numbers."""
+
+from dataclasses import replace
+
+from pytest_perfdl.measure.commands import (
+    Block,
+    CallInfo,
+    CallResult,
+    Compiled,
+    Counted,
+    Profiled,
+    ProfiledRow,
+    Settled,
+    Timed,
+)
+from pytest_perfdl.record import Key
+
+KEY = Key("cpu-1t", {"cpu": "CPU", "threads": 1})
+
+
+def info(**rest):
+    values = {"name": "", "kind": "function", "period": 1, "items": None, "key": KEY, "context": {"torch": "2.13"}}
+    return CallInfo(**{**values, **rest})
+
+
+def timed(*steps, blocks=1, **rest):
+    """Steps in blocks of equal size, whose time is the sum of their steps'."""
+    size = len(steps) // blocks
+    delays = rest.get("delay_ns") or (0,) * len(steps)
+    made = [
+        Block(
+            steps=size,
+            wall_ns=sum(steps[start : start + size]),
+            cpu_ns=rest.pop("cpu_ns", 10 * size),
+            system_ns=rest.pop("system_ns", 0),
+            run_delay_ns=sum(delays[start : start + size]),
+            minor_faults=rest.pop("minor_faults", 0),
+        )
+        for start in range(0, len(steps), size)
+    ]
+    values = {"wait_ns": (), "delay_ns": (), "compiles": (), "other_load": None, "tracer": ""}
+    return Timed(step_ns=steps, blocks=tuple(made), **{**values, **rest})
+
+
+def profiled(*rows, steps=(100, 100), **rest):
+    """Rows are (name, count, ns) over all profiled steps."""
+    values = {
+        "op_counts": (5, 5),
+        "kernel_counts": None,
+        "launch_counts": None,
+        "device_busy_ns": None,
+        "h2d_bytes": None,
+        "signatures": ("a", "a"),
+        "findings": (),
+        "exemplar": None,
+    }
+    made = tuple(ProfiledRow("operator", name, count, ns) for name, count, ns in rows)
+    return Profiled(step_ns=steps, rows=made, **{**values, **rest})
+
+
+COUNTED = Counted(flops=12.0, uncounted=(), allocations=3.0, alloc_bytes=64.0, peak_memory=96.0, static_memory=32.0)
+
+
+def result(*steps, **rest):
+    """The result of one call in one repeat; parts are given by their names, others are unremarkable."""
+    parts = {
+        "info": info(),
+        "settled": Settled(15, settled=True, spread=0.01),
+        "timed": timed(*(steps or (100, 100, 100, 100))),
+        "profiled": profiled(),
+        "counted": COUNTED,
+        "compiled": Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0),
+    }
+    return CallResult(**{**parts, **rest})
+
+
+def named(name, call):
+    return replace(call, info=replace(call.info, name=name))

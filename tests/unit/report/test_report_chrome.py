@@ -1,0 +1,204 @@
+import gzip
+import json
+from collections import Counter, defaultdict
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace, write_regression_trace
+from pytest_perfdl.report.run import Exemplars
+from pytest_perfdl.report.traces import OURS, collect, stem
+from pytest_perfdl.trace import Event, compress, write
+
+
+def opened(data):
+    """The events as a viewer reads them, with times in integer nanoseconds."""
+    events = json.loads(gzip.decompress(data), parse_float=Decimal)["traceEvents"]
+    for event in events:
+        for name in ("ts", "dur"):
+            if name in event:
+                nanos = Decimal(event[name]) * 1000
+                assert nanos == int(nanos)
+                event[name] = int(nanos)
+    return events
+
+
+def check_importer_rules(events):
+    """The rules of Perfetto's JSON importer, written down apart from the writer."""
+    threads = defaultdict(list)
+    for event in events:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert 0 <= event["pid"] < 2**32
+        assert 0 <= event["tid"] < 2**32
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            threads[event["pid"], event["tid"]].append(event)
+    for slices in threads.values():
+        for one in slices:
+            for other in slices:
+                start, end = one["ts"], one["ts"] + one["dur"]
+                assert not start < other["ts"] < end < other["ts"] + other["dur"], (one, other)
+    ends = Counter((event["cat"], event["name"], event["id"], event["ph"]) for event in events if event["ph"] in "sf")
+    assert set(ends.values()) <= {1}
+
+
+def sides(tmp_path, **new):
+    return runs.exemplar(tmp_path / "b.json.gz").read_bytes(), runs.exemplar(tmp_path / "n.json.gz", **new).read_bytes()
+
+
+REGRESSED = runs.result(
+    blame=[
+        runs.cause("aten::mm", (2, 1_400_000), (2, 1_900_000), 0.8),
+        runs.cause("sgemm", (0, 0), (1, 950_000), 0.2, kind="kernel"),
+        runs.cause("aten::linear", (1, 100), (1, 50), -0.01),
+        runs.cause("[memory]", call="another"),
+    ]
+)
+
+
+def test_two_named_processes_that_keep_every_event(tmp_path):
+    base, new = sides(tmp_path, mm_ns=950_000, step_ns=2_600_000, pid=99, origin=123_456_789)
+    events = opened(regression_trace(REGRESSED, "", base, new))
+    check_importer_rules(events)
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {1: f"baseline {runs.GPT}", 2: f"current {runs.GPT}"}
+    for pid, data in ((1, base), (2, new)):
+        there = Counter(event["ph"] for event in opened(data) if event["ph"] != "M")
+        assert Counter(event["ph"] for event in events if event["pid"] == pid and event["ph"] != "M") == there
+    threads = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 2]
+    assert threads == ["python: thread 4242 (python)", "python GPU 0: stream 7", "python: thread 0"]
+
+
+def test_steps_start_together_and_times_keep_their_nanoseconds(tmp_path):
+    base, new = sides(tmp_path, origin=7, pid=99)
+    events = opened(regression_trace(REGRESSED, "", base, new))
+    steps = [event for event in events if event["name"] == "ProfilerStep#3"]
+    assert [event["pid"] for event in steps] == [1, 2]
+    assert steps[0]["ts"] == steps[1]["ts"] == 1_000
+    assert min(event["ts"] for event in events if event["ph"] != "M") == 0
+    starts = [event["ts"] - 1_000 for event in events if event["pid"] == 2 and event["name"].startswith("aten::mm")]
+    assert starts == [20, 700_100]
+
+
+def test_without_a_step_marker_the_first_events_align(tmp_path):
+    def bare(origin):
+        return compress(write(None, [Event("X", "a", 1, 1, origin, 5, "cpu_op"), Event("X", "b", 1, 1, origin + 9, 5)]))
+
+    events = opened(regression_trace(REGRESSED, "", bare(100), bare(70_000)))
+    assert [(event["pid"], event["ts"]) for event in events if event["name"] == "a"] == [(1, 0), (2, 0)]
+
+
+def test_blamed_slices_carry_the_change_on_both_sides(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    marked = [event for event in events if event["name"] == "aten::mm (+36 %)"]
+    assert Counter(event["pid"] for event in marked) == {1: 2, 2: 2}
+    change = {
+        "base_ns": 1_400_000,
+        "new_ns": 1_900_000,
+        "delta_ns": 500_000,
+        "share": Decimal("0.8"),
+        "verdict": "slower",
+    }
+    assert marked[0]["args"] == {"External id": 7, **change}
+    assert {event["name"] for event in events if event.get("cat") == "kernel"} == {"sgemm (new)"}
+    assert any(event["name"] == "aten::linear (-50 %)" and event["args"]["verdict"] == "faster" for event in events)
+    assert any(event["name"] == "[memory]" for event in events)
+
+
+def test_blame_of_another_call_or_kind_marks_nothing(tmp_path):
+    kernel = runs.result(blame=[runs.cause("aten::mm", kind="kernel"), runs.cause("aten::mm", call="forward")])
+    assert not any("%" in event["name"] for event in opened(regression_trace(kernel, "", *sides(tmp_path))))
+
+
+def test_overlapping_slices_are_kept_and_nest(tmp_path):
+    crossing = [Event("X", "a", 1, 1, 0, 10), Event("X", "b", 1, 1, 5, 10), Event("X", "c", 1, 1, 7, 10)]
+    lines = [{"ph": "X", "name": e.name, "pid": 1, "tid": 1, "ts": e.start_ns / 1000, "dur": 0.01} for e in crossing]
+    data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
+    events = opened(regression_trace(REGRESSED, "", data, data))
+    check_importer_rules(events)
+    assert Counter(event["name"] for event in events if event["ph"] == "X") == {"a": 2, "b": 2, "c": 2}
+
+
+def test_odd_process_ids_become_valid(tmp_path):
+    lines = [
+        {"ph": "X", "name": "overhead", "pid": -1, "tid": -5, "ts": 1, "dur": 2},
+        {"ph": "X", "name": "span", "pid": "Spans", "tid": "PyTorch Profiler", "ts": "1.5", "dur": "2"},
+    ]
+    data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
+    events = opened(regression_trace(REGRESSED, "", data, data))
+    check_importer_rules(events)
+    assert {event["name"] for event in events if event["ph"] == "X"} == {"overhead", "span"}
+
+
+def test_equal_input_gives_equal_bytes(tmp_path):
+    base, new = sides(tmp_path)
+    assert regression_trace(REGRESSED, "", base, new) == regression_trace(REGRESSED, "", base, new)
+
+
+DAMAGED = {
+    "empty": b"",
+    "not-gzip": b"not gzip",
+    "not-json": gzip.compress(b"not json"),
+    "no-events": gzip.compress(b"[]"),
+    "unknown-phase": gzip.compress(b'{"traceEvents": [{"ph": "Q"}]}'),
+    "time-in-words": gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": "soon"}]}'),
+    "no-time": gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": null}]}'),
+    "negative-duration": gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -2}]}'),
+    "huge-number": gzip.compress(
+        b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "args": {"n": 99999999999999999999999}}]}'
+    ),
+    "truncated": gzip.compress(b'{"traceEvents": []}')[:-9],
+}
+
+
+@pytest.mark.parametrize("broken", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_exemplar_is_one_line_for_people(broken, tmp_path):
+    good, _ = sides(tmp_path)
+    with pytest.raises(ChromeTraceError) as error:
+        regression_trace(REGRESSED, "", broken, good)
+    assert "\n" not in str(error.value)
+
+
+def test_written_to_a_file(tmp_path):
+    one = runs.with_traces(REGRESSED, tmp_path)
+    path = tmp_path / "out" / "diff.json.gz"
+    write_regression_trace(one, one.exemplars[0], path)
+    check_importer_rules(opened(path.read_bytes()))
+    with pytest.raises(ChromeTraceError, match="both sides"):
+        write_regression_trace(one, Exemplars("", None, path), path)
+
+
+def test_an_exemplar_that_is_gone_costs_its_trace_alone(tmp_path):
+    one = runs.with_traces(REGRESSED, tmp_path)
+    (tmp_path / "base.json.gz").unlink()
+    (call,) = collect(runs.run(one))[one.id]
+    assert [file.role for file in call.files] == ["new"]
+    assert "base.json.gz cannot be read" in call.problems[0]
+
+
+def test_names_of_trace_files_are_safe_and_distinct():
+    ids = [
+        "t.py::test[a/b]",
+        "t.py::test[a-b]",
+        "T.py::TEST[a/b]",
+        "t.py::test[..]",
+        "t.py::" + "x" * 500,
+        "t.py::日本",
+        "u.py::test[a/b]",
+        "t.py::test[\udcff]",
+    ]
+    names = [f"{stem(name, call)}.new.json.gz" for name in ids for call in ("", "forward")]
+    assert len({name.lower() for name in names}) == len(names)
+    assert all(name.isascii() and len(name) < 120 and not name.startswith(".") for name in names)
+    assert all(OURS.fullmatch(name) for name in names)
+
+
+def test_share_that_is_not_a_number_is_null(tmp_path):
+    odd = replace(
+        REGRESSED, judgement=replace(REGRESSED.judgement, blame=(runs.cause("aten::mm", share=float("nan")),))
+    )
+    events = opened(regression_trace(odd, "", *sides(tmp_path)))
+    assert any(event.get("args", {}).get("share", 0) is None for event in events)

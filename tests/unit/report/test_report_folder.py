@@ -1,0 +1,103 @@
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.report import ReportError, write_all
+from pytest_perfdl.report.files import write_files
+
+
+def complete(tmp_path):
+    (tmp_path / "exemplars").mkdir()
+    regressed = runs.with_traces(runs.result("regressed"), tmp_path / "exemplars")
+    return runs.run(regressed, runs.result("unchanged", "t.py::b"), root=tmp_path, report_dir=tmp_path / "perf-report")
+
+
+def names(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_report_folder(tmp_path):
+    run = complete(tmp_path)
+    written = write_all(run)
+    stem = "test_train_step-bf16-0089055e"
+    expected = [
+        "index.html",
+        "run.json",
+        "summary.md",
+        *(f"traces/{stem}.{role}.json.gz" for role in ("base", "diff", "new")),
+    ]
+    assert names(run.report_dir) == expected
+    assert sorted([written.html, written.json, written.markdown, *written.traces]) == [
+        run.report_dir / name for name in expected
+    ]
+    assert written.problems == ()
+    (listed,) = json.loads(written.json.read_bytes())["tests"][0]["traces"]
+    assert {listed[role] for role in ("base", "new", "diff")} == set(expected[3:])
+
+
+def test_an_older_report_is_replaced_and_strangers_stay(tmp_path):
+    run = complete(tmp_path)
+    write_all(run)
+    (run.report_dir / "traces" / "mine.json.gz").write_bytes(b"mine")
+    (run.report_dir / "notes.txt").write_text("mine")
+    write_all(replace(run, results=run.results[1:]))
+    assert names(run.report_dir) == ["index.html", "notes.txt", "run.json", "summary.md", "traces/mine.json.gz"]
+
+
+def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path):
+    run = complete(tmp_path)
+    (tmp_path / "exemplars" / "base.json.gz").write_bytes(b"not gzip")
+    written = write_all(run)
+    assert [path.name.split(".")[1] for path in written.traces] == ["new"]
+    assert written.problems[0].startswith(f"{runs.GPT}: the base trace base.json.gz cannot be read")
+
+
+def test_hostile_names_reach_the_disk(tmp_path):
+    written = write_all(runs.run(runs.hostile(), root=tmp_path, report_dir=tmp_path / "r"))
+    for path in (written.html, written.json, written.markdown):
+        path.read_text(encoding="utf-8")
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+    run = complete(tmp_path)
+    write_all(run)
+    before = {name: (run.report_dir / name).read_bytes() for name in names(run.report_dir)}
+    written = Path.write_bytes
+    calls = []
+
+    def full(path, data):
+        calls.append(path)
+        if len(calls) == 4:
+            written(path, data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+        return written(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ReportError, match="No space left on device") as error:
+        write_all(replace(run, date="2027-01-01T00:00:00Z"))
+    assert "\n" not in str(error.value)
+    assert {name: (run.report_dir / name).read_bytes() for name in names(run.report_dir)} == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ReportError, match=r"cannot be written: .*--perf-report"):
+        write_all(runs.run(root=tmp_path, report_dir=tmp_path / "file" / "report"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_not_writable(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ReportError, match="Permission denied"):
+        write_files({tmp_path / "a": b""})
+
+
+def test_a_place_taken_by_a_folder_leaves_no_temporary_file(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ReportError):
+        write_files({tmp_path / "b": b"new"})
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]

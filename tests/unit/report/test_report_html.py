@@ -1,0 +1,263 @@
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.report import html, traces
+from pytest_perfdl.report.json import dump, to_json
+from pytest_perfdl.report.operators import operators
+from pytest_perfdl.report.strip import strip, ticks
+
+VOID = {"meta", "link", "input"}
+
+
+class Page(HTMLParser):
+    """A page's elements, visible text and scripts; fails on tags that do not balance."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.elements, self.text, self.raw, self.open = [], [], {}, []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("script", "style"):
+            self.raw.setdefault((self.open[-1], len(self.elements)), (self.elements[-1][1], data))
+        else:
+            self.text.append(data)
+
+    @property
+    def words(self):
+        return re.sub(r"\s+", " ", "".join(self.text))
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def scripts(self):
+        return [(attrs, data) for (tag, _), (attrs, data) in self.raw.items() if tag == "script"]
+
+
+def page(*results, **rest):
+    run = runs.run(*results, **rest)
+    return Page(html.render(run, traces.collect(run)))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exemplars")
+    results = [
+        runs.with_traces(one, folder) if one.judgement.verdict == "regressed" else one for one in runs.each_verdict()
+    ]
+    return runs.run(*results, runs.hostile(), notes=("no git: unpaired",))
+
+
+def test_the_verdict_comes_first(everything):
+    shown = Page(html.render(everything, traces.collect(everything))).words
+    order = [
+        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated.",
+        "7 compared",
+        "Machine key",
+        "no git: unpaired",
+        "What differs from the baselines' environment",
+        "tests/perf/test_invalid.py::test_step",
+    ]
+    places = [shown.index(part) for part in order]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("verdict", runs.REASONS)
+def test_each_verdict_has_a_word_and_a_sign(verdict):
+    shown = page(runs.result(verdict)).words
+    assert f"{html.SYMBOLS[verdict]} {verdict}" in shown
+    assert runs.REASONS[verdict] in shown
+
+
+def test_figures_have_units_intervals_and_limits():
+    shown = page(runs.result("regressed", blame=runs.BLAME)).words
+    for part in (
+        "41.20 ms",
+        "45.08 ms",
+        "+9.4%",
+        "[+8.9%, +9.9%]",
+        "3.1×",
+        "2.1%",
+        "2.000 GiB",
+        "8.100 → 11.02 ms",
+        "+2.920 ms",
+        "0 → 48",
+        "77%",
+        "3f2c1abf9",
+        "10 repeats against 5",
+        "64.10 s",
+        "95% interval",
+    ):
+        assert part in shown
+
+
+def test_it_needs_no_network_and_runs_only_its_own_script(everything):
+    source = html.render(everything, traces.collect(everything))
+    parsed = Page(source)
+    for tag, attrs in parsed.elements:
+        assert not any(name.startswith("on") for name in attrs), tag
+        assert "style" not in attrs
+        assert tag not in ("img", "iframe", "object", "base", "form")
+        assert not re.match(r"\w+:|//", attrs.get("href", "") if attrs.get("href") != "data:," else "")
+        assert "src" not in attrs
+    (policy,) = [attrs["content"] for attrs in parsed.all("meta") if attrs.get("http-equiv")]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    executable = [data for attrs, data in parsed.scripts() if "type" not in attrs]
+    assert len(executable) == 1
+    digest = base64.b64encode(hashlib.sha256(executable[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_hostile_names_are_text(everything):
+    parsed = Page(html.render(everything, traces.collect(everything)))
+    assert "</script><img src=x onerror=alert(1)>\"'`|\\u202e{{7*7}} @octocat" in parsed.words
+    assert "\u202e" not in parsed.words
+    assert "émoji 🚀 \\udcff" in parsed.words
+    assert "at::native::" * 850 in parsed.words
+
+
+def test_tables_and_regions_are_labelled(everything):
+    source = html.render(everything, traces.collect(everything))
+    parsed = Page(source)
+    assert source.count("<table") == source.count("<caption")
+    assert all(attrs.get("scope") in ("row", "col") for attrs in parsed.all("th"))
+    ids = [attrs["id"] for _, attrs in parsed.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for _, attrs in parsed.elements:
+        assert attrs.get("aria-labelledby", ids[0]) in ids
+        assert attrs.get("data-filter", ids[0]) in ids
+    links = [attrs["href"][1:] for attrs in parsed.all("a") if attrs["href"].startswith("#")]
+    assert links
+    assert set(links) <= set(ids)
+    assert all(attrs.get("type") == "button" for attrs in parsed.all("button"))
+
+
+def test_cells_sort_by_numbers():
+    source = html.render(runs.run(runs.result(blame=runs.BLAME)), {})
+    table = source[source.index('<table id="causes-1"') :].split("</table>")[0]
+    deltas = re.findall(r'data-label="Difference" data-value="(.*?)"', table)
+    assert [int(delta) for delta in deltas] == [cause.delta_ns for cause in runs.BLAME]
+
+
+def test_the_embedded_run_is_the_run_file(everything):
+    parsed = Page(html.render(everything, traces.collect(everything)))
+    ((_, text),) = [one for one in parsed.scripts() if one[0].get("id") == "perfdl-run"]
+    assert json.loads(text) == json.loads(dump(to_json(everything)))
+    assert "<" not in text
+
+
+def test_traces_are_embedded_and_linked(everything):
+    collected = traces.collect(everything)
+    parsed = Page(html.render(everything, collected))
+    (call,) = collected[runs.GPT]
+    ((attrs, text),) = [one for one in parsed.scripts() if "data-trace-file" in one[0]]
+    diff = call.files[2]
+    assert attrs["data-trace-file"] == diff.name
+    assert base64.b64decode(text) == diff.data
+    assert json.loads(gzip.decompress(diff.data))["traceEvents"]
+    (button,) = [attrs for attrs in parsed.all("button") if "data-perfetto" in attrs]
+    assert button["data-perfetto"] == diff.name
+    links = {attrs["href"] for attrs in parsed.all("a") if "download" in attrs}
+    assert links == {f"traces/{file.name}" for file in call.files}
+
+
+def test_more_traces_than_the_page_may_hold_are_only_linked(monkeypatch, everything):
+    monkeypatch.setattr(html, "EMBEDDED_BYTES", 10)
+    source = html.render(everything, traces.collect(everything))
+    assert "data-perfetto=" not in source
+    assert source.count('href="traces/') == 3
+
+
+def test_commands_can_be_copied():
+    parsed = page(runs.result("regressed", f"t.py::test[{'a b'}]"))
+    copied = [attrs["data-copy"] for attrs in parsed.all("button") if "data-copy" in attrs]
+    assert copied == ["pytest --perf-update 't.py::test[a b]'", "pytest --perf 't.py::test[a b]'"]
+
+
+def test_tests_that_need_a_look_are_open_and_others_closed(everything):
+    parsed = Page(html.render(everything, traces.collect(everything)))
+    tests = [attrs for attrs in parsed.all("details") if attrs.get("class") == "test"]
+    assert ["open" in attrs for attrs in tests] == [True] * 10 + [False] * 3
+
+
+def test_an_empty_run_and_one_without_judgement():
+    assert "No perf test ran." in page().words
+    plain = page(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False)
+    assert "figures, no verdicts" in plain.words
+    assert "What to do" not in plain.words
+
+
+def test_missing_records_and_odd_numbers_do_not_stop_the_page():
+    odd = runs.timed(base=None, effect=float("nan"), ci95=None, mde=float("inf"), times_over=float("nan"))
+    bare = replace(runs.result("missing", metrics=[odd, runs.counted(new=None)]), new=None, base=None)
+    assert "45.08 ms" in page(bare).words
+    assert "nan" not in page(bare).words.lower()
+
+
+def test_write_html_is_atomic_and_repeatable(tmp_path, everything):
+    html.write_html(everything, tmp_path / "a.html")
+    html.write_html(everything, tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_operators_of_both_sides_are_joined_and_sorted_by_time():
+    def row(name, count, ns):
+        return runs.Row("operator", name, count, ns)
+
+    one = runs.result(
+        base=runs.record("t", rows=[row("gone", 1, (900,) * 5), row("mm", 2, (10, 20, 30, 40, 50))]),
+        new=runs.record("t", rows=[row("mm", 3, (100,) * 5), row("new", 1, (7,) * 5)]),
+    )
+    assert [(r.name, r.base_count, r.new_count, r.base_ns, r.new_ns, r.delta_ns) for r in operators(one)] == [
+        ("gone", 1, None, 900, None, -900),
+        ("mm", 2, 3, 30, 100, 70),
+        ("new", None, 1, None, 7, 7),
+    ]
+
+
+def test_a_strip_has_a_mark_for_every_repeat():
+    plot = strip("step_time", "ns", [10_000_000, 12_000_000, 11_000_000], [13_000_000])
+    assert plot.count("<circle") == 3
+    assert plot.count('<path class="new"') == 1
+    assert "Baseline: median 11.00 ms, from 10.00 ms to 12.00 ms, 3 in all. This run: median 13.00 ms" in plot
+    places = [float(place) for place in re.findall(r'cx="([\d.]+)%"', plot)]
+    # The range 10 to 13 with 6 % of it free at both ends: (10 - 9.82) / 3.36 and so on.
+    assert places == pytest.approx([5.36, 64.88, 35.12], abs=0.01)
+
+
+def test_a_strip_of_equal_or_absent_values():
+    assert strip("a", "ns", [], []) is None
+    assert strip("a", "ns", [float("nan")], []) is None
+    assert 'cx="50.00%"' in strip("a", "ns", [5, 5], [])
+    assert 'cx="50.00%"' in strip("a", "1", [0], [])
+
+
+@pytest.mark.parametrize(
+    "low, high, expected",
+    [(40.9, 45.2, [42, 44]), (0, 1, [0, 0.5, 1]), (0, 4, [0, 1, 2, 3, 4]), (1e9, 1.1e9, [1e9, 1.05e9, 1.1e9])],
+)
+def test_ticks_are_round(low, high, expected):
+    assert ticks(low, high) == pytest.approx(expected)

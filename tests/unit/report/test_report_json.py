@@ -1,0 +1,186 @@
+import json
+from dataclasses import replace
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl import record
+from pytest_perfdl.report.json import dump, to_json, write_json
+from pytest_perfdl.report.junit import properties
+from pytest_perfdl.report.run import Exemplars
+
+TEST_KEYS = {
+    "id",
+    "file",
+    "line",
+    "verdict",
+    "reason",
+    "fails",
+    "updated",
+    "caught_by",
+    "suspects",
+    "metrics",
+    "blame",
+    "integrity",
+    "context_changes",
+    "base_path",
+    "base_repeats",
+    "new_repeats",
+    "seconds",
+    "traces",
+    "record",
+}
+METRIC_KEYS = {
+    "kind",
+    "unit",
+    "better",
+    "base",
+    "new",
+    "effect",
+    "ci95",
+    "mde",
+    "limit",
+    "times_over",
+    "verdict",
+    "reason",
+    "base_values",
+    "new_values",
+}
+
+
+def strict(data):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(dump(data), parse_constant=refuse)
+
+
+def test_the_contract():
+    run = runs.run(*runs.each_verdict())
+    data = strict(to_json(run))
+    assert {"schema", "key", "context", "tests", "counts", "date", "commit", "judged"} <= set(data)
+    assert data["key"]["slug"] == runs.KEY.slug
+    assert data["counts"] == dict.fromkeys(runs.REASONS, 1)
+    assert len(data["tests"]) == len(run.results)
+    for test in data["tests"]:
+        assert set(test) == TEST_KEYS
+        for metric in test["metrics"].values():
+            assert set(metric) == METRIC_KEYS
+
+
+def test_a_regressed_test():
+    data = strict(to_json(runs.run(runs.result("regressed", blame=runs.BLAME))))["tests"][0]
+    step = data["metrics"]["step_time"]
+    assert (step["base"], step["new"], step["ci95"], step["limit"]) == (41_200_000, 45_080_000, [0.089, 0.099], "3%")
+    assert len(step["base_values"]) == 5
+    assert len(step["new_values"]) == 10
+    assert data["blame"][1] == {
+        "kind": "operator",
+        "name": "aten::elementwise_mul",
+        "call": "",
+        "status": "new",
+        "base_count": 0,
+        "new_count": 48,
+        "base_ns": 0,
+        "new_ns": 610_000,
+        "delta_ns": 610_000,
+        "share": 0.16,
+    }
+    assert data["caught_by"] == ["time", "counts"]
+
+
+def test_times_are_integers_and_counts_keep_their_fraction():
+    metrics = [runs.timed(base=1234.6, new=2345.4), runs.counted(base=1.5, new=2.5)]
+    data = strict(to_json(runs.run(runs.result(metrics=metrics))))["tests"][0]["metrics"]
+    assert (data["step_time"]["base"], data["step_time"]["new"]) == (1235, 2345)
+    assert isinstance(data["step_time"]["base"], int)
+    assert (data["ops"]["base"], data["ops"]["new"]) == (1.5, 2.5)
+
+
+@pytest.mark.parametrize(
+    "metrics, words",
+    [
+        ([runs.timed()], ["time"]),
+        ([runs.timed(verdict="suspect")], ["time"]),
+        ([runs.quiet(), runs.counted()], ["counts"]),
+        ([runs.counted(verdict="regressed"), runs.timed()], ["time", "counts"]),
+        ([runs.quiet(), runs.timed(verdict="improved"), runs.timed(verdict="inconclusive")], []),
+    ],
+)
+def test_what_caught_it(metrics, words):
+    assert to_json(runs.run(runs.result(metrics=metrics)))["tests"][0]["caught_by"] == words
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_becomes_null(odd):
+    metric = runs.timed(base=odd, new=odd, effect=odd, ci95=(odd, 0.1), mde=odd, times_over=odd)
+    run = runs.run(
+        runs.result(metrics=[metric], blame=[runs.cause("a", share=odd)]), context={"temperature": odd}, seconds=odd
+    )
+    data = strict(to_json(run))
+    step = data["tests"][0]["metrics"]["step_time"]
+    assert [step[name] for name in ("base", "new", "effect", "mde", "times_over")] == [None] * 5
+    assert step["ci95"] == [None, 0.1]
+    assert data["tests"][0]["blame"][0]["share"] is None
+    assert data["context"]["temperature"] is None
+
+
+def test_the_embedded_record_can_become_a_baseline():
+    one = runs.result("regressed")
+    stored = strict(to_json(runs.run(one)))["tests"][0]["record"]
+    again = record.from_json(stored)
+    assert again.test == one.id
+    assert again.repeats == 10
+    assert record.to_json(again) == stored
+
+
+def test_traces_name_the_files_of_the_report(tmp_path):
+    both = Exemplars("", tmp_path / "a", tmp_path / "b")
+    single = Exemplars("forward", None, tmp_path / "b")
+    traces = to_json(runs.run(runs.result(exemplars=(both, single))))["tests"][0]["traces"]
+    assert set(traces[0]) == {"call", "base", "new", "diff"}
+    assert set(traces[1]) == {"call", "new"}
+    assert traces[1]["call"] == "forward"
+    assert traces[0]["diff"].startswith("traces/test_train_step-bf16-")
+
+
+def test_hostile_names_survive_the_round_trip():
+    run = runs.run(runs.hostile())
+    data = json.loads(dump(to_json(run)))["tests"][0]
+    assert data["id"] == run.results[0].id
+    assert [cause["name"] for cause in data["blame"]] == [cause.name for cause in run.results[0].judgement.blame]
+
+
+def test_the_file_is_the_same_each_time(tmp_path):
+    run = runs.run(*runs.each_verdict())
+    write_json(run, tmp_path / "a.json")
+    write_json(run, tmp_path / "b.json")
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_junit_properties():
+    one = runs.result("regressed")
+    found = dict(properties(one, runs.run(one)))
+    assert found["perf.verdict"] == "regressed"
+    assert found["perf.key"] == runs.KEY.slug
+    assert found["perf.report"] == "perf-report/index.html"
+    assert found["perf.step_time.base"] == 41_200_000
+    assert found["perf.step_time.new"] == 45_080_000
+    assert found["perf.step_time.delta_pct"] == pytest.approx(9.4175, abs=1e-4)
+    assert (found["perf.step_time.ci_low"], found["perf.step_time.ci_high"]) == (8.9, 9.9)
+    assert found["perf.step_time.limit"] == "3%"
+    assert "perf.ops.ci_low" not in found
+    assert all(isinstance(value, (str, int, float)) for value in found.values())
+
+
+def test_junit_leaves_out_what_is_unknown():
+    one = runs.result("unmeasured")
+    assert [name for name, _ in properties(one, runs.run(one))] == [
+        "perf.verdict",
+        "perf.reason",
+        "perf.key",
+        "perf.report",
+    ]
+    odd = runs.result(metrics=[replace(runs.timed(), effect=float("nan"), new=None)])
+    assert not {"perf.step_time.delta_pct", "perf.step_time.new"} & set(dict(properties(odd, runs.run(odd))))

@@ -1,0 +1,265 @@
+import textwrap
+from dataclasses import replace
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.record import Finding
+from pytest_perfdl.report.layout import cells_wide
+from pytest_perfdl.report.run import Exemplars
+from pytest_perfdl.report.terminal import failure_text, summary_lines
+
+UNCHANGED = [runs.result("unchanged", f"tests/perf/test_vit.py::test_{number}") for number in range(2)]
+
+
+def text(run, verbosity=0, width=110, **rest):
+    return "\n".join(line.text for line in summary_lines(run, verbosity, width, **rest))
+
+
+def block(lines):
+    return textwrap.dedent(lines).strip("\n")
+
+
+def typical(folder):
+    regressed = runs.result(
+        "regressed",
+        blame=runs.BLAME,
+        context_changes=(("torch", "2.12.0", "2.13.0"),),
+        exemplars=(Exemplars("", folder / "base.json.gz", folder / "new.json.gz"),),
+    )
+    improved = runs.result("improved", "tests/perf/test_vit.py::test_infer")
+    missing = runs.result("missing", "tests/perf/test_moe.py::test_step")
+    return runs.run(*UNCHANGED, missing, improved, regressed)
+
+
+def test_the_whole_summary(tmp_path):
+    assert text(typical(tmp_path)) == block("""
+        key cpu-amd-epyc-9v74-8c   baseline 3f2c1abf9   10 repeats against 5
+        context differs: torch 2.12.0 -> 2.13.0 (1 test)
+        REGRESSED     tests/perf/test_gpt.py::test_train_step[bf16]
+            step_time is 9.4% slower than its baseline, unpaired
+            step_time    41.20 -> 45.08 ms  +9.4%  [+8.9%, +9.9%]  limit 3%  3.1x over
+            ops        1699 -> 1748 a step  +2.9%                            changed
+              what changed in the profiled step
+                aten::_scaled_do...n_for_cpu_backward  24 a step          8.100 -> 11.02 ms  +36.0%  77% of the change
+              + aten::elementwise_mul                  0 -> 48 a step              610.0 µs     new  16% of the change
+                aten::mm                               96 a step          14.21 -> 14.48 ms   +1.9%   7% of the change
+              - aten::copy_                            12 -> 0 a step              310.0 µs    gone  -8% of the change
+                idle: input                                            900.0 µs -> 1.100 ms  +22.2%   5% of the change
+                and 2 more (-vv)
+            traces  perf-report/traces/test_train_step-bf16-0089055e.{base,new,diff}.json.gz
+        MISSING       tests/perf/test_moe.py::test_step  no baseline under any key
+        IMPROVED      tests/perf/test_vit.py::test_infer  step_time -6.2% [-6.8%, -5.5%]  (update the baseline)
+        [low, high] is the 95% interval of the change
+        4 compared: 1 regressed, 1 improved, 2 unchanged. 1 missing, 0 incomparable, 0 unmeasured.
+        report  perf-report/index.html
+        accept  pytest --perf-update 'tests/perf/test_gpt.py::test_train_step[bf16]' tests/perf/test_vit.py::test_infer
+        record  pytest --perf-update=new tests/perf/test_moe.py::test_step
+    """)
+
+
+def test_quiet_is_the_counts_line_alone(tmp_path):
+    assert text(typical(tmp_path), -1) == (
+        "4 compared: 1 regressed, 1 improved, 2 unchanged. 1 missing, 0 incomparable, 0 unmeasured."
+    )
+
+
+def test_verbose_adds_unchanged_tests_with_the_smallest_detectable_effect(tmp_path):
+    shown = text(typical(tmp_path), 1, 120)
+    assert (
+        block("""
+        UNCHANGED     tests/perf/test_vit.py::test_0
+            step_time  12.34 -> 12.36 ms  +0.2%  [-1.2%, +1.5%]  limit 10%  detectable 2.1%
+    """)
+        in shown
+    )
+    assert "the smallest change that would have been found with 80%" in shown
+    assert "UNCHANGED" not in text(typical(tmp_path), 0)
+
+
+def test_very_verbose_shows_every_cause_and_metric(tmp_path):
+    shown = text(typical(tmp_path), 2, 120)
+    assert "+ aten::item" in shown
+    assert "0 -> 1 a step" in shown
+    assert "cpu_time" in shown
+    assert "more (-vv)" not in shown
+    assert "cpu_time" not in text(typical(tmp_path), 1)
+
+
+def test_failing_tests_come_before_warning_ones_and_the_worst_first():
+    words = [line.split()[0] for line in text(runs.run(*runs.each_verdict()), 1).splitlines() if line[:1].isupper()]
+    assert words == [
+        "INVALID",
+        "REGRESSED",
+        "MISSING",
+        "OUTDATED",
+        "SUSPECT",
+        "CHANGED",
+        "INCONCLUSIVE",
+        "INCOMPARABLE",
+        "IMPROVED",
+        "UNCHANGED",
+        "NEW",
+        "UNMEASURED",
+    ]
+
+
+def test_each_verdict_leads_to_its_command():
+    lines = text(runs.run(*runs.each_verdict())).splitlines()
+    accept, record, again = (
+        next(line for line in lines if line.startswith(word)) for word in ("accept", "record", "again")
+    )
+    assert [word for word in ("regressed", "outdated", "changed", "improved") if word in accept] == [
+        "outdated",
+        "changed",
+        "improved",
+    ]
+    assert runs.GPT in accept
+    assert record.endswith("--perf-update=new tests/perf/test_missing.py::test_step")
+    assert all(word in again for word in ("invalid", "suspect", "inconclusive"))
+
+
+@pytest.mark.parametrize("verbosity", [0, 1, 2])
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_narrow_terminals_keep_every_figure(width, verbosity, tmp_path):
+    shown = text(typical(tmp_path), verbosity, width)
+    for figure in ("41.20 -> 45.08 ms", "[+8.9%, +9.9%]", "limit 3%", "3.1x over", "77% of the change"):
+        assert figure in shown
+    figures = [line for line in shown.splitlines() if line.startswith("    ") and "traces" not in line]
+    if width >= 40:
+        assert max(cells_wide(line) for line in figures) <= width
+
+
+def test_colour_says_nothing_that_words_do_not():
+    lines = summary_lines(runs.run(*runs.each_verdict()), 1, 100)
+    coloured = [line for line in lines if line.markup]
+    assert all(line.text.split()[0].lower() in (*runs.REASONS, "6") for line in coloured)
+    by_word = {line.text.split()[0]: line.markup for line in coloured}
+    assert by_word["REGRESSED"]["red"]
+    assert by_word["CHANGED"]["yellow"]
+    assert by_word["IMPROVED"]["green"]
+    assert "UNCHANGED" not in by_word
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "cp437", "latin-1"])
+def test_terminals_without_utf8(encoding, tmp_path):
+    odd = runs.result("missing", "tests/test_é🚀.py::test_x")
+    shown = text(replace(typical(tmp_path), results=(odd, *typical(tmp_path).results)), encoding=encoding)
+    shown.encode(encoding)
+    assert ("610.0 us" if encoding == "ascii" else "610.0 µs") in shown
+    assert "\\U0001f680" in shown
+
+
+def test_names_cannot_steer_the_terminal():
+    run = runs.run(runs.hostile())
+    for shown in (text(run, 2, 80), failure_text(run.results[0], run)):
+        assert "\x1b" not in shown
+        assert "\u202e" not in shown
+        assert "\\u202e" in shown
+        shown.encode("utf-8")
+
+
+def test_a_ten_kilobyte_kernel_name_takes_one_line():
+    longest = max(summary_lines(runs.run(runs.hostile()), 0, 100), key=lambda line: len(line.text))
+    assert len(longest.text) < 400
+
+
+def test_a_written_baseline_is_said_instead_of_the_verdict():
+    run = runs.run(replace(runs.result("missing", fails=False), updated=True))
+    assert "UPDATED       tests/perf/test_gpt.py" in text(run)
+    assert "--perf-update" not in text(run)
+
+
+def test_a_report_that_was_not_written_is_not_named(tmp_path):
+    shown = text(typical(tmp_path), report=False)
+    assert "perf-report" not in shown
+    assert "accept  pytest" in shown
+
+
+def test_nothing_ran():
+    assert text(runs.run()) == ("key cpu-amd-epyc-9v74-8c\n0 compared. 0 missing, 0 incomparable, 0 unmeasured.")
+
+
+def test_notes_and_findings_are_shown():
+    note = Finding("note", "load", "another process took 40% of a core")
+    run = runs.run(runs.result("regressed", integrity=(note,)), notes=("no git: unpaired",))
+    assert "no git: unpaired" in text(run)
+    assert "another process" in text(run, 1)
+    assert "another process" not in text(run, 0)
+
+
+def test_a_metric_says_its_own_reason_once():
+    own = runs.counted(reason="exact only under equal torch versions")
+    repeated = runs.timed(reason="9.4% slower")
+    run = runs.run(runs.result(metrics=[own, repeated], reason="step_time is 9.4% slower"))
+    assert text(run).count("exact only under equal torch versions") == 1
+    assert text(run).count("9.4% slower") == 1
+
+
+def test_figures_without_isolation_have_no_commands():
+    shown = text(runs.run(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False), 1)
+    assert "12.34 -> 12.36 ms" in shown
+    assert "1 measured, none judged" in shown
+    assert "accept" not in shown
+
+
+def test_the_text_of_a_regression_stands_alone(tmp_path):
+    run = typical(tmp_path)
+    regressed = run.results[-1]
+    assert failure_text(regressed, run) == block("""
+        regressed: step_time is 9.4% slower than its baseline, unpaired
+            step_time    41.20 -> 45.08 ms  +9.4%  [+8.9%, +9.9%]  limit 3%  3.1x over
+            ops        1699 -> 1748 a step  +2.9%                            changed
+              what changed in the profiled step
+                aten::_scal..._cpu_backward  24 a step          8.100 -> 11.02 ms  +36.0%  77% of the change
+              + aten::elementwise_mul        0 -> 48 a step              610.0 µs     new  16% of the change
+                aten::mm                     96 a step          14.21 -> 14.48 ms   +1.9%   7% of the change
+              - aten::copy_                  12 -> 0 a step              310.0 µs    gone  -8% of the change
+                idle: input                                  900.0 µs -> 1.100 ms  +22.2%   5% of the change
+                and 2 more (-vv)
+            traces  perf-report/traces/test_train_step-bf16-0089055e.{base,new,diff}.json.gz
+        [low, high] is the 95% interval of the change
+        context differs    torch 2.12.0 -> 2.13.0
+        baseline           baselines/cpu-amd-epyc-9v74-8c/tests/perf/test_gpt.py/test_train_step[bf16].json (10 repeats against 5 at 3f2c1abf9)
+        report             perf-report/index.html
+        accept the change  pytest --perf-update 'tests/perf/test_gpt.py::test_train_step[bf16]'
+        measure again      pytest --perf 'tests/perf/test_gpt.py::test_train_step[bf16]'
+    """)  # noqa: E501 - a path is not wrapped
+
+
+@pytest.mark.parametrize(
+    "verdict, said",
+    [
+        ("missing", ["does not exist for key", "record a baseline  pytest --perf-update=new "]),
+        ("outdated", ["source changed", "accept the change  pytest --perf-update "]),
+        ("invalid", ["the steps of the repeats differ", "measure again  pytest --perf "]),
+    ],
+)
+def test_the_text_of_other_failures_stands_alone(verdict, said):
+    one = runs.result(verdict)
+    shown = failure_text(one, runs.run(one))
+    assert shown.startswith(f"{verdict}: ")
+    assert all(part in shown for part in [*said, "perf-report/index.html"])
+
+
+def test_a_broken_budget_names_the_line_to_change():
+    one = runs.result(metrics=[runs.timed(limit="<= 44ms", times_over=1.1)])
+    run = runs.run(one)
+    for shown in (failure_text(one, run), text(run, width=200)):
+        assert "budget <= 44ms" in shown
+        assert "a new baseline does not lift the budget <= 44ms on step_time:" in shown
+        assert "tests/perf/test_gpt.py:12" in shown
+        assert "--perf-update" not in shown
+    both = runs.result(metrics=[runs.timed(limit="<= 44ms"), runs.timed("cpu_time")])
+    assert "--perf-update" in failure_text(both, runs.run(both))
+
+
+def test_a_finding_that_is_the_reason_is_said_once():
+    finding = Finding("invalid", "sequences", runs.REASONS["invalid"])
+    one = runs.result("invalid", integrity=(finding,))
+    assert failure_text(one, runs.run(one)).count("steps of the repeats differ") == 1
+
+
+def test_a_reason_that_repeats_the_figures_is_left_out():
+    run = runs.run(runs.result(metrics=[runs.timed(), runs.counted(reason="1699 -> 1701 (+2)")]))
+    assert "(+2)" not in text(run)

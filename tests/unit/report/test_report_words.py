@@ -1,0 +1,191 @@
+from dataclasses import replace
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.judge.verdict import VERDICTS
+from pytest_perfdl.report import figures, layout, words
+
+
+def test_every_verdict_is_counted_once():
+    sentence = words.counts_sentence(runs.run(*runs.each_verdict()))
+    assert sentence == (
+        "6 compared: 1 regressed, 1 suspect, 1 changed, 1 inconclusive, 1 improved, 1 unchanged. "
+        "1 invalid, 1 missing, 1 outdated, 1 incomparable, 1 new, 1 unmeasured."
+    )
+
+
+def test_what_was_not_compared_is_counted_even_when_zero():
+    results = [runs.result("unchanged", f"t.py::test_{number}") for number in range(38)]
+    assert words.counts_sentence(runs.run(*results)) == (
+        "38 compared: 38 unchanged. 0 missing, 0 incomparable, 0 unmeasured."
+    )
+    assert words.counts_sentence(runs.run()) == "0 compared. 0 missing, 0 incomparable, 0 unmeasured."
+
+
+def test_written_baselines_are_counted():
+    written = replace(runs.result("missing", "t.py::test_a", fails=False), updated=True)
+    assert words.counts_sentence(runs.run(written)).endswith(
+        "1 missing, 0 incomparable, 0 unmeasured. 1 baseline written."
+    )
+
+
+def test_a_run_without_isolation_claims_no_verdict():
+    run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
+    assert words.counts_sentence(run) == "1 measured, none judged. 1 unmeasured."
+    assert "no verdicts" in words.headline(run)
+
+
+@pytest.mark.parametrize(
+    "verdicts, sentence",
+    [
+        ((), "No perf test ran."),
+        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed."),
+        (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing."),
+        (("changed", "unchanged"), "No perf test fails. 1 of 2 needs a look: 1 changed."),
+        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged."),
+        (("unchanged",), "The perf test passes: 1 unchanged."),
+    ],
+)
+def test_headline(verdicts, sentence):
+    results = [runs.result(verdict, f"t.py::test_{number}") for number, verdict in enumerate(verdicts)]
+    assert words.headline(runs.run(*results)) == sentence
+
+
+def test_the_order_is_worst_first_by_numbers_not_by_text():
+    def regressed(name, times):
+        return runs.result("regressed", name, metrics=[runs.timed(times_over=times)])
+
+    results = [
+        regressed("t.py::two", 2.0),
+        regressed("t.py::nine", 9.0),
+        regressed("t.py::ten", 10.0),
+        runs.result("unchanged", "t.py::a"),
+        runs.result("changed", "t.py::b", fails=True),
+        runs.result("suspect", "t.py::c"),
+    ]
+    assert [result.id for result in words.worst_first(results)] == [
+        "t.py::ten",
+        "t.py::nine",
+        "t.py::two",
+        "t.py::b",
+        "t.py::c",
+        "t.py::a",
+    ]
+
+
+def test_every_verdict_has_an_order_for_its_metrics():
+    metrics = [replace(runs.timed(str(number)), verdict=verdict) for number, verdict in enumerate(reversed(VERDICTS))]
+    shown = runs.timed("shown", verdict=None)
+    assert [metric.verdict for metric in words.metrics_worst_first([shown, *metrics])] == [*VERDICTS, None]
+
+
+@pytest.mark.parametrize(
+    "verdict, starts",
+    [
+        ("regressed", ["pytest --perf-update ", "pytest --perf "]),
+        ("outdated", ["pytest --perf-update ", "pytest --perf "]),
+        ("missing", ["pytest --perf-update=new ", "pytest --perf "]),
+        ("suspect", ["pytest --perf ", "pytest --perf-update "]),
+        ("invalid", ["pytest --perf "]),
+        ("unchanged", ["pytest --perf "]),
+        ("unmeasured", []),
+    ],
+)
+def test_each_verdict_has_its_commands(verdict, starts):
+    found = [command for _, command in words.commands(runs.result(verdict))]
+    assert len(found) == len(starts)
+    assert all(command.startswith(start) for command, start in zip(found, starts, strict=True))
+
+
+def test_ids_are_quoted_for_a_shell():
+    one = runs.result("regressed", "tests/a b.py::test_x['$HOME']")
+    assert words.accept_command([one]) == """pytest --perf-update 'tests/a b.py::test_x['"'"'$HOME'"'"']'"""
+
+
+def test_a_command_for_many_tests_names_their_files():
+    def many(number):
+        return [runs.result("regressed", f"tests/{'ab'[index % 2]}.py::test_{index}") for index in range(number)]
+
+    assert words.accept_command(many(10)).count("::") == 10
+    assert words.accept_command(many(11)) == "pytest --perf-update tests/a.py tests/b.py"
+
+
+def test_context_changes_count_the_tests_they_hold_for():
+    torch, driver = ("torch", "2.12", "2.13"), ("driver", "550", "560")
+    results = [
+        runs.result("unchanged", "t.py::a", context_changes=(torch,)),
+        runs.result("unchanged", "t.py::b", context_changes=(torch, driver)),
+    ]
+    assert words.context_changes(runs.run(*results)) == [(*torch, 2), (*driver, 1)]
+
+
+def test_control_characters_and_direction_marks_are_spelled_out():
+    assert words.visible("a\x1b[31m\r\n\u202eb\u2028\udcff") == r"a\x1b[31m\r\n\u202eb\u2028\udcff"
+    assert words.visible("é µ 🚀 日本 👩‍🔬") == "é µ 🚀 日本 👩‍🔬"
+
+
+@pytest.mark.parametrize(
+    "base, new, unit, text",
+    [
+        (41_200_000, 45_080_000, "ns", "41.20 -> 45.08 ms"),
+        (998_000, 1_020_000, "ns", "998.0 µs -> 1.020 ms"),
+        (0, 2**30, "B", "0 B -> 1.000 GiB"),
+        (3, 4, "1", "3 -> 4"),
+        (3, 4, "tokens", "3 -> 4 tokens"),
+        (None, 45_080_000, "ns", "45.08 ms"),
+        (41_200_000, None, "ns", "41.20 ms"),
+        (None, None, "ns", ""),
+    ],
+)
+def test_both_sides_of_a_metric(base, new, unit, text):
+    assert figures.change(runs.timed(base=base, new=new, unit=unit, effect=None)) == text
+
+
+def test_known_counts_are_a_step_and_others_are_not():
+    assert figures.change(runs.counted("forward.ops", 1, 2)) == "1 -> 2 a step"
+    assert figures.change(runs.counted("accuracy", 1, 2)) == "1 -> 2"
+    assert figures.change(runs.counted("peak_memory", 1024, 2048, unit="B")) == "1.000 -> 2.000 KiB"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_what_is_not_a_number_is_not_shown(value):
+    metric = runs.timed(effect=value, mde=value, times_over=value, ci95=value if value is None else (value, 1.0))
+    assert figures.effect(metric) == figures.interval(metric) == figures.detectable(metric) == ""
+    assert figures.times_over(metric) == figures.cause_share(runs.cause("a", share=value)) == ""
+
+
+def test_causes_say_what_appeared_and_what_went():
+    new, gone, idle = runs.BLAME[1], runs.BLAME[3], runs.BLAME[4]
+    assert (figures.cause_sign(new), figures.cause_count(new), figures.cause_effect(new)) == (
+        "+",
+        "0 -> 48 a step",
+        "new",
+    )
+    assert (figures.cause_sign(gone), figures.cause_count(gone), figures.cause_effect(gone)) == (
+        "-",
+        "12 -> 0 a step",
+        "gone",
+    )
+    assert (figures.cause_sign(idle), figures.cause_count(idle), figures.cause_effect(idle)) == (" ", "", "+22.2%")
+    assert figures.cause_time(new) == "610.0 µs"
+    assert figures.cause_time(gone) == "310.0 µs"
+
+
+@pytest.mark.parametrize(
+    "share, text", [(0.77, "77%"), (-0.08, "-8%"), (0.0095, "1%"), (0.0094, "0.9%"), (1.2, "120%")]
+)
+def test_small_shares_do_not_become_zero(share, text):
+    assert figures.cause_share(runs.cause("a", share=share)) == text
+
+
+def test_shortened_names_keep_both_ends_and_fit():
+    assert layout.shorten("abcdefghij", 10) == "abcdefghij"
+    assert layout.shorten("abcdefghijk", 10) == "abcd...ijk"
+    assert layout.cells_wide(layout.shorten("日本語のカーネル名" * 3, 20)) <= 20
+
+
+def test_rows_align_where_they_fit_and_wrap_where_they_do_not():
+    table = [("first", "1 ms", "+1%"), ("second one", "10 ms", "")]
+    assert layout.rows(table, "lrr", 2, 40) == ["  first        1 ms  +1%", "  second one  10 ms"]
+    assert layout.rows(table, "lrr", 2, 12) == ["  first", "    1 ms", "    +1%", "  second one", "    10 ms"]

@@ -1,0 +1,383 @@
+"""One perf test in one run: measured in worker processes, judged, recorded.
+
+A `Trial` serves its first worker phase by phase, as pytest asks for them, and starts further workers when the
+judgement needs more repeats. What all trials of a run share is on the `Bench`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_perfdl.baseline.append import append
+from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.baseline.source import Source
+from pytest_perfdl.collect import PerfTest
+from pytest_perfdl.errors import PerfError
+from pytest_perfdl.isolate.messages import Job
+from pytest_perfdl.isolate.options import worker_options
+from pytest_perfdl.isolate.process import Worker, WorkerDied, WorkerTimeout
+from pytest_perfdl.isolate.remote import RemoteTest, Script, replay
+from pytest_perfdl.judge.confirm import confirm, settled
+from pytest_perfdl.judge.screen import screen
+from pytest_perfdl.judge.verdict import Judgement, Verdict
+from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
+from pytest_perfdl.measure.commands import CallInfo, one_repeat
+from pytest_perfdl.options import Settings
+from pytest_perfdl.record import Finding, Key, Record
+from pytest_perfdl.report.progress import Progress
+from pytest_perfdl.report.run import Exemplars, Result
+
+CONFIRMING_REPEATS = 5
+"""Fresh repeats that a suspect draws at most."""
+MOST_REDRAWS = 3
+"""Repeats of a test that are measured again because others had the processor."""
+
+_REWRITTEN: frozenset[Verdict] = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
+"""Verdicts for which `--perf-update=changed` writes a new baseline."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """What the trials of a run share: where they measure, and where they read and write."""
+
+    config: pytest.Config
+    settings: Settings
+    store: Store
+    source: Source
+    date: str
+    fail_on: frozenset[Verdict]
+    progress: Progress
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pytest-perfdl-")))
+    """For what is too large for a worker's channel, and for the workers' own temporary folders."""
+    running: list[RemoteTest] = field(default_factory=list)
+
+    @property
+    def recording(self) -> bool:
+        """Whether the run writes baselines."""
+        return self.settings.update is not None
+
+    def timeout(self, test: PerfTest) -> float:
+        """Seconds that one worker may take."""
+        return test.options.timeout or self.settings.timeout
+
+    def start(self, test: PerfTest, script: Callable[[CallInfo], Script], *, first: bool) -> RemoteTest:
+        """Start a worker on a test; `first` is the one that pytest's own reports are made of."""
+        capture = self.config.getoption("capture", "fd")
+        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
+        worker = Worker(
+            Job(
+                options=worker_options(
+                    vars(self.config.option), str(basetemp), self.config.rootpath, self.config.inipath
+                ),
+                path=str(test.item.path),
+                nodeid=test.item.nodeid,
+                plan=test.plan,
+                scratch=str(self.scratch),
+                key_extra=self.settings.key_extra,
+            ),
+            threads=test.plan.threads,
+            timeout=self.timeout(test),
+            # What pytest does not capture is the user's to see; later repeats would only repeat it.
+            inherit_output=first and capture != "fd",
+        )
+        remote = RemoteTest(test.item, worker, script, forward=first)
+        self.running.append(remote)
+        return remote
+
+    def close(self) -> None:
+        """End every worker that is still alive and remove the scratch folder."""
+        for remote in self.running:
+            remote.end(gently=False)
+        self.running.clear()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+class Trial:
+    """A perf test while it is measured and judged; `result` is there once it is known."""
+
+    def __init__(self, bench: Bench, test: PerfTest) -> None:
+        self.bench = bench
+        self.test = test
+        self.result: Result | None = None
+        self.broken = False
+        """Whether a worker died, hung or could not be judged: pytest's own reports then stand."""
+        self._started = time.monotonic()
+        self._first: Repeat | None = None
+        """The first worker's, which alone counted FLOPs; stays, even if it is not among the repeats any more."""
+        self._repeats: list[Repeat] = []
+        self._redrawn = 0
+        self._base: Record | None = None
+        self._others: tuple[Record, ...] = ()
+        self.remote = bench.start(test, self._script, first=True)
+        self._announce(1)
+
+    # The first worker's phases
+
+    def set_up(self) -> None:
+        """Wait for the setup phase and raise what it raised."""
+        __tracebackhide__ = True
+        with self._serving(self.remote):
+            phase = self.remote.wait("setup")
+        replay(phase)
+
+    def measure(self) -> None:
+        """Serve the first worker through its call phase and to its end, then judge.
+
+        Raises
+        ------
+        PerfError
+            When there is no verdict; the message says why.
+        """
+        __tracebackhide__ = True
+        remote = self.remote
+        with self._serving(remote):
+            phase = remote.wait("call")
+            remote.finish()
+        self.bench.progress.end_repeat(time.monotonic() - self._started)
+        if phase.raw != "passed":
+            if phase.raw == "skipped":
+                self._note("unmeasured", "the test was skipped")
+            elif phase.report["outcome"] == "skipped":
+                self._note("unmeasured", "the test itself failed, as its xfail mark expects")
+            else:
+                self._note("invalid", "the test itself failed")
+            replay(phase)
+        if not remote.results:
+            self._fail(
+                f"a perf test must measure something: {self.test.item.name} never called perf(...), perf.steps(...) "
+                "or perf.step()",
+            )
+        self._first = _repeat(remote)
+        self._repeats.append(self._first)
+        self.result = self._judge()
+
+    def tear_down(self) -> None:
+        """Wait for the worker's end and raise what its teardown phase raised."""
+        __tracebackhide__ = True
+        self.bench.progress.clear()
+        if self.broken:
+            return
+        if not self.remote.over:
+            with self._serving(self.remote):
+                self.remote.finish()
+        phase = self.remote.phases.get("teardown")
+        if phase is not None:
+            replay(phase)
+
+    # Judging
+
+    def _judge(self) -> Result:
+        """Judge, with more repeats where the judgement or the recording needs them."""
+        settings, limits, base = self.bench.settings, self.test.limits, self._base
+        update = settings.update
+        recording = self.test.options.repeats_for(settings, recording=True)
+        checking = self.test.options.repeats_for(settings, recording=False)
+        if update in ("all", "append") or (update is not None and base is None):
+            checking = recording
+        self._draw(checking)
+        new = self._record(self._repeats)
+        judgement = screen(new, base, self._others, limits)
+        unknown = self.test.unknown_metrics(new)
+        if unknown:
+            self._fail(
+                f"limits or budgets name {', '.join(unknown)}, which this test does not measure; it "
+                f"measures {', '.join(sorted(new.metrics()))}",
+            )
+        if judgement.suspects:
+            judgement = self._confirm(judgement)
+            new = self._record(self._repeats)
+        updated = False
+        if update is not None and judgement.verdict != "invalid":
+            if update == "changed" and base is not None and judgement.verdict in _REWRITTEN:
+                self._draw(recording)
+                new = self._record(self._repeats)
+                if judgement.verdict == "improved":
+                    # One lucky repeat is no reason to rewrite a baseline: all of them together decide.
+                    judgement = screen(new, base, self._others, limits)
+            updated = self._update(new, judgement)
+        if self._redrawn:
+            count = f"{self._redrawn} repeat{'s' * (self._redrawn != 1)}"
+            note = Finding("note", "redrawn", f"{count} measured again, because others had the processor meanwhile")
+            judgement = replace(judgement, integrity=(*judgement.integrity, note))
+        return self._result(new, judgement, updated=updated)
+
+    def _confirm(self, judgement: Judgement) -> Judgement:
+        """Draw fresh repeats for a suspect; the screening ones are not used again as evidence."""
+        limits, base = self.test.limits, self._base
+        screened = len(self._repeats)
+        for drawn in range(1, CONFIRMING_REPEATS + 1):
+            self._draw(screened + drawn, of=screened + CONFIRMING_REPEATS)
+            fresh = self._record(self._repeats[screened:])
+            left = CONFIRMING_REPEATS - drawn
+            if left and settled(judgement, base, fresh, left, limits):
+                break
+        return confirm(judgement, base, fresh, limits, remaining=left)
+
+    # Measuring
+
+    def _draw(self, wanted: int, *, of: int | None = None) -> None:
+        """Measure in further fresh workers until there are as many repeats as wanted."""
+        while self._usable() < wanted:
+            number = len(self._repeats) + 1
+            self._announce(number, of or wanted)
+            started = time.monotonic()
+            remote = self.bench.start(self.test, self._script, first=False)
+            with self._serving(remote):
+                remote.finish()
+            self.bench.progress.end_repeat(time.monotonic() - started)
+            self._check_phases(remote, f"repeat {number} of the test")
+            assert self._first is not None
+            self._repeats.append(sharing_flops(self._first, _repeat(remote)))
+        self.bench.progress.clear()
+
+    def _usable(self) -> int:
+        """How many repeats there are, the last one set aside if others had the processor meanwhile.
+
+        What is neither compared with anything nor stored may be as it is.
+        """
+        matters = self._base is not None or self.bench.recording
+        if matters and self._repeats and contended(self._repeats[-1]) and self._redrawn < MOST_REDRAWS:
+            self._redrawn += 1
+            self._repeats.pop()
+        return len(self._repeats)
+
+    def _script(self, info: CallInfo) -> Script:
+        """The commands for a call; its environment is known now, so its baseline can be read before measuring."""
+        first = self._first is None
+        if first and not self.remote.results:
+            self._base, self._others = self._load(info.key)
+        plan = replace(self.test.plan, period=info.period)
+        return one_repeat(plan, info, str(self.bench.scratch), first=first)
+
+    def _load(self, key: Key) -> tuple[Record | None, tuple[Record, ...]]:
+        nodeid, store = self.test.item.nodeid, self.bench.store
+        try:
+            return store.load(nodeid, key.slug), store.others(nodeid, key.slug)
+        except BaselineError:
+            if self.bench.settings.update == "all":
+                return None, ()
+            raise
+
+    @contextlib.contextmanager
+    def _serving(self, remote: RemoteTest) -> Iterator[None]:
+        """Around waiting for a worker: whatever goes wrong ends it and becomes the test's error."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except WorkerTimeout as error:
+            self.broken = True
+            limit = self.bench.timeout(self.test)
+            self._fail(f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}")
+        except WorkerDied as error:
+            self.broken = True
+            self._fail(str(error))
+        except BaselineError as error:
+            self.broken = True
+            remote.end(gently=False)
+            self._fail(str(error))
+        except BaseException:
+            remote.end(gently=True)
+            self.bench.progress.clear()
+            raise
+        if remote.over and remote in self.bench.running:
+            self.bench.running.remove(remote)
+
+    def _check_phases(self, remote: RemoteTest, what: str) -> None:
+        """A test that passed once must pass every time."""
+        config = self.bench.config
+        for name, phase in remote.phases.items():
+            if phase.raw != "passed":
+                text = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report)).longreprtext
+                self._fail(f"{what} {phase.raw} in its {name} phase, the first did not:\n{text}")
+
+    def _announce(self, repeat: int, repeats: int | None = None) -> None:
+        known = repeats or self.test.options.repeats_for(self.bench.settings, recording=self.bench.recording)
+        self.bench.progress.start_repeat(repeat, known, self.test.item.nodeid)
+
+    # Records and results
+
+    def _record(self, repeats: Sequence[Repeat]) -> Record:
+        test, source = self.test, self.bench.source
+        period = max(call.info.period for call in repeats[0].calls)
+        return assemble(
+            test.item.nodeid,
+            test.hash,
+            replace(test.plan, period=period),
+            repeats,
+            date=self.bench.date,
+            commit=source.commit,
+            tree=source.tree,
+        )
+
+    def _update(self, new: Record, judgement: Judgement) -> bool:
+        """Write the baseline if the mode and the verdict call for it; true if a file changed."""
+        settings, base = self.bench.settings, self._base
+        mode = settings.update
+        wanted = base is None or mode in ("all", "append") or (mode == "changed" and judgement.verdict in _REWRITTEN)
+        if not wanted:
+            return False
+        try:
+            if mode == "append" and base is not None:
+                new = append(base, new)
+            pictures = (
+                {call: Path(path).read_bytes() for call, path in exemplars(self._repeats).items()}
+                if settings.baseline_trace
+                else {}
+            )
+            return bool(self.bench.store.save(new, pictures))
+        except BaselineError as error:
+            self._fail(str(error))
+
+    def _result(self, new: Record, judgement: Judgement, *, updated: bool) -> Result:
+        item, store = self.test.item, self.bench.store
+        slug = new.key.slug
+        stored = store.exemplars(item.nodeid, slug) if self._base is not None and not updated else {}
+        fresh = {call: Path(path) for call, path in exemplars(self._repeats).items()}
+        return Result(
+            id=item.nodeid,
+            file=item.location[0],
+            line=(item.location[1] or 0) + 1,
+            judgement=judgement,
+            fails=judgement.verdict in self.bench.fail_on and not (updated and judgement.verdict != "invalid"),
+            new=new,
+            base=self._base,
+            base_path=store.shown(store.path(item.nodeid, slug)),
+            exemplars=tuple(Exemplars(call.name, stored.get(call.name), fresh.get(call.name)) for call in new.calls),
+            updated=updated,
+            seconds=time.monotonic() - self._started,
+        )
+
+    def _note(self, verdict: Verdict, reason: str) -> None:
+        """Remember that the test ended without a judgement."""
+        findings = (Finding("invalid", "failed", reason),) if verdict == "invalid" else ()
+        judgement = Judgement(self.test.item.nodeid, verdict, reason, integrity=findings)
+        seconds = time.monotonic() - self._started
+        self.result = unjudged(self.test, judgement, fails=verdict in self.bench.fail_on, seconds=seconds)
+
+    def _fail(self, message: str) -> NoReturn:
+        """End the test with an error that says why there is no verdict."""
+        self.bench.progress.clear()
+        self._note("invalid", message.splitlines()[0])
+        raise PerfError(message) from None
+
+
+def unjudged(test: PerfTest, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
+    """The result of a test that was not held against anything."""
+    file, line, _ = test.item.location
+    return Result(
+        id=test.item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds
+    )
+
+
+def _repeat(remote: RemoteTest) -> Repeat:
+    values = tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
+    return Repeat(tuple(remote.results), values)

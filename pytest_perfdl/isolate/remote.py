@@ -27,7 +27,7 @@ from pytest_perfdl.isolate.messages import (
 from pytest_perfdl.isolate.process import Worker, WorkerDied, WorkerTimeout
 
 Script = Generator[Any, Any, Any]
-"""Yields commands, takes replies, returns the result of a call."""
+"""Yields commands, takes replies, returns the result of a call; yields `None` to wait for its turn."""
 
 
 class TestFailedInWorker(Exception):
@@ -54,6 +54,8 @@ class RemoteTest:
         self._make_script = script
         self._script: Script | None = None
         self._forward = forward
+        self.waits = False
+        """Whether a script waits for its turn."""
         self.phases: dict[Phase, PhaseReport] = {}
         self.results: list[Any] = []
         self.metrics: list[UserMetric] = []
@@ -76,6 +78,18 @@ class RemoteTest:
         """Serve the worker until it has ended: warnings come after the last phase's report."""
         while not self.over:
             self._serve()
+
+    def advance(self) -> bool:
+        """Serve the worker until a script waits for its turn, or the worker has ended; true if one waits."""
+        while not self.waits and not self.over:
+            self._serve()
+        return self.waits
+
+    def take_turn(self) -> bool:
+        """Let the waiting script go on until it waits again or the worker has ended; true if one waits."""
+        self.waits = False
+        self._proceed(None)
+        return self.advance()
 
     def end(self, *, gently: bool) -> None:
         """End the worker before its time."""
@@ -131,15 +145,22 @@ class RemoteTest:
 
     def _on_CallStarted(self, message: CallStarted) -> None:  # noqa: N802
         self._script = self._make_script(message.call)
-        self._worker.send(next(self._script))
+        self._proceed(None)
 
     def _on_Reply(self, message: Reply) -> None:  # noqa: N802
+        self._proceed(message.value)
+
+    def _proceed(self, value: object) -> None:
+        """Hand the script a reply and the worker the script's next command."""
         assert self._script is not None
         try:
-            command = self._script.send(message.value)
+            command = self._script.send(value)
         except StopIteration as stop:
             self._script = None
             self.results.append(stop.value)
+            return
+        if command is None:
+            self.waits = True
         else:
             self._worker.send(command)
 

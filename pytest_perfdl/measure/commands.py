@@ -1,13 +1,13 @@
 """What a measuring process can be told to do and what it answers.
 
-The protocol is command-driven, one command at a time, so that a measurement with another shape (two live
-workers that alternate in blocks, say) is another sequence of the same commands. `one_repeat` is the usual one.
+The protocol is command-driven, one command at a time: a measurement with another shape is another sequence of
+the same commands. `one_repeat` is the usual one, `one_side` that of one of two processes that alternate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,8 @@ BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronised only between them."""
 LEAST_CYCLES = 8
 """Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
+TURNS = 8
+"""Blocks in which each of two live processes times its steps, taking turns."""
 MOST_WARMUP = 6
 """Warm-up gives up after this many times its least number of steps."""
 
@@ -186,24 +188,27 @@ class CallResult:
     compiled: Compiled
 
 
+@dataclass(frozen=True, slots=True)
+class SideResult:
+    """What one of two processes that took turns found out about one call."""
+
+    info: CallInfo
+    settled: Settled
+    timed: Timed
+    """All its blocks together."""
+    compiled: Compiled
+
+
 def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
-    Step counts are rounded up to whole periods, so that every window holds every kind of step equally often.
     FLOPs are counted in the `first` repeat only: they follow from the operators and shapes, which every repeat
     records, and the counter costs the import of torch._dynamo.
     """
-    period = info.period
-
-    def whole(steps: float) -> int:
-        return math.ceil(steps / period) * period
-
-    least = whole(max(plan.warmup, period))
-    settled = yield Settle(least, max(least * MOST_WARMUP, whole(60)), whole(5))
-    block = whole(max(plan.steps, LEAST_CYCLES * period) / BLOCKS)
-    timed = yield Time(BLOCKS, block)
-    profiled = yield Profile(whole(plan.profiled), period, scratch, exemplar=True)
-    counted = yield Count(period, scratch, flops=first)
+    settled = yield _settle(plan, info.period)
+    timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS))
+    profiled = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=True)
+    counted = yield Count(info.period, scratch, flops=first)
     compiled = yield Finish()
     assert isinstance(settled, Settled)
     assert isinstance(timed, Timed)
@@ -211,3 +216,47 @@ def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Gene
     assert isinstance(counted, Counted)
     assert isinstance(compiled, Compiled)
     return CallResult(info, settled, timed, profiled, counted, compiled)
+
+
+def one_side(plan: Plan, info: CallInfo) -> Generator[Command | None, Reply, SideResult]:
+    """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
+
+    The last wait lets the other finish timing before this one goes on with its test.
+    """
+    settled = yield _settle(plan, info.period)
+    blocks = []
+    for _ in range(TURNS):
+        yield None
+        blocks.append((yield Time(1, _block(plan, info.period, TURNS))))
+    yield None
+    compiled = yield Finish()
+    assert isinstance(settled, Settled)
+    assert isinstance(compiled, Compiled)
+    return SideResult(info, settled, _joined([block for block in blocks if isinstance(block, Timed)]), compiled)
+
+
+def _joined(parts: Sequence[Timed]) -> Timed:
+    loads = [part.other_load for part in parts]
+    return Timed(
+        step_ns=tuple(ns for part in parts for ns in part.step_ns),
+        wait_ns=tuple(ns for part in parts for ns in part.wait_ns),
+        delay_ns=tuple(ns for part in parts for ns in part.delay_ns),
+        blocks=tuple(block for part in parts for block in part.blocks),
+        compiles=tuple(name for part in parts for name in part.compiles),
+        other_load=None if None in loads else max((load for load in loads if load is not None), default=None),
+        tracer=next((part.tracer for part in parts if part.tracer), ""),
+    )
+
+
+def _settle(plan: Plan, period: int) -> Settle:
+    least = _whole(max(plan.warmup, period), period)
+    return Settle(least, max(least * MOST_WARMUP, _whole(60, period)), _whole(5, period))
+
+
+def _block(plan: Plan, period: int, blocks: int) -> int:
+    return _whole(max(plan.steps, LEAST_CYCLES * period) / blocks, period)
+
+
+def _whole(steps: float, period: int) -> int:
+    """Rounded up to whole periods, so that every window holds every kind of step equally often."""
+    return math.ceil(steps / period) * period

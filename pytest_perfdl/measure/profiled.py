@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
-from pytest_perfdl.measure.quiet import profiler_chatter
+from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
 from pytest_perfdl.record import Finding
 
@@ -67,11 +67,12 @@ def record(
     with profiler_chatter():
         profiler.start()
     try:
-        for index in range(warmup + steps):
-            yield keep_last_result and index == warmup + steps - 1
-            # Device work that outlives its window would be cut off here and carried over there.
-            synchronize()
-            profiler.step()
+        with profiled_steps():
+            for index in range(warmup + steps):
+                yield keep_last_result and index == warmup + steps - 1
+                # Device work that outlives its window would be cut off here and carried over there.
+                synchronize()
+                profiler.step()
     finally:
         with profiler_chatter():
             profiler.stop()

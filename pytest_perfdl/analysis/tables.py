@@ -10,13 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_perfdl.analysis.communication import collective_annotation_rows, covered
+from pytest_perfdl.analysis.communication import covered
 from pytest_perfdl.analysis.device_account import IDLE_CLASSES, device_accounts
 from pytest_perfdl.analysis.device_steps import carried_over, device_steps
+from pytest_perfdl.analysis.host_account import HOST_IDLE_CLASSES, host_accounts
 from pytest_perfdl.analysis.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.analysis.operators import ThreadOperators, thread_operators
 from pytest_perfdl.analysis.steps import Steps, steps_of
-from pytest_perfdl.analysis.threads import input_rows, on_thread, operator_threads, thread_of
+from pytest_perfdl.analysis.threads import operator_threads, thread_of
 from pytest_perfdl.analysis.transfers import copies
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
@@ -67,8 +68,8 @@ class ProfileTables:
     """`host_ns` of each step on CPU-only traces, `window_ns` with device events (see `step_windows`)."""
     rows: tuple[TableRow, ...]
     """By kind, then the longest first, then by name. Rows of idle classes without time are left out."""
-    account: Mapping[str, int]
-    """Nanoseconds of each class over all steps; adds up to the sum of `step_ns` exactly."""
+    accounts: tuple[Mapping[str, int], ...]
+    """Nanoseconds of each class in each step; the classes of a step add up to its `step_ns` exactly."""
     op_counts: tuple[int, ...]
     kernel_counts: tuple[int, ...]
     """Kernels launched in each step, copies and memsets not included."""
@@ -87,18 +88,22 @@ class ProfileTables:
     """Bytes copied from the host to the device by each step."""
     integrity: Integrity
 
+    @property
+    def account(self) -> Mapping[str, int]:
+        """Nanoseconds of each class over all steps; adds up to the sum of `step_ns` exactly."""
+        names = self.accounts[0] if self.accounts else ()
+        return {name: sum(account[name] for account in self.accounts) for name in names}
+
 
 def profile_tables(trace: Trace) -> ProfileTables:
     """Account for the steps of a trace.
 
-    *CPU-only*: on the step thread's timeline inside each annotation, time is the self time of operators, *input*
-    (inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included), *communication*
-    (collectives of any thread in the gaps that are left) and *Python and host* (the other gaps). The rows of
-    kind operator and idle add up to the sum of `step_ns` to the nanosecond.
+    *CPU-only*: `accounts` and the idle rows are the host's (see `host_accounts`), and operator rows carry self
+    time on the step's thread. The rows of kind operator and idle add up to the sum of `step_ns` to the nanosecond.
 
-    *With device events*: `account` and the idle rows are the device's (see `device_accounts`); operator rows
+    *With device events*: `accounts` and the idle rows are the device's (see `device_accounts`); operator rows
     carry self time on the step's thread and the autograd engine's threads, kernel rows sums of durations of what
-    was launched in the steps. Those overlap one another, so it is `account`, not `rows`, that adds up.
+    was launched in the steps. Those overlap one another, so it is `accounts`, not `rows`, that add up.
 
     Operators are counted on the step's and the engine's threads, in input annotations too. What lies in a
     `perfdl.setup` annotation is part of no step. A trace without any event yields zero steps.
@@ -110,12 +115,10 @@ def profile_tables(trace: Trace) -> ProfileTables:
     threads = operator_threads(trace, thread_of(windows[0])) if windows else []
     found = [thread_operators(trace, steps, thread) for thread in threads]
     device_step = device_steps(trace, steps, joined)
-    if on_device:
-        account = _summed(device_accounts(trace, steps, joined))
-        idle = {name: account[name] for name in IDLE_CLASSES}
-    else:
-        account = _host_account(trace, steps, found)
-        idle = {name: ns for name, ns in account.items() if name != "operators"}
+    accounts = device_accounts(trace, steps, joined) if on_device else host_accounts(trace, steps)
+    idle = Counter[str]()
+    for account in accounts:
+        idle.update({name: account[name] for name in (IDLE_CLASSES if on_device else HOST_IDLE_CLASSES)})
     rows = [
         *_operator_rows(found, timed=found if on_device else found[:1]),
         *_kernel_rows(trace, joined, device_step),
@@ -131,7 +134,7 @@ def profile_tables(trace: Trace) -> ProfileTables:
         on_device=on_device,
         step_ns=tuple(window.window_ns for window in windows),
         rows=tuple(sorted(rows, key=lambda row: (kinds.index(row.kind), -row.total_ns, row.name))),
-        account=account,
+        accounts=accounts,
         op_counts=tuple(sum(step.values()) for step in names),
         kernel_counts=_histogram(device_step[is_kernel], len(windows)),
         launch_counts=_histogram(calls, len(windows)),
@@ -141,22 +144,6 @@ def profile_tables(trace: Trace) -> ProfileTables:
         h2d_bytes=copies(trace).h2d_bytes,
         integrity=_integrity(trace, steps, joined, found, names),
     )
-
-
-def _host_account(trace: Trace, steps: Steps, found: list[ThreadOperators]) -> dict[str, int]:
-    account = dict.fromkeys(("operators", "input", "communication", "Python and host"), 0)
-    if not steps.windows:
-        return account
-    thread = thread_of(steps.windows[0])
-    operators = covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread))
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
-    gaps = steps.host.difference(operators).difference(waiting)
-    collectives = covered(trace, collective_annotation_rows(trace))
-    account["operators"] = sum(found[0].step_self_ns)
-    account["input"] = waiting.intersection(steps.host).length
-    account["communication"] = gaps.intersection(collectives).length
-    account["Python and host"] = gaps.length - account["communication"]
-    return account
 
 
 def _operator_rows(found: list[ThreadOperators], timed: list[ThreadOperators]) -> list[TableRow]:
@@ -210,11 +197,6 @@ def _busy(trace: Trace, joined: Launches, steps: Steps) -> tuple[int, ...]:
 
 def _histogram(step: Rows, steps: int) -> tuple[int, ...]:
     return tuple(np.bincount(step[step >= 0], minlength=steps).tolist())
-
-
-def _summed(accounts: tuple[Mapping[str, int], ...]) -> dict[str, int]:
-    names = accounts[0] if accounts else ()
-    return {name: sum(account[name] for account in accounts) for name in names}
 
 
 def _integrity(

@@ -36,12 +36,17 @@ def input_rows(trace: Trace) -> Rows:
     return trace.matching(named, trace.rows(Category.USER_ANNOTATION))
 
 
+def backward_rows(trace: Trace) -> Rows:
+    """Operators that the autograd engine runs, on whichever thread."""
+    engine = np.array([bool(_AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
+    return trace.matching(engine, trace.rows(Category.CPU_OP))
+
+
 def operator_threads(trace: Trace, owner: Thread) -> list[Thread]:
     """The step's thread, then the threads of the autograd engine, in the order of their first operator.
 
     On accelerators the backward pass runs on threads of its own; on CPU it runs on the calling thread.
     """
-    engine = np.array([bool(_AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
-    rows = trace.matching(engine, trace.rows(Category.CPU_OP))
+    rows = backward_rows(trace)
     rows = rows[trace.pid[rows] == owner[0]]
     return list(dict.fromkeys([owner, *((owner[0], tid) for tid in trace.tid[rows].tolist())]))

@@ -47,7 +47,17 @@ def test_a_cpu_step_by_hand():
         TableRow("idle", "Python and host", 0, 52_000),
         TableRow("idle", "input", 0, 20_000),
     )
-    assert tables.account == {"operators": 28_000, "input": 20_000, "communication": 0, "Python and host": 52_000}
+    assert tables.accounts == (
+        {
+            "forward": 25_000,
+            "backward": 0,
+            "optimizer": 3_000,
+            "copies": 0,
+            "input": 20_000,
+            "communication": 0,
+            "Python and host": 52_000,
+        },
+    )
     assert tables.op_counts == (5,)
     assert tables.op_names == (
         {"aten::stack": 1, "aten::linear": 1, "aten::addmm": 1, "aten::relu": 1, "aten::add_": 1},
@@ -72,8 +82,38 @@ def test_collectives_of_any_thread_explain_gaps_but_never_operators():
             step(1, 0, 100), x("op", 0, 30), _annotation("gloo:all_reduce", 20, 40, tid=7), _annotation("other", 70, 9)
         )
     )
-    assert tables.account == {"operators": 30_000, "input": 0, "communication": 30_000, "Python and host": 40_000}
+    assert tables.account["forward"] == 30_000
+    assert tables.account["communication"] == 30_000
     assert _rows(tables, "idle") == {"communication": (0, 30_000), "Python and host": (0, 40_000)}
+
+
+def test_an_operators_class_is_that_of_the_innermost_work():
+    tables = profile_tables(
+        trace(
+            step(1, 0, 100),
+            step(2, 100, 50),
+            x("aten::to", 0, 20),
+            x("aten::copy_", 5, 10),
+            x("autograd::engine::evaluate_function: MmBackward0", 30, 20),
+            x("MmBackward0", 31, 10),
+            x("aten::copy_", 45, 3),
+            _annotation("Optimizer.step#Adam.step", 60, 30),
+            x("aten::add_", 65, 10),
+            x("aten::copy_", 80, 5),
+            x("aten::relu", 105, 5),
+        )
+    )
+    first, second = tables.accounts
+    assert first == {
+        "forward": 10_000,  # aten::to around its copy
+        "backward": 17_000,
+        "optimizer": 10_000,
+        "copies": 18_000,
+        "input": 0,
+        "communication": 0,
+        "Python and host": 45_000,
+    }
+    assert (second["forward"], second["Python and host"]) == (5_000, 45_000)
 
 
 def test_operators_across_a_steps_edges_count_where_they_start_and_weigh_where_they_run():
@@ -180,7 +220,7 @@ def test_recordings_close_their_account(path):
     assert len(set(tables.step_signatures)) == 1
     assert len(set(tables.op_counts)) == 1
     assert tables.integrity.overlapping_operators == 0
-    assert min(tables.account["input"], tables.account["operators"], tables.account["Python and host"]) > 0
+    assert min(tables.account[name] for name in ("input", "forward", "backward", "Python and host")) > 0
 
 
 def test_recorded_operators_by_hand():

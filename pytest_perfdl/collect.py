@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
+from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.limits import BUILT_IN, Limits, parse_limit_option
 from pytest_perfdl.options import FIXTURE, MarkerOptions, Settings, is_perf_test
@@ -90,7 +87,7 @@ def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTe
     marks = [mark for _, mark in reversed(list(item.iter_markers_with_node(settings.marker)))]
     options = MarkerOptions.merge(marks)
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
-    return PerfTest(item, options, options.plan(settings), own.over(general), own, _hash(item))
+    return PerfTest(item, options, options.plan(settings), own.over(general), own, test_hash(item))
 
 
 def _parsed(parse: Callable[[], Limits]) -> Limits:
@@ -104,27 +101,3 @@ def _is_unittest(item: pytest.Function) -> bool:
     import unittest
 
     return item.cls is not None and issubclass(item.cls, unittest.TestCase)
-
-
-def _hash(item: pytest.Function) -> str:
-    """Identifies the test's own source and parameters.
-
-    Decorators are left out (a new limit is no new test), and so are comments and blank lines.
-    """
-    parts = [_source(item.function)]
-    callspec = getattr(item, "callspec", None)
-    if callspec is not None:
-        parts.append(callspec.id)
-        simple = (str, int, float, bool, type(None))
-        parts += [f"{name}={value!r}" for name, value in sorted(callspec.params.items()) if isinstance(value, simple)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def _source(function: Any) -> str:
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-        definition = ast.parse(source).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        return getattr(function, "__qualname__", "")
-    lines = source.splitlines()[definition.lineno - 1 :]
-    return "\n".join(line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#"))

@@ -1,63 +1,21 @@
-"""What a test author touches: the `perf` fixture.
+"""What a test author touches: the `perf` fixture, and what may be asked of it.
 
-The fixture has three faces. Without `--perf` a step runs once (`Smoke`). In a worker process, and under
-`--perf-isolate=none`, `Measured` runs the step as often as commands ask for; where the commands come from is
-the `Host`'s business.
+The fixture has two faces (`faces`): without `--perf` a step runs once, in a worker process it runs as often as
+commands ask for.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import pytest
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.limits import UNITS
-from pytest_perfdl.options import FIXTURE
-from pytest_perfdl.record import Better, Plan
-
-if TYPE_CHECKING:
-    from pytest_perfdl.measure.commands import CallInfo, CallKind
-    from pytest_perfdl.measure.program import Program, Steps
+from pytest_perfdl.limits import UNITS, parse_limit
+from pytest_perfdl.record import Better
 
 T = TypeVar("T")
-_UNFINISHED: Mapping[CallKind, str] = {
-    "function": "a perf(...) call did not come to its end: its step raised an exception that the test caught, or "
-    "called perf(...) itself",
-    "iterable": "the loop over perf.steps(...) ended before everything was measured: let it run until it ends by "
-    "itself",
-    "callback": "the loop that calls perf.step() ended before everything was measured: let it run until "
-    "perf.step() returns False",
-}
-"""What to say of a call that is not finished, where another begins or the test ends."""
-
-
-class Host(Protocol):
-    """Who asks for measurements: the orchestrating process, or a script in this one."""
-
-    plan: Plan
-    key_extra: tuple[str, ...]
-
-    def start_call(self, call: CallInfo) -> None:
-        """Announce a call; commands about it follow."""
-        ...
-
-    def command(self) -> object:
-        """Wait for the next command."""
-        ...
-
-    def answer(self, reply: object) -> None:
-        """Answer the last command."""
-        ...
-
-    def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
-        """Pass on a metric of the author's own."""
-        ...
 
 
 class Perf:
@@ -122,6 +80,25 @@ class Perf:
         """
         raise NotImplementedError
 
+    def compare(
+        self,
+        base: Callable[..., object],
+        head: Callable[..., object],
+        *args: Any,
+        name: str = "",
+        setup: Callable[[], Any] | None = None,
+        reset: Callable[[], object] | None = None,
+        period: int = 1,
+        **kwargs: Any,
+    ) -> Comparison:
+        """Compare two alternatives of a step, both called with the same arguments.
+
+        Both run once in the test itself. Under `--perf` they are then measured in pairs of fresh processes that
+        take turns, one running `base` and one `head`, until what is expected of `head` is decided. See
+        `__call__` for the other parameters.
+        """
+        raise NotImplementedError
+
     def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
         """Add a metric of one's own: one value in every repeat, shown, and judged if it has a limit."""
         raise NotImplementedError
@@ -132,266 +109,74 @@ class Perf:
         raise NotImplementedError
 
 
-class Smoke(Perf):
-    """Runs every step once: what a perf test does in an ordinary test run."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-        self._metrics: set[str] = set()
-        self._seconds = math.nan
-        self._callback_steps = 0
-
-    def _begin(self, name: str, period: int, items: float | None) -> None:
-        __tracebackhide__ = True
-        _check_call(name, period, items, self._names)
-        self._metrics.clear()
-
-    def __call__(
-        self,
-        fn: Callable[..., T],
-        *args: Any,
-        name: str = "",
-        setup: Callable[[], Any] | None = None,
-        reset: Callable[[], object] | None = None,
-        period: int = 1,
-        items: float | None = None,
-        **kwargs: Any,
-    ) -> T:
-        __tracebackhide__ = True
-        self._begin(name, period, items)
-        if reset is not None:
-            reset()
-        if setup is not None:
-            args, kwargs = _prepared(setup(), args, kwargs)
-        start = perf_counter_ns()
-        result = fn(*args, **kwargs)
-        self._seconds = (perf_counter_ns() - start) / 1e9
-        return result
-
-    def steps(
-        self, iterable: Iterable[T], *, name: str = "", period: int = 1, items: float | None = None
-    ) -> Iterator[T]:
-        self._begin(name, period, items)
-        return self._first(iterable)
-
-    def _first(self, iterable: Iterable[T]) -> Iterator[T]:
-        start = perf_counter_ns()
-        for element in iterable:
-            yield element
-            self._seconds = (perf_counter_ns() - start) / 1e9
-            return
-        raise _empty()
-
-    def step(self, *, name: str = "", period: int = 1, items: float | None = None) -> bool:
-        if self._callback_steps == 0:
-            self._begin(name, period, items)
-        self._callback_steps += 1
-        return self._callback_steps < 2
-
-    def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
-        _check_metric(name, value, unit, better, self._metrics)
-
-    @property
-    def step_time(self) -> float:
-        return self._seconds
+ExpectationKind = Literal["faster", "not slower"]
 
 
-class Measured(Perf):
-    """Runs every step as often as the host asks for."""
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a test says of two alternatives: judged after its body, by rounds of two processes."""
 
-    def __init__(self, host: Host) -> None:
-        self._host = host
-        self._names: set[str] = set()
-        self._metrics: set[str] = set()
-        self._last = ""
-        self._program: Program | None = None
-        self._kind: CallKind = "function"
-        self._callback: Steps | None = None
-        self._finished = False
+    comparison: str
+    """Name of the comparison; empty for the only one of a test."""
+    kind: ExpectationKind
+    amount: str
+    """By how much faster, or how much slower at most, as a limit: "10%"."""
+    base: str
+    """What the first alternative is called."""
+    head: str
+    """What the second is called, the one that the expectation is about."""
 
-    def __call__(
-        self,
-        fn: Callable[..., T],
-        *args: Any,
-        name: str = "",
-        setup: Callable[[], Any] | None = None,
-        reset: Callable[[], object] | None = None,
-        period: int = 1,
-        items: float | None = None,
-        **kwargs: Any,
-    ) -> T:
-        __tracebackhide__ = True
-        _check_call(name, period, items, self._names)
-        program = self._start("function", name, period, items, reset=reset, prepares=setup is not None)
-        if setup is None:
-            return _run(program.steps(), fn, args, kwargs)
-        return _run_prepared(program, setup, fn, args, kwargs)
 
-    def steps(
-        self, iterable: Iterable[T], *, name: str = "", period: int = 1, items: float | None = None
-    ) -> Iterator[T]:
-        _check_call(name, period, items, self._names)
-        return self._iterate(iterable, name, period, items)
+class Comparison:
+    """Two alternatives of a step; say what you expect of the second.
 
-    def _iterate(self, iterable: Iterable[T], name: str, period: int, items: float | None) -> Iterator[T]:
-        from pytest_perfdl.measure.profiled import WAIT_ANNOTATION
-        from pytest_perfdl.measure.program import Aside, annotated
+    ::
 
-        program = self._start("iterable", name, period, items)
-        steps = program.steps()
-        source: Iterator[T] = iter(())
-        aside = None
-        while True:
-            try:
-                steps.send(aside)
-            except StopIteration:
-                return
-            start = perf_counter_ns()
-            with annotated(WAIT_ANNOTATION, program.annotating):
-                try:
-                    element = next(source)
-                except StopIteration:
-                    source = iter(iterable)
-                    try:
-                        element = next(source)
-                    except StopIteration:
-                        raise _empty() from None
-            aside = Aside(wait_ns=perf_counter_ns() - start)
-            yield element
-            del element
+        perf.compare(step_loop, step_fused).assert_faster(by="10%")
+    """
 
-    def step(self, *, name: str = "", period: int = 1, items: float | None = None) -> bool:
-        if self._finished:
-            return False
-        if self._callback is None:
-            _check_call(name, period, items, self._names)
-            self._callback = self._start("callback", name, period, items).steps()
-        try:
-            next(self._callback)
-        except StopIteration:
-            self._finished = True
-        return not self._finished
+    def __init__(self, name: str, base: str, head: str, tell: Callable[[Expectation], None] | None) -> None:
+        self._name = name
+        self._labels = (base, head)
+        self._tell = tell
+        self.asserted = False
+        """Whether anything was expected."""
 
-    def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
-        _check_metric(name, value, unit, better, self._metrics)
-        if self._program is None:
-            raise PerfError("perf.metric() needs a perf(...) call before it: a metric belongs to a call")
-        self._host.send_metric(self._last, name, float(value), unit, better)
-
-    @property
-    def step_time(self) -> float:
-        return self._program.step_ns / 1e9 if self._program else math.nan
-
-    def close(self) -> None:
-        """After the test's body: a loop that ended too early measured nothing.
+    def assert_faster(self, by: str | int | float) -> None:
+        """Expect the second to take less time than the first, by at least this share: "10%".
 
         Raises
         ------
         PerfError
+            When the amount is no percentage from 0 to 100.
         """
-        if self._program is not None and not self._program.finished:
-            raise PerfError(_UNFINISHED[self._kind])
+        self._expect("faster", by)
 
-    def _start(
-        self,
-        kind: CallKind,
-        name: str,
-        period: int,
-        items: float | None,
-        *,
-        reset: Callable[[], object] | None = None,
-        prepares: bool = False,
-    ) -> Program:
-        from pytest_perfdl.measure.commands import CallInfo
-        from pytest_perfdl.measure.environment import describe
-        from pytest_perfdl.measure.machine import seed_everything
-        from pytest_perfdl.measure.program import Program
+    def assert_not_slower(self, within: str | int | float) -> None:
+        """Expect the second to take no more time than the first, within this limit: "3%", "5%+20us"."""
+        self._expect("not slower", within)
 
-        self.close()
-        self._kind = kind
-        seed_everything(self._host.plan.seed)
-        key, context = describe(self._host.plan.threads, self._host.key_extra)
-        self._host.start_call(CallInfo(name, kind, period, None if items is None else float(items), key, context))
-        self._last = name
-        self._metrics.clear()
-        self._program = Program(self._host, reset=reset, iterates=kind == "iterable", prepares=prepares)
-        return self._program
-
-
-@contextlib.contextmanager
-def measuring(item: pytest.Function, host: Host) -> Iterator[None]:
-    """Around the call of a test, whoever calls it: makes the body of a bare test its step, and sees loops end."""
-    body = item.obj
-    if FIXTURE not in item.fixturenames:
-
-        @functools.wraps(body)
-        def measured(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            return Measured(host)(body, *args, **kwargs)
-
-        item.obj = measured
-    try:
-        yield
-    finally:
-        item.obj = body
-    fixture = item.funcargs.get(FIXTURE)
-    if isinstance(fixture, Measured):
-        fixture.close()
-
-
-def _run(steps: Steps, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    __tracebackhide__ = True
-    result: Any = None
-    for keep in steps:
-        if keep:
-            result = fn(*args, **kwargs)
-        else:
-            # The result dies inside the step, as it does in a loop that goes on.
-            fn(*args, **kwargs)
-    return result  # type: ignore[no-any-return]
-
-
-def _run_prepared(
-    program: Program, setup: Callable[[], Any], fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> T:
-    __tracebackhide__ = True
-    from pytest_perfdl.measure.profiled import SETUP_ANNOTATION
-    from pytest_perfdl.measure.program import Aside, annotated
-    from pytest_perfdl.measure.timed import synchronize
-
-    steps = program.steps()
-    result: Any = None
-    aside = None
-    while True:
+    def _expect(self, kind: ExpectationKind, amount: str | int | float) -> None:
+        __tracebackhide__ = True
+        argument = "by" if kind == "faster" else "within"
         try:
-            keep = steps.send(aside)
-        except StopIteration:
-            return result  # type: ignore[no-any-return]
-        start = perf_counter_ns()
-        with annotated(SETUP_ANNOTATION, program.annotating):
-            step_args, step_kwargs = _prepared(setup(), args, kwargs)
-            synchronize()
-        aside = Aside(setup_ns=perf_counter_ns() - start)
-        if keep:
-            result = fn(*step_args, **step_kwargs)
-        else:
-            fn(*step_args, **step_kwargs)
+            limit = parse_limit("step_time", amount)
+        except ValueError as error:
+            raise PerfError(f"{argument}={amount!r}: {error}") from None
+        if limit.relative is None or (kind == "faster" and (limit.absolute is not None or limit.relative >= 1)):
+            raise PerfError(f"{argument}={amount!r}: expected a share such as '10%'")
+        self.asserted = True
+        if self._tell is not None:
+            self._tell(Expectation(self._name, kind, limit.text, *self._labels))
 
 
-def _prepared(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if value is None:
-        return args, kwargs
-    if (
-        isinstance(value, tuple)
-        and len(value) == 2
-        and isinstance(value[0], (tuple, list))
-        and isinstance(value[1], dict)
-    ):
-        return tuple(value[0]), value[1]
-    raise PerfError(f"setup= must return None or a pair (args, kwargs), not {type(value).__name__}")
+def label(fn: Callable[..., object]) -> str:
+    """What to call an alternative."""
+    return getattr(fn, "__name__", type(fn).__name__)
 
 
-def _check_call(name: str, period: int, items: float | None, names: set[str]) -> None:
+def check_call(name: str, period: int, items: float | None, names: set[str]) -> None:
+    """Refuse a call that cannot be measured; `names` holds those of the test's calls, and gets this one."""
     __tracebackhide__ = True
     problem = ""
     if not isinstance(name, str) or "." in name:
@@ -411,7 +196,7 @@ def _check_call(name: str, period: int, items: float | None, names: set[str]) ->
     names.add(name)
 
 
-def _check_metric(name: object, value: float, unit: object, better: object, given: set[str]) -> None:
+def check_metric(name: object, value: float, unit: object, better: object, given: set[str]) -> None:
     """Refuse what cannot be a metric; `given` holds the names that this call has already, and gets this one."""
     __tracebackhide__ = True
     problem = ""
@@ -432,5 +217,6 @@ def _check_metric(name: object, value: float, unit: object, better: object, give
     given.add(str(name))
 
 
-def _empty() -> PerfError:
+def empty() -> PerfError:
+    """What to say of an iterable that yields nothing."""
     return PerfError("perf.steps(...) got an iterable without elements")

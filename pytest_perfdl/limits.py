@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from pytest_perfdl.units import parse_quantity
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Spec = str | int | float
 """A limit or a budget as an author writes it."""
 Sign = Literal["", "+", "-"]
+
+UNPAIRED_LIMIT = 0.10
+"""Least relative limit of a time that is held against repeats of another occasion (statistics.md, section 8)."""
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
@@ -166,6 +169,14 @@ class Limits:
         """The most specific budget of a metric, `None` when there is none or it is off."""
         return _most_specific(self.budgets, full_name)
 
+    def unpaired(self) -> Limits:
+        """What holds for times when there is nothing to pair with: relative limits of `UNPAIRED_LIMIT` at least.
+
+        >>> Limits.parse({"step_time": "3%", "ops": "3%", "data_wait": "30%"}).unpaired().limits["step_time"].text
+        '10%'
+        """
+        return replace(self, limits={name: _unpaired(name, limit) for name, limit in self.limits.items()})
+
     def unmatched(self, full_names: Iterable[str]) -> tuple[str, ...]:
         """Names in these limits and budgets that no measured metric answers to, such as a misspelt one."""
         known = {name for full in full_names for name in (full, _general(full))}
@@ -262,6 +273,13 @@ def _resolve(text: str, unit: str) -> float:
         raise
 
 
+def _unpaired(name: str, limit: Limit) -> Limit:
+    if UNITS.get(_general(name), "ns") != "ns" or limit.relative is None or limit.relative >= UNPAIRED_LIMIT:
+        return limit
+    text = f"{UNPAIRED_LIMIT:.0%}" + (f"+{limit.absolute}" if limit.absolute else "")
+    return replace(limit, text=text, relative=UNPAIRED_LIMIT)
+
+
 def _general(full_name: str) -> str:
     return full_name.rpartition(".")[2]
 
@@ -278,5 +296,5 @@ def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | No
     return None if demand is None or demand.off else demand
 
 
-BUILT_IN = Limits.parse({"step_time": "10%", "block_time": "10%", "peak_memory": "2%+1MiB"})
-"""What holds unless a project says otherwise. The times are unpaired (10 %: see judge/confirm.py)."""
+BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB"})
+"""What holds unless a project says otherwise."""

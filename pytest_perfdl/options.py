@@ -22,6 +22,7 @@ Isolate = Literal["process", "none"]
 FIXTURE = "perf"
 RECORDING_REPEATS = 10
 CHECKING_REPEATS = 1
+CONFIRMING_SECONDS = 300.0
 NOTHING_SELECTED = "perf: no perf test was selected, so --perf measured nothing"
 
 
@@ -74,7 +75,7 @@ OPTIONS: tuple[Option, ...] = (
         ini_type="linelist",
         metavar="METRIC:SPEC",
         action="append",
-        default="step_time:10%%, block_time:10%%, peak_memory:2%%+1MiB",
+        default="step_time:3%%, block_time:3%%, peak_memory:2%%+1MiB; at least 10%% for times without a pair",
     ),
     Option(
         "--perf-fail-on",
@@ -117,6 +118,20 @@ OPTIONS: tuple[Option, ...] = (
     Option("--perf-threads", "intra-op threads of a measured process", ini="perf_threads", metavar="N", default="1"),
     Option("--perf-timeout", "seconds that one repeat may take", ini="perf_timeout", metavar="SECONDS", default="600"),
     Option(
+        "--perf-against",
+        "measure against this git revision instead of baselines: its tests and the working tree's in turns, on "
+        "this machine",
+        metavar="REF",
+        default="baselines",
+    ),
+    Option(
+        "--perf-budget",
+        "seconds that confirming one suspect may take in pairs of processes",
+        ini="perf_budget",
+        metavar="SECONDS",
+        default=f"{CONFIRMING_SECONDS:g}",
+    ),
+    Option(
         "--perf-isolate",
         "`process` measures every repeat in a fresh process; `none` measures in this one, for debugging, and "
         "neither judges nor writes baselines",
@@ -134,6 +149,8 @@ OPTIONS: tuple[Option, ...] = (
 INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...] = (
     ("perf_marker", "string", "name of the marker of perf tests", "perf"),
     ("perf_key_extra", "linelist", "context names that also decide whether times are comparable", ""),
+    ("perf_against_setup", "string", "command that builds the other revision, run in its folder", ""),
+    ("perf_against_tests", "string", "whose tests --perf-against runs on the other revision: base or head", "base"),
     ("perf_baseline_trace", "bool", "keep one exemplar step's trace beside each baseline", "true"),
     ("verbosity_perf", "string", "verbosity of the perf summary, instead of pytest's", "auto"),
 )
@@ -184,6 +201,12 @@ class Settings:
     ini_shape: Mapping[str, int]
     """Run shape from ini, over which the marker wins."""
     timeout: float
+    against: str | None
+    """Revision to measure against, as it was given."""
+    against_setup: str
+    against_tests: Literal["base", "head"]
+    budget: float
+    """Seconds for confirming one suspect in pairs."""
     key_extra: tuple[str, ...]
     baseline_trace: bool
     verbosity: int
@@ -199,11 +222,14 @@ def resolve(config: pytest.Config) -> Settings:
     """
     reader = _Reader(config)
     update = config.getoption("perf_update")
-    enabled = bool(config.getoption("perf") or config.getini("perf")) or update is not None
+    against = config.getoption("perf_against")
+    enabled = bool(config.getoption("perf") or config.getini("perf")) or update is not None or against is not None
     if config.getoption("no_perf"):
         if update is not None:
             raise pytest.UsageError("--no-perf and --perf-update contradict each other: drop one")
         enabled = False
+    if against is not None and update is not None:
+        raise pytest.UsageError("--perf-against compares two revisions and writes no baselines: drop --perf-update")
     isolate: Isolate = config.getoption("perf_isolate") or "process"
     debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
     if debugging:
@@ -211,6 +237,8 @@ def resolve(config: pytest.Config) -> Settings:
     if isolate == "none" and update is not None:
         cause = f"{debugging[0]} measures" if debugging else "--perf-isolate=none measures"
         raise pytest.UsageError(f"{cause} in this process, which never writes baselines: drop --perf-update")
+    if isolate == "none" and against is not None:
+        raise pytest.UsageError("--perf-against needs processes of its own: drop --perf-isolate=none and debuggers")
     json = config.getoption("perf_json")
     verbosity = config.getini("verbosity_perf")
     fallback = config.get_verbosity()
@@ -236,6 +264,10 @@ def resolve(config: pytest.Config) -> Settings:
             if (value := reader.ini_number(f"perf_{name}", least)) is not None
         },
         timeout=reader.seconds("perf_timeout", 600.0),
+        against=against,
+        against_setup=config.getini("perf_against_setup") or "",
+        against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
+        budget=reader.seconds("perf_budget", CONFIRMING_SECONDS),
         key_extra=tuple(config.getini("perf_key_extra") or ()),
         baseline_trace=config.getini("perf_baseline_trace") is not False,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
@@ -264,6 +296,12 @@ class _Reader:
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = self.text(name, default)
+        if value not in allowed:
+            raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
+        return value
+
+    def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
+        value = self.config.getini(name) or default
         if value not in allowed:
             raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
         return value

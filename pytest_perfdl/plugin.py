@@ -75,7 +75,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Perf:
     """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.Perf`."""
-    from pytest_perfdl.fixture import Measured, Smoke
+    from pytest_perfdl.faces import Measured, Smoke
 
     host = _host(request.node)
     return Smoke() if host is None else Measured(host)
@@ -85,8 +85,13 @@ def perf(request: pytest.FixtureRequest) -> Perf:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     host = _host(pyfuncitem)
     if host is None:
-        return (yield)
-    from pytest_perfdl.fixture import measuring
+        result = yield
+        if options.FIXTURE in pyfuncitem.funcargs:
+            from pytest_perfdl.faces import close
+
+            close(pyfuncitem)
+        return result
+    from pytest_perfdl.faces import measuring
 
     with measuring(pyfuncitem, host):
         return (yield)

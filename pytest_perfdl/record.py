@@ -171,11 +171,12 @@ class Record:
 
     def metrics(self) -> dict[str, Series]:
         """Every metric under its full name: `step_time`, or `forward.step_time` for a named call."""
-        return {
-            f"{call.name}.{name}" if call.name else name: series
-            for call in self.calls
-            for name, series in call.series.items()
-        }
+        return {metric_name(call.name, name): series for call in self.calls for name, series in call.series.items()}
+
+
+def metric_name(call: str, name: str) -> str:
+    """A metric's full name: that of a named call has the call's name in front."""
+    return f"{call}.{name}" if call else name
 
 
 def significant(value: float, digits: int = 4) -> float:

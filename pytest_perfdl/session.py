@@ -17,10 +17,13 @@ import pytest
 
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.baseline.source import describe_source
+from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest, adopt
 from pytest_perfdl.errors import PerfRegression
+from pytest_perfdl.isolate.checkout import CheckoutError
 from pytest_perfdl.isolate.messages import Phase
 from pytest_perfdl.isolate.remote import dress, suspended_capture
+from pytest_perfdl.judge.spending import Spending
 from pytest_perfdl.judge.verdict import Judgement, parse_fail_on
 from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.record import Key
@@ -30,7 +33,7 @@ from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.progress import Progress
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
-from pytest_perfdl.trial import Bench, Trial, unjudged
+from pytest_perfdl.trial import Trial, unjudged
 
 TRIAL = pytest.StashKey[Trial]()
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
@@ -74,6 +77,8 @@ class PerfSession:
         """Validate the perf tests among the items, put them first and take over their phases."""
         self.tests = adopt(items, self.settings)
         self._nothing = not self.tests
+        self._bench.tests = tuple(self.tests.values())
+        self._bench.spending = Spending(max(1, len(self.tests)), screened=self.settings.against is None)
         recording = self._bench.recording
         repeats = [test.options.repeats_for(self.settings, recording=recording) for test in self.tests.values()]
         self._bench.progress = Progress(
@@ -82,6 +87,7 @@ class PerfSession:
             tests=len(repeats),
             repeats=round(sum(repeats) / len(repeats)) if repeats else 0,
         )
+        self._check_out()
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
@@ -89,6 +95,17 @@ class PerfSession:
             item.teardown = _bound(self._teardown, test)
             # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
             item.fixturenames = []
+
+    def _check_out(self) -> None:
+        """Have the other revision ready before anything is measured."""
+        if not self.tests or self.settings.against is None:
+            return
+        try:
+            commit = self._bench.against
+            assert commit is not None
+            self._bench.checkout(commit)
+        except CheckoutError as error:
+            raise pytest.UsageError(str(error)) from None
 
     # The three phases
 
@@ -146,7 +163,7 @@ class PerfSession:
         result = self.results.get(report.nodeid)
         if result is None or report.when != "call" or hasattr(report, "wasxfail"):
             return None
-        if report.failed and result.fails and result.new is not None:
+        if report.failed and result.fails and result.judgement.metrics:
             return "failed", "R", f"PERF {result.judgement.verdict.upper()}"
         if report.passed and result.updated:
             return "passed", "U", "PERF UPDATED"

@@ -1,40 +1,43 @@
 """One perf test in one run: measured in worker processes, judged, recorded.
 
 A `Trial` serves its first worker phase by phase, as pytest asks for them, and starts further workers when the
-judgement needs more repeats. What all trials of a run share is on the `Bench`.
+judgement needs more repeats. What all trials of a run share is on the `bench`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import pytest
-
 from pytest_perfdl.baseline.append import append
-from pytest_perfdl.baseline.files import BaselineError, Store
-from pytest_perfdl.baseline.source import Source
+from pytest_perfdl.baseline.files import BaselineError
+from pytest_perfdl.baseline.pair import BaselineCode
+from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.isolate.messages import Job
-from pytest_perfdl.isolate.options import worker_options
-from pytest_perfdl.isolate.process import Worker, WorkerDied, WorkerTimeout
-from pytest_perfdl.isolate.remote import RemoteTest, Script, replay
+from pytest_perfdl.fixture import Expectation
+from pytest_perfdl.isolate.checkout import CheckoutError
+from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
+from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.judge.confirm import confirm, settled
+from pytest_perfdl.judge.expectation import demand, sides
+from pytest_perfdl.judge.expectation import verdict as verdict_on
+from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
+from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.screen import screen
-from pytest_perfdl.judge.verdict import Judgement, Verdict
+from pytest_perfdl.judge.settle import settle, suspects, unsettled
+from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
+from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, one_repeat
-from pytest_perfdl.options import Settings
-from pytest_perfdl.record import Finding, Key, Record
-from pytest_perfdl.report.progress import Progress
+from pytest_perfdl.record import Finding, Key, Record, metric_name
 from pytest_perfdl.report.run import Exemplars, Result
+from pytest_perfdl.rounds import Rounds, Side, SideError
 
 CONFIRMING_REPEATS = 5
 """Fresh repeats that a suspect draws at most."""
@@ -43,62 +46,6 @@ MOST_REDRAWS = 3
 
 _REWRITTEN: frozenset[Verdict] = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
 """Verdicts for which `--perf-update=changed` writes a new baseline."""
-
-
-@dataclass(slots=True)
-class Bench:
-    """What the trials of a run share: where they measure, and where they read and write."""
-
-    config: pytest.Config
-    settings: Settings
-    store: Store
-    source: Source
-    date: str
-    fail_on: frozenset[Verdict]
-    progress: Progress
-    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pytest-perfdl-")))
-    """For what is too large for a worker's channel, and for the workers' own temporary folders."""
-    running: list[RemoteTest] = field(default_factory=list)
-
-    @property
-    def recording(self) -> bool:
-        """Whether the run writes baselines."""
-        return self.settings.update is not None
-
-    def timeout(self, test: PerfTest) -> float:
-        """Seconds that one worker may take."""
-        return test.options.timeout or self.settings.timeout
-
-    def start(self, test: PerfTest, script: Callable[[CallInfo], Script], *, first: bool) -> RemoteTest:
-        """Start a worker on a test; `first` is the one that pytest's own reports are made of."""
-        capture = self.config.getoption("capture", "fd")
-        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
-        worker = Worker(
-            Job(
-                options=worker_options(
-                    vars(self.config.option), str(basetemp), self.config.rootpath, self.config.inipath
-                ),
-                path=str(test.item.path),
-                nodeid=test.item.nodeid,
-                plan=test.plan,
-                scratch=str(self.scratch),
-                key_extra=self.settings.key_extra,
-            ),
-            threads=test.plan.threads,
-            timeout=self.timeout(test),
-            # What pytest does not capture is the user's to see; later repeats would only repeat it.
-            inherit_output=first and capture != "fd",
-        )
-        remote = RemoteTest(test.item, worker, script, forward=first)
-        self.running.append(remote)
-        return remote
-
-    def close(self) -> None:
-        """End every worker that is still alive and remove the scratch folder."""
-        for remote in self.running:
-            remote.end(gently=False)
-        self.running.clear()
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
 
 class Trial:
@@ -116,6 +63,8 @@ class Trial:
         self._repeats: list[Repeat] = []
         self._redrawn = 0
         self._base: Record | None = None
+        self._base_repeats: list[Repeat] = []
+        """The other revision's, under `--perf-against`."""
         self._others: tuple[Record, ...] = ()
         self.remote = bench.start(test, self._script, first=True)
         self._announce(1)
@@ -151,14 +100,17 @@ class Trial:
             else:
                 self._note("invalid", "the test itself failed")
             replay(phase)
-        if not remote.results:
+        if not remote.results and not remote.expectations:
             self._fail(
                 f"a perf test must measure something: {self.test.item.name} never called perf(...), perf.steps(...) "
                 "or perf.step()",
             )
-        self._first = _repeat(remote)
-        self._repeats.append(self._first)
-        self.result = self._judge()
+        if remote.results:
+            self._first = _repeat(remote)
+            self._repeats.append(self._first)
+            self.result = self._judge()
+        if remote.expectations:
+            self.result = self._with_expectations(remote.expectations)
 
     def tear_down(self) -> None:
         """Wait for the worker's end and raise what its teardown phase raised."""
@@ -177,24 +129,34 @@ class Trial:
 
     def _judge(self) -> Result:
         """Judge, with more repeats where the judgement or the recording needs them."""
-        settings, limits, base = self.bench.settings, self.test.limits, self._base
+        settings = self.bench.settings
         update = settings.update
         recording = self.test.options.repeats_for(settings, recording=True)
         checking = self.test.options.repeats_for(settings, recording=False)
-        if update in ("all", "append") or (update is not None and base is None):
+        if update in ("all", "append") or (update is not None and self._base is None):
             checking = recording
         self._draw(checking)
         new = self._record(self._repeats)
-        judgement = screen(new, base, self._others, limits)
         unknown = self.test.unknown_metrics(new)
         if unknown:
             self._fail(
                 f"limits or budgets name {', '.join(unknown)}, which this test does not measure; it "
                 f"measures {', '.join(sorted(new.metrics()))}",
             )
-        if judgement.suspects:
-            judgement = self._confirm(judgement)
+        if settings.against is not None:
+            return self._result(new, self._against(new), updated=False)
+        base = self._base
+        code = self._code()
+        limits = self.test.limits if code.commit else self.test.limits.unpaired()
+        judgement = screen(new, base, self._others, limits)
+        if judgement.suspects and base is not None and code.commit and suspects(judgement, limits, everything=False):
+            judgement = self._confirm_in_pairs(judgement, new, base, code.commit)
+        elif judgement.suspects:
+            judgement = self._confirm_unpaired(judgement, limits)
             new = self._record(self._repeats)
+            if base is not None and code.reason:
+                note = Finding("note", "unpaired", f"judged unpaired: {code.reason}")
+                judgement = replace(judgement, integrity=(*judgement.integrity, note))
         updated = False
         if update is not None and judgement.verdict != "invalid":
             if update == "changed" and base is not None and judgement.verdict in _REWRITTEN:
@@ -210,9 +172,9 @@ class Trial:
             judgement = replace(judgement, integrity=(*judgement.integrity, note))
         return self._result(new, judgement, updated=updated)
 
-    def _confirm(self, judgement: Judgement) -> Judgement:
+    def _confirm_unpaired(self, judgement: Judgement, limits: Limits) -> Judgement:
         """Draw fresh repeats for a suspect; the screening ones are not used again as evidence."""
-        limits, base = self.test.limits, self._base
+        base = self._base
         screened = len(self._repeats)
         for drawn in range(1, CONFIRMING_REPEATS + 1):
             self._draw(screened + drawn, of=screened + CONFIRMING_REPEATS)
@@ -222,6 +184,118 @@ class Trial:
                 break
         return confirm(judgement, base, fresh, limits, remaining=left)
 
+    def _confirm_in_pairs(self, judgement: Judgement, new: Record, base: Record, commit: str) -> Judgement:
+        """Measure the baseline's code and the working tree's in turns until every suspect is decided."""
+        found = suspects(judgement, self.test.limits, everything=self.bench.settings.against is not None)
+        try:
+            checkout = self.bench.checkout(commit)
+            outcome, rounds = self._rounds(found, Side("base", checkout), Side("head", against=checkout))
+        except CheckoutError as error:
+            return unsettled(judgement, str(error))
+        except SideError as error:
+            why, _, more = str(error).partition("\n")
+            if error.invalid:
+                self._fail(str(error))
+            if more:
+                self.test.item.add_report_section("call", "the other side", more)
+            return unsettled(judgement, why)
+        return settle(judgement, new, base, outcome, rounds, self.test.limits)
+
+    def _rounds(
+        self,
+        found: tuple[Suspect, ...],
+        base: Side,
+        head: Side,
+        as_judged: Callable[[list[Round]], list[Round]] = list,
+    ) -> tuple[PairedOutcome, list[Round]]:
+        """Measure rounds until nothing is left to decide, or the budget ends."""
+        bench = self.bench
+        paired = PairedTest(found, bench.spending.level(bench.confirmed))
+        measuring = Rounds(bench, self.test, base, head, self._serving, seed=secrets.randbits(32))
+        rounds: list[Round] = []
+        outcome = paired.look(rounds)
+        started = time.monotonic()
+        ended = False
+        while outcome.next_look is not None and not ended:
+            while len(rounds) < outcome.next_look and not ended:
+                bench.progress.start_round(len(rounds) + 1, outcome.next_look, self.test.item.nodeid)
+                rounds.append(measuring.measure(len(rounds) + 1))
+                ended = time.monotonic() - started > bench.settings.budget
+            outcome = paired.look(as_judged(rounds), ended=ended)
+        bench.progress.clear()
+        bench.confirmed.append(all(metric.verdict == "regressed" for metric in outcome.decided.values()))
+        return outcome, rounds
+
+    def _code(self) -> BaselineCode:
+        """The commit with the baseline's code."""
+        if self._base is None:
+            return BaselineCode(None)
+        store = self.bench.store
+        return self.bench.code_of(self._base, store.path(self.test.item.nodeid, self._base.key.slug))
+
+    def _against(self, new: Record) -> Judgement:
+        """Judge against another revision: counts by one repeat on its side, times in pairs."""
+        commit = self.bench.against
+        assert commit is not None
+        try:
+            checkout = self.bench.checkout(commit)
+        except CheckoutError as error:
+            self._fail(str(error))
+        if not Path(checkout.path(self.test.item.path)).exists():
+            return self._absent(new)
+        remote = self.bench.start(self.test, self._base_script, checkout=checkout)
+        with self._serving(remote):
+            try:
+                remote.finish()
+            except TestAbsent:
+                return self._absent(new)
+        self._check_phases(remote, f"on the side of {self.bench.settings.against} the test")
+        if not remote.results or remote.origins is None:
+            self._fail(f"the test measured nothing on the side of {self.bench.settings.against}")
+        self._base_repeats.append(_repeat(remote))
+        self._base = self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
+        judgement = screen(new, self._base, (), self.test.limits)
+        if judgement.verdict in ("invalid", "outdated"):
+            return judgement
+        return self._confirm_in_pairs(judgement, new, self._base, commit)
+
+    def _with_expectations(self, expectations: Sequence[Expectation]) -> Result:
+        """Judge what the test expects of alternatives, and join that with what is known of its own steps."""
+        found = [self._expectation(each) for each in expectations]
+        nodeid = self.test.item.nodeid
+        known = self.result.judgement if self.result is not None else Judgement(nodeid, "unchanged", "")
+        verdicts = [metric.verdict for metric in found if metric.verdict is not None]
+        verdict = worst([*verdicts, known.verdict])
+        telling = [metric for metric in found if metric.verdict == verdict]
+        reason = telling[0].reason if telling else known.reason
+        broken = tuple(Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid")
+        judgement = replace(
+            known,
+            verdict=verdict,
+            reason=reason,
+            metrics=(*found, *known.metrics),
+            integrity=(*known.integrity, *broken),
+        )
+        fails = verdict in self.bench.fail_on
+        if self.result is None:
+            return unjudged(self.test, judgement, fails=fails, seconds=time.monotonic() - self._started)
+        fails = fails and not (self.result.updated and not broken and verdict == known.verdict)
+        return replace(self.result, judgement=judgement, fails=fails, seconds=time.monotonic() - self._started)
+
+    def _expectation(self, expectation: Expectation) -> MetricVerdict:
+        kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
+        metric = metric_name(name, "step_time")
+        base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
+        try:
+            outcome, _ = self._rounds((demand(metric, kind, amount),), base, head, lambda rounds: sides(rounds, kind))
+        except SideError as error:
+            self._fail(str(error))
+        return verdict_on(outcome, metric, kind, amount, (expectation.base, expectation.head))
+
+    def _absent(self, new: Record) -> Judgement:
+        reason = f"the test does not exist at {self.bench.settings.against}"
+        return Judgement(self.test.item.nodeid, "new", reason, integrity=new.integrity)
+
     # Measuring
 
     def _draw(self, wanted: int, *, of: int | None = None) -> None:
@@ -230,7 +304,7 @@ class Trial:
             number = len(self._repeats) + 1
             self._announce(number, of or wanted)
             started = time.monotonic()
-            remote = self.bench.start(self.test, self._script, first=False)
+            remote = self.bench.start(self.test, self._script)
             with self._serving(remote):
                 remote.finish()
             self.bench.progress.end_repeat(time.monotonic() - started)
@@ -253,10 +327,13 @@ class Trial:
     def _script(self, info: CallInfo) -> Script:
         """The commands for a call; its environment is known now, so its baseline can be read before measuring."""
         first = self._first is None
-        if first and not self.remote.results:
+        if first and not self.remote.results and self.bench.settings.against is None:
             self._base, self._others = self._load(info.key)
         plan = replace(self.test.plan, period=info.period)
         return one_repeat(plan, info, str(self.bench.scratch), first=first)
+
+    def _base_script(self, info: CallInfo) -> Script:
+        return one_repeat(replace(self.test.plan, period=info.period), info, str(self.bench.scratch), first=True)
 
     def _load(self, key: Key) -> tuple[Record | None, tuple[Record, ...]]:
         nodeid, store = self.test.item.nodeid, self.bench.store
@@ -305,17 +382,18 @@ class Trial:
 
     # Records and results
 
-    def _record(self, repeats: Sequence[Repeat]) -> Record:
+    def _record(self, repeats: Sequence[Repeat], *, commit: str | None = None, test_hash: str | None = None) -> Record:
+        """Join repeats; of the working tree, or of another commit and that one's version of the test."""
         test, source = self.test, self.bench.source
         period = max(call.info.period for call in repeats[0].calls)
         return assemble(
             test.item.nodeid,
-            test.hash,
+            test_hash or test.hash,
             replace(test.plan, period=period),
             repeats,
             date=self.bench.date,
-            commit=source.commit,
-            tree=source.tree,
+            commit=commit or source.commit,
+            tree=None if commit else source.tree,
         )
 
     def _update(self, new: Record, judgement: Judgement) -> bool:
@@ -340,7 +418,11 @@ class Trial:
     def _result(self, new: Record, judgement: Judgement, *, updated: bool) -> Result:
         item, store = self.test.item, self.bench.store
         slug = new.key.slug
-        stored = store.exemplars(item.nodeid, slug) if self._base is not None and not updated else {}
+        against = self.bench.settings.against
+        if against is not None:
+            stored = {call: Path(path) for call, path in exemplars(self._base_repeats).items()}
+        else:
+            stored = store.exemplars(item.nodeid, slug) if self._base is not None and not updated else {}
         fresh = {call: Path(path) for call, path in exemplars(self._repeats).items()}
         return Result(
             id=item.nodeid,
@@ -350,7 +432,8 @@ class Trial:
             fails=judgement.verdict in self.bench.fail_on and not (updated and judgement.verdict != "invalid"),
             new=new,
             base=self._base,
-            base_path=store.shown(store.path(item.nodeid, slug)),
+            base_path="" if against else store.shown(store.path(item.nodeid, slug)),
+            against=against or "",
             exemplars=tuple(Exemplars(call.name, stored.get(call.name), fresh.get(call.name)) for call in new.calls),
             updated=updated,
             seconds=time.monotonic() - self._started,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from pytest_perfdl.analysis.communication import communication_kernels, covered
+from pytest_perfdl.analysis.enclosing import threads_of
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.launches import Launches
 from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.analysis.threads import Thread, input_rows, on_thread
-from pytest_perfdl.trace.model import LAUNCH_CATEGORIES, Category, Trace
+from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace
 
 _BLOCKING = re.compile(
     r"(cuda|hip)(Device|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
@@ -47,75 +49,107 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     is_communication = communication_kernels(trace)[joined.device]
     is_kernel = trace.category[joined.device] == Category.KERNEL
     compute = covered(trace, joined.device[is_kernel & ~is_communication])
-    communication = covered(trace, joined.device[is_communication])
-    transfers = covered(trace, joined.device[~is_kernel])
-    exposed = communication.difference(compute)
-    exposed_copies = transfers.difference(compute.union(communication))
-    busy = compute.union(communication).union(transfers)
+    kernels = covered(trace, joined.device[is_kernel])
+    busy = covered(trace, joined.device)
+    pieces = _pieces(steps)
+    within = [intervals.within(pieces.start, pieces.end) for intervals in (compute, kernels, busy)]
+    idle = _idle(pieces, busy)
+    call = _launching_call(trace, joined, idle.end)
+    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
+    call[idle.end >= ends[idle.window]] = -1
+    busy_ns = np.diff(within, axis=0, prepend=0)
+    idle_ns = _explain(trace, idle.start, idle.end, call)
+    columns = [
+        *(_by_window(pieces.window, ns, len(steps.windows)) for ns in busy_ns),
+        *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle_ns),
+    ]
+    names = (*BUSY_CLASSES, *IDLE_CLASSES)
+    return tuple(dict(zip(names, account, strict=True)) for account in zip(*columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """Disjoint intervals by time, each of one window: columns of equal length."""
+
+    start: I64
+    end: I64
+    window: Rows
+
+
+def _by_window(window: Rows, ns: I64, windows: int) -> list[int]:
+    total = np.zeros(windows, dtype=np.int64)
+    np.add.at(total, window, ns)
+    found: list[int] = total.tolist()
+    return found
+
+
+def _pieces(steps: Steps) -> _Pieces:
+    """The windows without their setup."""
+    times = [steps.window_time(index) for index in range(len(steps.windows))]
+    return _Pieces(
+        np.concatenate([np.empty(0, dtype=np.int64), *(time.start for time in times)]),
+        np.concatenate([np.empty(0, dtype=np.int64), *(time.end for time in times)]),
+        np.repeat(np.arange(len(times)), np.array([len(time) for time in times], dtype=np.intp)),
+    )
+
+
+def _idle(pieces: _Pieces, busy: Intervals) -> _Pieces:
+    """The maximal intervals of each piece in which nothing runs."""
+    limits = np.iinfo(np.int64)
+    gap_start = np.concatenate(([limits.min], busy.end))
+    gap_end = np.concatenate((busy.start, [limits.max]))
+    first = np.searchsorted(gap_end, pieces.start, side="right")
+    count = np.searchsorted(gap_start, pieces.end, side="left") - first
+    piece = np.repeat(np.arange(len(count)), count)
+    gap = np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)
+    start = np.maximum(gap_start[gap], pieces.start[piece])
+    return _Pieces(start, np.minimum(gap_end[gap], pieces.end[piece]), pieces.window[piece])
+
+
+def _launching_call(trace: Trace, joined: Launches, starts: I64) -> Rows:
+    """Launching call of the device event that starts at each moment, -1 for none; of several the one first launched."""
+    began = trace.start[joined.device]
+    launched = np.where(joined.linked, trace.start[joined.call], np.iinfo(np.int64).max)
+    order = np.lexsort((launched, began))
+    call = np.full(len(starts), -1, dtype=np.intp)
+    place = np.searchsorted(began[order], starts)
+    some = place < len(order)
+    some[some] = began[order[place[some]]] == starts[some]
+    call[some] = joined.call[order[place[some]]]
+    return call
+
+
+def _explain(trace: Trace, opens: I64, closes: I64, call: Rows) -> list[I64]:
+    """Nanoseconds of each idle interval by cause, in the order of `IDLE_CLASSES`; `call` launched what ends it."""
+    length = closes - opens
+    launched = np.where(call >= 0, np.minimum(trace.start[call], closes), opens)
+    late = (call >= 0) & (launched >= opens)
+    latency = np.where(late, closes - launched, 0)
+    waiting, blocked, busy = (np.zeros(len(opens), dtype=np.int64) for _ in range(3))
     host = _Host(trace)
-    launch_of = _launch_by_start(trace, joined)
-    accounts = []
-    for index, window in enumerate(steps.windows):
-        time = steps.window_time(index)
-        account = dict.fromkeys((*BUSY_CLASSES, *IDLE_CLASSES), 0)
-        for name, intervals in zip(BUSY_CLASSES, (compute, exposed, exposed_copies), strict=True):
-            account[name] = intervals.intersection(time).length
-        idle = time.difference(busy)
-        for opens, closes in zip(idle.start.tolist(), idle.end.tolist(), strict=True):
-            call = launch_of.get(closes, -1) if closes < window.end else -1
-            for name, ns in host.explain(opens, closes, call).items():
-                account[name] += ns
-        accounts.append(account)
-    return tuple(accounts)
-
-
-def _launch_by_start(trace: Trace, joined: Launches) -> dict[int, int]:
-    """Launching call of the device event that starts at each moment; of several the one launched first."""
-    launch_of: dict[int, int] = {}
-    starts = trace.start[joined.device].tolist()
-    for start, call in zip(starts, joined.call.tolist(), strict=True):
-        known = launch_of.get(start, -1)
-        if known < 0 or (call >= 0 and trace.start[call] < trace.start[known]):
-            launch_of[start] = call
-    return launch_of
+    asked = np.flatnonzero(late)
+    for pid, tid, own in threads_of(trace.pid[call[asked]], trace.tid[call[asked]]):
+        at = asked[own]
+        for total, cause in zip((waiting, blocked, busy), host.causes((pid, tid)), strict=True):
+            total[at] = cause.within(opens[at], launched[at])
+    python = np.where(late, length - latency - waiting - blocked - busy, 0)
+    device_wait = np.where((call >= 0) & ~late, length, 0)
+    return [latency, waiting, blocked, busy, python, device_wait, np.where(call < 0, length, 0)]
 
 
 class _Host:
-    """What each host thread did, one set of intervals for each cause, made when a thread is first asked for."""
+    """What each host thread did."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.threads: dict[Thread, dict[str, Intervals]] = {}
         blocking = np.array([bool(_BLOCKING.match(name)) for name in trace.names], dtype=bool)
         self.busy = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
         self.blocking = trace.matching(blocking, self.busy)
         self.input = input_rows(trace)
 
-    def explain(self, opens: int, closes: int, call: int) -> dict[str, int]:
-        """Split one idle interval, ended by the event that `call` launched (-1 for none), by cause."""
-        if call < 0:
-            return {"unattributed": closes - opens}
-        launched = min(int(self.trace.start[call]), closes)
-        if launched < opens:
-            return {"device wait": closes - opens}
-        found = {"launch latency": closes - launched}
-        thread = int(self.trace.pid[call]), int(self.trace.tid[call])
-        late = launched - opens
-        for cause, intervals in self._causes(thread).items():
-            found[cause] = int(intervals.within(np.array([opens]), np.array([launched]))[0])
-            late -= found[cause]
-        found["Python and host"] = late
-        return found
-
-    def _causes(self, thread: Thread) -> dict[str, Intervals]:
-        if thread not in self.threads:
-            waiting, blocking, busy = (
-                covered(self.trace, on_thread(self.trace, rows, thread))
-                for rows in (self.input, self.blocking, self.busy)
-            )
-            self.threads[thread] = {
-                "input": waiting,
-                "synchronisation": blocking.difference(waiting),
-                "operator overhead": busy.difference(blocking.union(waiting)),
-            }
-        return self.threads[thread]
+    def causes(self, thread: Thread) -> tuple[Intervals, Intervals, Intervals]:
+        """When a thread waited for input, was blocked otherwise, and was in any other operator or call."""
+        waiting, blocking, busy = (
+            covered(self.trace, on_thread(self.trace, rows, thread)) for rows in (self.input, self.blocking, self.busy)
+        )
+        return waiting, blocking.difference(waiting), busy.difference(blocking.union(waiting))

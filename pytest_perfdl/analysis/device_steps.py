@@ -23,13 +23,21 @@ def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
     return step
 
 
+def streams_of(trace: Trace, device: Rows) -> Rows:
+    """Number of each device event's stream, counted from 0 over all devices: by device, then by stream."""
+    _, process = np.unique(trace.pid[device], return_inverse=True)
+    _, thread = np.unique(trace.tid[device], return_inverse=True)
+    both = process.astype(np.intp) * (int(thread.max(initial=0)) + 1) + thread
+    stream: Rows = np.unique(both, return_inverse=True)[1].astype(np.intp)
+    return stream
+
+
 def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
     """Unlinked device events ahead of the first linked one of their stream.
 
     A stream runs in the order of launches, so they were launched before profiling began.
     """
-    _, stream = np.unique(np.stack((trace.pid[joined.device], trace.tid[joined.device])), axis=1, return_inverse=True)
-    stream = stream.reshape(-1)  # numpy 2.0.0 alone returns it with a second axis
+    stream = streams_of(trace, joined.device)
     position = np.arange(len(stream))
     first_linked = np.zeros(len(stream), dtype=np.intp)
     linked = np.flatnonzero(joined.linked)[::-1]

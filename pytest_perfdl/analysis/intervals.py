@@ -81,7 +81,7 @@ class Intervals:
 
     def _select(self, other: Intervals, *, inside: bool) -> Intervals:
         """Cut at every bound of both, then keep the pieces of this one that are in or out of the other."""
-        bounds = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        bounds = np.sort(np.concatenate((self.start, self.end, other.start, other.end)), kind="stable")
         if len(bounds) == 0:
             return self
         start, end = bounds[:-1], bounds[1:]

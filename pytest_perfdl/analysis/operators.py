@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +12,14 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.communication import covered
-from pytest_perfdl.analysis.nesting import ownership
+from pytest_perfdl.analysis.intervals import Intervals
+from pytest_perfdl.analysis.nesting import Ownership, nesting_order, ownership
 from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.analysis.threads import Thread, input_rows, on_thread
-from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
+
+_BLOCK = 4096
+"""Rows whose args are decoded at a time: their text then stays in the cache."""
 
 
 class _Shapes(msgspec.Struct, gc=False):
@@ -46,33 +51,88 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     Annotations (ProfilerStep, record_function ranges, `Optimizer.step#...`) are not operators and take no time.
     Where operators overlap without nesting, a moment belongs to the one that started last (see `ownership`).
     """
-    rows = on_thread(trace, trace.rows(Category.CPU_OP), thread)
-    names: list[Counter[str]] = [Counter() for _ in steps.windows]
-    sequences = [hashlib.blake2b(digest_size=8) for _ in steps.windows]
+    mine = (trace.category == Category.CPU_OP) & (trace.pid == thread[0]) & (trace.tid == thread[1])
+    rows = np.flatnonzero(mine)
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    order = nesting_order(start, end)
+    rows, start, end = rows[order], start[order], end[order]
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
-    step = steps.of_host_time(trace.start[rows]).tolist()
-    in_input = waiting.contains(trace.start[rows]).tolist()
-    shapes = trace.decode_args(rows, _Shapes)
-    for row, index, fetches, shape in zip(rows.tolist(), step, in_input, shapes, strict=True):
-        if index >= 0:
-            name = trace.name_of(row)
-            names[index][name] += 1
-            if not fetches:
-                sequences[index].update(b"%b\0%b\n" % (name.encode(), b"".join(bytes(shape.dims).split())))
-    owned = ownership(trace.start[rows], trace.end[rows])
-    per_piece = np.zeros(len(owned.owner), dtype=np.int64)
-    per_step = []
-    for index in range(len(steps.windows)):
-        inside = steps.host_time(index).difference(waiting).within(owned.start, owned.end)
-        per_piece += inside
-        per_step.append(int(inside.sum()))
-    by_name: Counter[str] = Counter()
-    for owner, ns in zip(owned.owner.tolist(), per_piece.tolist(), strict=True):
-        by_name[trace.name_of(rows[owner])] += ns
+    step = steps.of_host_time(start)
+    works = ~waiting.contains(start)
+    owned = ownership(start, end)
+    time, per_step = _time_in_steps(owned, steps, waiting)
     return ThreadOperators(
-        names=tuple(names),
-        digests=tuple(sequence.hexdigest() for sequence in sequences),
-        self_ns=by_name,
-        step_self_ns=tuple(per_step),
+        names=_names(trace, rows, step, len(steps.windows)),
+        digests=_digests(trace, rows[works], step[works], len(steps.windows)),
+        self_ns=_by_name(trace, rows[owned.owner], time),
+        step_self_ns=per_step,
         overlapping=owned.overlapping,
+    )
+
+
+def _time_in_steps(owned: Ownership, steps: Steps, waiting: Intervals) -> tuple[I64, tuple[int, ...]]:
+    """Nanoseconds of each piece that lie in the steps and outside the input, and their sum by step."""
+    time = np.zeros(len(owned.owner), dtype=np.int64)
+    per_step = []
+    for index, window in enumerate(steps.windows):
+        first = np.searchsorted(owned.end, window.host_start, side="right")
+        last = np.searchsorted(owned.start, window.host_end)
+        own = slice(int(first), max(int(first), int(last)))
+        inside = steps.host_time(index).difference(waiting).within(owned.start[own], owned.end[own])
+        time[own] += inside
+        per_step.append(int(inside.sum()))
+    return time, tuple(per_step)
+
+
+def _names(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[Mapping[str, int], ...]:
+    """How often each name occurs in each step, in the order of first occurrence."""
+    found: list[Mapping[str, int]] = []
+    for index in range(steps):
+        names = trace.name[rows[step == index]]
+        counts = np.bincount(names, minlength=len(trace.names))
+        found.append(Counter({trace.names[name]: int(counts[name]) for name in _first_seen(names)}))
+    return tuple(found)
+
+
+def _by_name(trace: Trace, rows: Rows, time: I64) -> Mapping[str, int]:
+    """Sums of `time` by the names of `rows`, in the order of first occurrence."""
+    names = trace.name[rows]
+    totals = np.zeros(len(trace.names), dtype=np.int64)
+    np.add.at(totals, names, time)
+    return Counter({trace.names[name]: int(totals[name]) for name in _first_seen(names)})
+
+
+def _first_seen(names: I32) -> list[int]:
+    """Distinct values, by where each one first occurs."""
+    first = np.full(int(names.max()) + 1 if len(names) else 0, -1, dtype=np.intp)
+    first[names[::-1]] = np.arange(len(names) - 1, -1, -1)
+    seen = np.flatnonzero(first >= 0)
+    return [int(name) for name in seen[np.argsort(first[seen])]]
+
+
+class _Texts(dict[tuple[int, bytes], bytes]):
+    """What a digest is fed for an operator, by name and shapes as the file has them; made when first asked for."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def __missing__(self, key: tuple[int, bytes]) -> bytes:
+        name, dims = key
+        text = self[key] = b"%b\0%b\n" % (self.names[name].encode(), b"".join(dims.split()))
+        return text
+
+
+def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...]:
+    """Digest of the sequence of (name, shapes) in each step; rows come by time, -1 for those outside the steps."""
+    rows, step = rows[step >= 0], step[step >= 0]
+    texts = _Texts(trace.names)
+    sequence: list[bytes] = []
+    for block in range(0, len(rows), _BLOCK):
+        own = rows[block : block + _BLOCK]
+        dims = [bytes(args.dims) for args in trace.decode_args(own.tolist(), _Shapes)]
+        sequence.extend(map(texts.__getitem__, zip(trace.name[own].tolist(), dims, strict=True)))
+    bounds = np.searchsorted(step, np.arange(steps + 1)).tolist()
+    return tuple(
+        hashlib.blake2b(b"".join(sequence[first:last]), digest_size=8).hexdigest()
+        for first, last in itertools.pairwise(bounds)
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.analysis.enclosing import threads_of
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.trace.annotations import step_annotations
@@ -160,11 +161,12 @@ def _leftover(trace: Trace, rows: Rows) -> bool:
 def _completions(trace: Trace, joined: Launches, starts: list[int], ends: list[int]) -> list[int]:
     linked = joined.linked
     launched_at = trace.start[joined.call[linked]]
-    finished = trace.end[joined.device[linked]]
+    order = np.argsort(launched_at, kind="stable")
+    finished = trace.end[joined.device[linked]][order]
+    first, last = np.searchsorted(launched_at[order], (starts, ends))
     completions: list[int] = []
-    for start, end in zip(starts, ends, strict=True):
-        own = finished[(launched_at >= start) & (launched_at < end)]
-        completions.append(max([end, *own.tolist(), *completions[-1:]]))
+    for end, since, until in zip(ends, first.tolist(), last.tolist(), strict=True):
+        completions.append(max([int(finished[since:until].max(initial=end)), *completions[-1:]]))
     return completions
 
 
@@ -175,11 +177,11 @@ def _whole(trace: Trace) -> tuple[tuple[int, int], list[int], list[int], list[in
     if len(everything) == 0:
         return None
     host = host if len(host) else everything
-    threads = list(zip(trace.pid[host].tolist(), trace.tid[host].tolist(), strict=True))
-    owner = max(dict.fromkeys(threads), key=threads.count)
+    # Of equally busy threads the one that comes first.
+    pid, tid, _ = max(threads_of(trace.pid[host], trace.tid[host]), key=lambda thread: (len(thread[2]), -thread[2][0]))
     end = trace.end
     return (
-        owner,
+        (pid, tid),
         [int(trace.start[host].min())],
         [int(end[host].max())],
         [int(trace.start[everything].min())],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,46 +29,64 @@ def describe_source(root: Path, without: tuple[str, ...]) -> Source:
 
     The tree is written with an index and an object folder of its own, so the repository is not touched.
     """
-    top = _git(root, "rev-parse", "--show-toplevel")
+    top = top_of(root)
     if top is None:
         return Source(None, None)
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    git_folder = _git(root, "rev-parse", "--absolute-git-dir")
+    commit = git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    with _own_index(root, start=True) as environment:
+        if environment is None or git(top, "add", "--all", environment=environment) is None:
+            return Source(commit, None)
+        return Source(commit, _tree(root, top, without, environment))
+
+
+def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | None:
+    """The tree that `describe_source` would have found on a clean checkout of a commit."""
+    top = top_of(root)
+    with _own_index(root, start=False) as environment:
+        if top is None or environment is None or git(top, "read-tree", commit, environment=environment) is None:
+            return None
+        return _tree(root, top, without, environment)
+
+
+def top_of(root: Path) -> Path | None:
+    """Top folder of the repository that a folder is in; `None` outside one or without git."""
+    top = git(root, "rev-parse", "--show-toplevel")
+    return None if top is None else Path(top)
+
+
+@contextlib.contextmanager
+def _own_index(root: Path, *, start: bool) -> Iterator[dict[str, str] | None]:
+    """Environment in which git keeps index and new objects elsewhere; `start` from the real index."""
+    git_folder = git(root, "rev-parse", "--absolute-git-dir")
     if git_folder is None:
-        return Source(commit, None)
+        yield None
+        return
     with tempfile.TemporaryDirectory(prefix="perfdl-git-") as scratch:
         index = Path(scratch) / "index"
         objects = Path(scratch) / "objects"
         objects.mkdir()
-        if (Path(git_folder) / "index").is_file():
+        if start and (Path(git_folder) / "index").is_file():
             # With the real index's cached states of files, only changed ones are read.
             shutil.copyfile(Path(git_folder) / "index", index)
-        common = _git(root, "rev-parse", "--git-path", "objects") or ""
-        environment = {
+        common = git(root, "rev-parse", "--git-path", "objects") or ""
+        yield {
             "GIT_INDEX_FILE": str(index),
             "GIT_OBJECT_DIRECTORY": str(objects),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((root / common).resolve()),
         }
-        excluded = [str((root / folder).resolve()) for folder in without]
-        if _git(Path(top), "add", "--all", environment=environment) is None:
-            return Source(commit, None)
-        inside = [path for path in excluded if Path(path).is_relative_to(top)]
-        for path in inside:
-            _git(
-                Path(top),
-                "rm",
-                "-r",
-                "--cached",
-                "--quiet",
-                "--force",
-                "--ignore-unmatch",
-                path,
-                environment=environment,
-            )
-        return Source(commit, _git(Path(top), "write-tree", environment=environment))
 
 
-def _git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str | None:
+def _tree(root: Path, top: Path, without: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
+    """Write the index's tree without some folders."""
+    for folder in without:
+        path = (root / folder).resolve()
+        if path.is_relative_to(top):
+            leave_out = ("rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch", str(path))
+            git(top, *leave_out, environment=environment)
+    return git(top, "write-tree", environment=environment)
+
+
+def git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str | None:
     """Output of a git command, `None` when git is missing, fails or takes too long."""
     try:
         done = subprocess.run(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli import accept, listing, prune, show
+from pytest_perfdl.cli import accept, check, listing, prune, show, trace
 from pytest_perfdl.cli.common import CommandError
 
 
@@ -30,12 +30,21 @@ class _Command(Protocol):
         ...
 
 
-_COMMANDS: dict[str, _Command] = {"accept": accept, "list": listing, "show": show, "prune": prune}
+_COMMANDS: dict[str, _Command] = {
+    "accept": accept,
+    "list": listing,
+    "show": show,
+    "prune": prune,
+    "check": check,
+    "trace": trace,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (by default the process's) and return the exit code."""
-    parser = argparse.ArgumentParser(prog="perfdl", description="Baselines and run files of pytest-perfdl.")
+    parser = argparse.ArgumentParser(
+        prog="perfdl", description="Performance regression tests for deep learning, without pytest."
+    )
     parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():

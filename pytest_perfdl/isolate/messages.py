@@ -28,6 +28,12 @@ class Job:
     """A folder for files that are too large for the channel."""
     key_extra: tuple[str, ...]
     """Context names that belong to the key."""
+    own: str = ""
+    """Folder of the code that is to be measured; empty where nothing else could be loaded."""
+    foreign: str = ""
+    """Folder of the other side's code, of which nothing may be loaded."""
+    side: str = ""
+    """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +99,31 @@ class UserMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """`perf.compare(...).assert_...`: to be judged after the test's body."""
+
+    expectation: object
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Whose code was loaded when the test was over: proof that a side ran its own."""
+
+    own: tuple[str, ...]
+    """Modules from the job's own folder."""
+    foreign: tuple[str, ...]
+    """Modules from the other side's folder."""
+    test_hash: str
+    """Of the test as this side has it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The worker cannot run the test at all; `text` says why."""
 
     text: str
+    absent: bool = False
+    """Whether the reason is that there is no such test."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ _DENIED = frozenset(
         # Ours: the worker is told by its job.
         "perf",
         "perf_update",
+        "perf_against",
+        "perf_budget",
         "perf_isolate",
         "perf_report",
         "perf_json",

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import IO, Any
 
 from pytest_perfdl.isolate.channel import ChannelClosed, ChannelTimeout, pair
@@ -35,9 +36,10 @@ _TAIL_BYTES = 20_000
 """How much of a dead worker's last output is shown."""
 
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from pytest_perfdl.isolate.worker import main; main(*map(int, sys.argv[2:]))"
+    "import json, sys; sys.path[:], path = json.loads(sys.argv[1]); "
+    "from pytest_perfdl.isolate.worker import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
 )
+"""This package comes from where it is here, on whichever side the worker is: both must speak the same protocol."""
 
 
 class WorkerDied(Exception):
@@ -49,9 +51,32 @@ class WorkerTimeout(Exception):
 
 
 class Worker:
-    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile."""
+    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile.
 
-    def __init__(self, job: Job, *, threads: int, timeout: float, inherit_output: bool) -> None:
+    Parameters
+    ----------
+    job
+        What to run.
+    threads
+        Intra-op threads.
+    timeout
+        Seconds until `receive` gives up.
+    inherit_output
+        Whether the user sees what the process itself writes.
+    import_path, folder
+        `sys.path` and current folder of the process; by default this process's.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        threads: int,
+        timeout: float,
+        inherit_output: bool,
+        import_path: Sequence[str] | None = None,
+        folder: str | None = None,
+    ) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._deadline = time.monotonic() + timeout
@@ -65,7 +90,7 @@ class Worker:
                     *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
                     "-c",
                     _BOOT,
-                    json.dumps(sys.path),
+                    json.dumps([sys.path, sys.path if import_path is None else list(import_path)]),
                     str(theirs.fileno()),
                     str(lifeline_read),
                     str(self._stacks.fileno()),
@@ -73,6 +98,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
+                cwd=folder,
                 env=environment(threads),
                 pass_fds=(theirs.fileno(), lifeline_read, self._stacks.fileno()),
                 start_new_session=True,

@@ -16,7 +16,9 @@ from pytest_perfdl.isolate import reports
 from pytest_perfdl.isolate.messages import (
     Broken,
     CallStarted,
+    Expected,
     ExtraReport,
+    Origins,
     Phase,
     PhaseReport,
     RecordedWarning,
@@ -32,6 +34,12 @@ Script = Generator[Any, Any, Any]
 
 class TestFailedInWorker(Exception):
     """A phase failed in the worker; its report there tells how and replaces the one made here."""
+
+    __test__ = False
+
+
+class TestAbsent(WorkerDied):
+    """The worker's side has no such test."""
 
     __test__ = False
 
@@ -59,6 +67,8 @@ class RemoteTest:
         self.phases: dict[Phase, PhaseReport] = {}
         self.results: list[Any] = []
         self.metrics: list[UserMetric] = []
+        self.expectations: list[Any] = []
+        self.origins: Origins | None = None
         self.over = False
 
     def wait(self, phase: Phase) -> PhaseReport:
@@ -167,9 +177,15 @@ class RemoteTest:
     def _on_UserMetric(self, message: UserMetric) -> None:  # noqa: N802
         self.metrics.append(message)
 
+    def _on_Expected(self, message: Expected) -> None:  # noqa: N802
+        self.expectations.append(message.expectation)
+
+    def _on_Origins(self, message: Origins) -> None:  # noqa: N802
+        self.origins = message
+
     def _on_Broken(self, message: Broken) -> None:  # noqa: N802
         self.end(gently=False)
-        raise WorkerDied(message.text)
+        raise (TestAbsent if message.absent else WorkerDied)(message.text)
 
     def _on_Stopped(self, message: Stopped) -> None:  # noqa: N802
         self.end(gently=False)

@@ -22,11 +22,14 @@ import pytest
 
 from pytest_perfdl.isolate import reports
 from pytest_perfdl.isolate.channel import Channel, ChannelClosed
+from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.messages import (
     Broken,
     CallStarted,
+    Expected,
     ExtraReport,
     Job,
+    Origins,
     Phase,
     PhaseReport,
     RawOutcome,
@@ -94,9 +97,10 @@ class WorkerPlugin:
         self.job = job
         self.plan = job.plan
         self.key_extra = job.key_extra
+        self.side = job.side
         self._raw: dict[str, RawOutcome] = {}
         self._marks: list[pytest.Mark] = []
-        self._item: pytest.Item | None = None
+        self._item: pytest.Function | None = None
         self._collect_errors: list[str] = []
 
     @pytest.hookimpl(trylast=True)
@@ -111,14 +115,17 @@ class WorkerPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        matching = [item for item in session.items if item.nodeid == self.job.nodeid]
+        matching = [
+            item for item in session.items if item.nodeid == self.job.nodeid and isinstance(item, pytest.Function)
+        ]
         if self._collect_errors:
             self.channel.send(Broken("\n".join(self._collect_errors)))
         elif len(matching) != 1:
             self.channel.send(
                 Broken(
                     f"the worker process collected {self.job.path} and found {len(matching)} tests with the id "
-                    f"{self.job.nodeid}: ids must be unique and the same in every process"
+                    f"{self.job.nodeid}: ids must be unique and the same in every process",
+                    absent=not matching,
                 )
             )
         else:
@@ -134,6 +141,8 @@ class WorkerPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
+        if self.job.own and self._item is not None:
+            self.channel.send(_origins(self.job.own, self.job.foreign, test_hash(self._item)))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
         gc.freeze()
 
@@ -203,6 +212,24 @@ class WorkerPlugin:
         """Answer the last command."""
         self.channel.send(Reply(reply))
 
+    def expect(self, expectation: object) -> None:
+        """Pass on what the test expects of two alternatives."""
+        self.channel.send(Expected(expectation))
+
     def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
         """Pass on a `perf.metric(...)`."""
         self.channel.send(UserMetric(call, name, value, unit, better))
+
+
+def _origins(own: str, foreign: str, identity: str) -> Origins:
+    """Modules by the folder they come from; installed packages in either, and this one, are left out."""
+    found: dict[str, list[str]] = {own: [], foreign: []}
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not file or "site-packages" in file or "dist-packages" in file or name.split(".")[0] == "pytest_perfdl":
+            continue
+        place = os.path.realpath(file)
+        for folder, names in found.items():
+            if place.startswith(os.path.realpath(folder) + os.sep):
+                names.append(name)
+    return Origins(tuple(found[own]), tuple(found[foreign]), identity)

@@ -6,9 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.measure.commands import CallResult
+from pytest_perfdl.measure.commands import CallResult, SideResult
 from pytest_perfdl.measure.timed import lower_quartile, quantile
-from pytest_perfdl.record import Better, Call, Finding, Kind, Occasion, Plan, Record, Row, RowKind, Series
+from pytest_perfdl.record import (
+    Better,
+    Call,
+    Finding,
+    Kind,
+    Occasion,
+    Plan,
+    Record,
+    Row,
+    RowKind,
+    Series,
+    metric_name,
+)
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""
@@ -124,33 +136,45 @@ def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) 
     return call, list(_findings(results))
 
 
+def side_values(results: Sequence[SideResult]) -> dict[str, float]:
+    """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`)."""
+    return {
+        metric_name(result.info.name, name): max(value, 1.0)
+        for result in results
+        for name, value in _step_times(result).items()
+    }
+
+
 def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    info = results[0].info
-
-    def each(measure: Callable[[CallResult], float]) -> Series:
-        return Series("timed", "ns", "lower", tuple(measure(result) for result in results))
-
-    def at(q: float) -> Series:
-        return each(lambda result: quantile(_cycles(result), q))
-
-    found = {"block_time": each(_block_time), "step_p50": at(0.5), "step_p95": at(0.95), "step_p99": at(0.99)}
-    if info.kind == "iterable":
-        # Single steps of a loop fed by others alternate between waiting and not: only their mean says anything.
-        found["step_p25"] = at(0.25)
-        found["data_wait"] = each(lambda result: _mean(result.timed.wait_ns))
-    else:
-        found["step_time"] = each(lambda result: lower_quartile(_cycles(result)))
-    if info.key.parts.get("threads") == 1:
-        # With more threads processor time counts spinning.
-        found["cpu_time"] = each(lambda result: _total(result, "cpu_ns"))
+    times = [_step_times(result) for result in results]
+    found = {name: Series("timed", "ns", "lower", tuple(each[name] for each in times)) for name in times[0]}
     if all(result.profiled.device_busy_ns for result in results):
-        found["kernel_time"] = each(lambda result: _mean(result.profiled.device_busy_ns or ()))
+        busy = tuple(_mean(result.profiled.device_busy_ns or ()) for result in results)
+        found["kernel_time"] = Series("timed", "ns", "lower", busy)
     if any(result.compiled.used for result in results):
-        found["compile_time"] = each(lambda result: result.compiled.compile_ns)
-    if info.items is not None:
-        items = info.items
+        compiling = tuple(float(result.compiled.compile_ns) for result in results)
+        found["compile_time"] = Series("timed", "ns", "lower", compiling)
+    items = results[0].info.items
+    if items is not None:
         rates = tuple(items * 1e9 / max(_block_time(result), 1.0) for result in results)
         found["throughput"] = Series("timed", "items/s", "higher", rates)
+    return found
+
+
+def _step_times(result: CallResult | SideResult) -> dict[str, float]:
+    """Nanoseconds a step, by metric."""
+    cycles = _cycles(result)
+    found = {"block_time": _block_time(result)}
+    found |= {f"step_p{q}": quantile(cycles, q / 100) for q in (50, 95, 99)}
+    if result.info.kind == "iterable":
+        # Single steps of a loop fed by others alternate between waiting and not: only their mean says anything.
+        found["step_p25"] = quantile(cycles, 0.25)
+        found["data_wait"] = _mean(result.timed.wait_ns)
+    else:
+        found["step_time"] = lower_quartile(cycles)
+    if result.info.key.parts.get("threads") == 1:
+        # With more threads processor time counts spinning.
+        found["cpu_time"] = _total(result, "cpu_ns")
     return found
 
 
@@ -257,7 +281,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         )
 
 
-def _cycles(result: CallResult) -> tuple[int, ...]:
+def _cycles(result: CallResult | SideResult) -> tuple[int, ...]:
     """Step times as means over whole periods: with a period of 1, the steps themselves.
 
     What others took is taken off step by step: most steps of a busy machine lose nothing, some lose much.
@@ -269,11 +293,11 @@ def _cycles(result: CallResult) -> tuple[int, ...]:
     return tuple(round(sum(steps[start : start + period]) / period) for start in range(0, len(steps), period))
 
 
-def _block_time(result: CallResult) -> float:
+def _block_time(result: CallResult | SideResult) -> float:
     return (1 - _taken_by_others(result)) * _total(result, "wall_ns")
 
 
-def _taken_by_others(result: CallResult) -> float:
+def _taken_by_others(result: CallResult | SideResult) -> float:
     """Share of the timed steps in which the step's thread was ready to run and others had the processor.
 
     The scheduler's own account, whatever code was measured, so that taking the time off favours neither side:
@@ -287,7 +311,7 @@ def _taken_by_others(result: CallResult) -> float:
     return min(share, 1.0) if share > CONTENDED else 0.0
 
 
-def _total(result: CallResult, field: str) -> float:
+def _total(result: CallResult | SideResult, field: str) -> float:
     blocks = result.timed.blocks
     total: int = sum(getattr(block, field) for block in blocks)
     return total / sum(block.steps for block in blocks)

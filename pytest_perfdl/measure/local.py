@@ -22,6 +22,11 @@ class LocalHost:
         self._calls: list[CallResult] = []
         self._values: list[UserValue] = []
 
+    side = ""
+
+    def expect(self, expectation: object) -> None:
+        """Two alternatives are judged in processes of their own only."""
+
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""
         self._script = one_repeat(replace(self.plan, period=call.period), call, self._scratch, first=True)

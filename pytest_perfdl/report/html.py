@@ -1,27 +1,21 @@
 """The HTML report: one self-contained file that opens from disk, on a phone, printed, in light and dark.
 
 The templates walk the run itself; numbers are formatted by the filters of `figures`, sentences come from
-`words`. Everything that was not written here is text to them: names are escaped, control characters and marks
-of writing direction are spelled out, and the page's policy lets only the page's own script run.
+`words`, and `page` holds what all pages share.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-from pytest_perfdl import units
 from pytest_perfdl.judge.verdict import VERDICTS, MetricVerdict
-from pytest_perfdl.report import figures, traces, words
+from pytest_perfdl.report import figures, page, traces, words
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json
 from pytest_perfdl.report.operators import operators
@@ -46,7 +40,6 @@ SYMBOLS = {
     "unmeasured": "–",
 }
 """A verdict's sign, so that colour is never the only one."""
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write_html(run: Run, path: Path) -> None:
@@ -63,7 +56,6 @@ def write_html(run: Run, path: Path) -> None:
 def render(run: Run, collected: Mapping[str, Sequence[CallTraces]]) -> str:
     """The page as text; `collected` are the run's traces by test, as `traces.collect` gives them."""
     ranked = words.worst_first(run.results)
-    style, script = _asset("style.css"), _asset("script.js")
     return (
         _environment()
         .get_template("index.html.j2")
@@ -72,23 +64,10 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]]) -> str:
             results=ranked,
             collected=collected,
             embedded=_embedded(ranked, collected),
-            style=Markup(style),
-            script=Markup(script),
-            style_hash=_policy_hash(style),
-            script_hash=_policy_hash(script),
-            run_json=script_safe(to_json(run)),
+            run_json=page.script_safe(to_json(run)),
+            **page.frame(),
         )
     )
-
-
-def script_safe(data: Any) -> Markup:
-    r"""JSON that may stand inside a script element: no `<`, no `&`, ASCII only.
-
-    >>> script_safe("</script>")
-    Markup('"\\u003c/script\\u003e"')
-    """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def headline_metric(result: Result) -> MetricVerdict | None:
@@ -128,20 +107,9 @@ def _strip_of(metric: MetricVerdict, result: Result) -> Markup | None:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=_finalize,
-    )
+    environment = page.environment()
     environment.filters.update(
         {
-            "visible": words.visible,
-            "quantity": _quantity,
-            "number": _number,
             "value": figures.value,
             "effect": figures.effect,
             "interval": figures.interval,
@@ -154,7 +122,6 @@ def _environment() -> jinja2.Environment:
             "cause_status": figures.cause_status,
             "symbol": SYMBOLS.__getitem__,
             "rank": VERDICTS.index,
-            "plural": words.plural,
         }
     )
     environment.globals.update(
@@ -167,28 +134,3 @@ def _environment() -> jinja2.Environment:
         main_trace=main_trace,
     )
     return environment
-
-
-def _finalize(value: Any) -> Any:
-    """Spell out control characters in every text that a template shows."""
-    if isinstance(value, Markup):
-        return value
-    return words.visible(value) if isinstance(value, str) else value
-
-
-def _number(value: float | None) -> str:
-    """A number for scripts to sort by; empty for none."""
-    return "" if value is None or not math.isfinite(value) else repr(value)
-
-
-def _quantity(value: float | None, unit: str, signed: bool = False) -> str:
-    return "" if value is None or not math.isfinite(value) else units.format_quantity(value, unit, signed=signed)
-
-
-def _asset(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _policy_hash(text: str) -> str:
-    """The source expression that allows exactly this inline text, per Content Security Policy level 2."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

@@ -66,6 +66,10 @@ class Progress:
         left = max(0, repeats - repeat + 1) + max(0, self._tests - self._test) * self._repeats
         self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
 
+    def start_round(self, number: int, until: int, test: str) -> None:
+        """A pair of processes begins to take turns; `until` is how many there are before the next look."""
+        self._show(f"perf: test {self._test} of {self._tests}, paired round {number} of {until}: {test}"[:118])
+
     def end_repeat(self, seconds: float) -> None:
         """A repeat took so long."""
         self._taken.append(seconds)

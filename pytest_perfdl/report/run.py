@@ -40,6 +40,8 @@ class Result:
     """The baseline of the same key."""
     base_path: str = ""
     """Where the baseline is or would be, relative to the root directory."""
+    against: str = ""
+    """The revision that it was measured against, as it was given; empty for a baseline."""
     exemplars: tuple[Exemplars, ...] = ()
     updated: bool = False
     """Whether this run wrote its baseline."""

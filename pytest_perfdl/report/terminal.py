@@ -72,7 +72,10 @@ def failure_text(result: Result, run: Run) -> str:
     facts = []
     if judgement.context_changes:
         facts.append(("context differs", ", ".join(_shift(*change) for change in judgement.context_changes)))
-    if result.base is not None:
+    if result.against:
+        commit = result.base.occasions[-1].commit if result.base else None
+        facts.append(("against", words.visible(result.against) + (f" at {commit[:9]}" if commit else "")))
+    elif result.base is not None:
         commits = words.baseline_commits([result])
         at = f" at {', '.join(commits)}" if commits else ""
         facts.append(("baseline", f"{words.visible(result.base_path)} ({words.repeats([result])}{at})"))

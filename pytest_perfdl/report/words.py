@@ -89,13 +89,13 @@ def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]
     )
 
 
-def plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str, nouns: str = "") -> str:
     """Count with its noun.
 
-    >>> plural(1, "test"), plural(2, "test")
-    ('1 test', '2 tests')
+    >>> plural(1, "test"), plural(2, "test"), plural(1200, "copy", "copies")
+    ('1 test', '2 tests', '1,200 copies')
     """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
 
 
 def counts_sentence(run: Run) -> str:
@@ -203,7 +203,8 @@ def record_command(results: Sequence[Result]) -> str:
 
 def measure_command(results: Sequence[Result]) -> str:
     """The command that measures and judges these tests again."""
-    return _command("pytest --perf", results)
+    against = next((result.against for result in results if result.against), "")
+    return _command(f"pytest --perf-against {shlex.quote(against)}" if against else "pytest --perf", results)
 
 
 def _command(start: str, results: Sequence[Result]) -> str:
@@ -214,7 +215,9 @@ def _command(start: str, results: Sequence[Result]) -> str:
 
 
 def acceptable(result: Result) -> bool:
-    """Whether a new baseline would mend the verdict; it lifts no budget."""
+    """Whether a new baseline would mend the verdict: it lifts no budget and meets no expectation."""
+    if result.against or (result.base is None and result.judgement.verdict == "regressed"):
+        return False
     if result.judgement.verdict != "regressed":
         return result.judgement.verdict in ACCEPTED_BY_UPDATE
     return len(_over_budget(result)) < sum(metric.verdict == "regressed" for metric in result.judgement.metrics)
@@ -259,10 +262,14 @@ def commands(result: Result) -> list[tuple[str, str]]:
     measure = ("measure again", measure_command([result]))
     if verdict == "unmeasured":
         return []
+    if result.against:
+        return [measure]
     if result.updated or verdict in ("unchanged", "new"):
         return [measure]
     if verdict in ("missing", "incomparable"):
         return [("record a baseline", record_command([result])), measure]
+    if not acceptable(result) and verdict == "regressed":
+        return [measure]
     accept = ("accept the change", accept_command([result]))
     if verdict in SETTLED_BY_MEASURING:
         return [measure] if verdict == "invalid" else [measure, accept]

@@ -6,12 +6,13 @@ number of nanoseconds. Figures are made one floor up, in `analysis/`.
 """
 
 from pytest_perfdl.trace.exemplar import exemplar
-from pytest_perfdl.trace.model import Category, MemoryEvents, Trace, TraceError
+from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace, TraceError
 from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.writer import Event, compress, write
 
 __all__ = [
     "Category",
+    "Counters",
     "Event",
     "MemoryEvents",
     "Trace",

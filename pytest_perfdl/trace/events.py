@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
-from typing import TypeAlias
+from decimal import Decimal
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pytest_perfdl.trace.model import I64
 
 Number: TypeAlias = int | float | str | None
 
+_Number = TypeVar("_Number", np.int64, np.int32)
+
 EXACT_BELOW_US = 2**43
 """Microseconds with three decimals are told apart by float64 below this: its spacing is under 0.001 there."""
+
+_MAX_EXPONENT = 18
+"""Decimal digits, less one, beyond which microseconds cannot be nanoseconds of 64 bits."""
 
 
 class RawEvent(msgspec.Struct, gc=False):
@@ -52,13 +58,11 @@ def needs_exact_times(events: list[RawEvent]) -> bool:
     So it was between torch's nanosecond timestamps (2024-03) and `baseTimeNanoseconds` (2024-05): microseconds
     since 1970 with three decimals.
     """
-    times = [event.ts for event in events]
-    if float not in set(map(type, times)):
-        return False
-    return any(type(time) is float and time >= EXACT_BELOW_US for time in times)
+    fractional = [event.ts for event in events if type(event.ts) is float]
+    return bool(fractional) and max(fractional) >= EXACT_BELOW_US
 
 
-def nanoseconds(values: list[Number]) -> tuple[I64, np.typing.NDArray[np.bool_]]:
+def nanoseconds(values: list[Number]) -> tuple[I64, npt.NDArray[np.bool_]]:
     """Microseconds as the file has them to integer nanoseconds, and which of them are usable.
 
     Whole numbers are exact at any size, fractions up to `EXACT_BELOW_US`, text (decimal digits) at any size.
@@ -83,7 +87,14 @@ def nanoseconds(values: list[Number]) -> tuple[I64, np.typing.NDArray[np.bool_]]
     return _one_by_one(values)
 
 
-def _one_by_one(values: list[Number]) -> tuple[I64, np.typing.NDArray[np.bool_]]:
+def concatenated(parts: list[npt.NDArray[_Number]], kind: type[_Number]) -> npt.NDArray[_Number]:
+    """The parts of a column as one; the list is emptied, so that they are not held twice for long."""
+    whole = np.concatenate(parts) if parts else np.empty(0, dtype=kind)
+    parts.clear()
+    return whole
+
+
+def _one_by_one(values: list[Number]) -> tuple[I64, npt.NDArray[np.bool_]]:
     found = [_exact(value) for value in values]
     usable = np.array([value is not None for value in found], dtype=bool)
     return np.array([value or 0 for value in found], dtype=np.int64), usable
@@ -93,8 +104,12 @@ def _exact(value: Number) -> int | None:
     if value is None:
         return None
     try:
-        nanos = round(Decimal(repr(value) if isinstance(value, float) else value) * 1000)
-    except (InvalidOperation, ValueError, OverflowError):
+        micros = Decimal(repr(value) if isinstance(value, float) else value)
+        # Looked at before it is multiplied and rounded: a text of ten characters may have a billion digits.
+        if not micros.is_finite() or micros.adjusted() > _MAX_EXPONENT:
+            return None
+        nanos = round(micros * 1000)
+    except (ArithmeticError, ValueError):
         return None
     return nanos if abs(nanos) < 2**62 else None
 

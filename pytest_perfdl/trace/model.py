@@ -11,8 +11,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.trace.raw_args import RawArgs
+
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
+F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 T = TypeVar("T")
@@ -26,6 +29,11 @@ class Category(IntEnum):
     """The categories that analyses know, as codes in `Trace.category`; unknown ones get the codes after these.
 
     Legacy names are read as today's: `Operator` (2021) is `cpu_op`, `Kernel` is `kernel`, and so on.
+
+    `mtia_ccp_events` are read as `kernel`: they are what an MTIA device ran ("MTIA ondevice CCP events" in kineto's
+    ActivityType.h, an alias of its kernel type since 2026), their thread is the device's stream, and their
+    correlation is that of an `mtia_runtime` call. `hpu_op` in turn is a call of the host ("HPU host side runtime
+    event"); HPU, XPU and privateuse1 devices file their work under `kernel`, `gpu_memcpy` and `gpu_memset`.
     """
 
     CPU_OP = 0
@@ -46,6 +54,14 @@ class Category(IntEnum):
     MTIA_RUNTIME = 15
     GLOW_RUNTIME = 16
     NONE = 17
+    HPU_OP = 18
+    COLLECTIVE_COMM = 19
+    """Collectives as a back end reports them, host side; the device's part is a kernel of its own."""
+    CUDA_EVENT = 20
+    XPU_SYNC = 21
+    MTIA_INSIGHT = 22
+    CPU_INSTANT_EVENT = 23
+    EXTERNAL_CORRELATION = 24
 
     @property
     def label(self) -> str:
@@ -69,6 +85,7 @@ LAUNCH_CATEGORIES = (
     Category.PRIVATEUSE1_DRIVER,
     Category.MTIA_RUNTIME,
     Category.GLOW_RUNTIME,
+    Category.HPU_OP,
 )
 """Calls of the host into a device's runtime or driver (ROCm's hip* calls are `cuda_runtime`)."""
 
@@ -104,6 +121,23 @@ class MemoryEvents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Counters:
+    """The counter events of a trace (phase C), in the order of time: one row per event and series."""
+
+    time: I64
+    """Nanoseconds, on the clock of `Trace.start`."""
+    name: I32
+    """Index into `names`."""
+    value: F64
+    pid: I64
+    names: tuple[str, ...]
+    """The event's name and the key of its argument, as Perfetto joins them: 'GPU 0 Utilization sm'."""
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """One profiled window of one process: its complete events as columns of equal length, in file order.
 
@@ -132,6 +166,7 @@ class Trace:
     process_names: Mapping[int, str]
     thread_names: Mapping[tuple[int, int], str]
     memory: MemoryEvents
+    counters: Counters
     metadata: Mapping[str, Any]
     """Everything at the top level of the file except the events."""
     base_ns: int
@@ -140,8 +175,8 @@ class Trace:
     """What was odd, repaired or left out while reading, one line each."""
     source: str
     """Where it came from, for messages."""
-    raw_args: Sequence[msgspec.Raw] = field(repr=False)
-    """JSON text of each row's args, empty where there are none. Decoded on demand: see `args`."""
+    raw_args: RawArgs = field(repr=False)
+    """JSON text of each row's args, `{}` where there are none. Decoded on demand: see `args`."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -180,10 +215,9 @@ class Trace:
 
     def args(self, row: int) -> dict[str, Any]:
         """Arguments of one event as plain data; empty where it has none or they are not an object."""
-        raw = self.raw_args[row]
         try:
-            return msgspec.json.decode(raw, type=dict[str, Any])
-        except msgspec.DecodeError:
+            return msgspec.json.decode(self.raw_args[row], type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
             return {}
 
     def decode_args(self, rows: Rows | Sequence[int], kind: type[T]) -> list[T]:
@@ -191,12 +225,12 @@ class Trace:
 
         An event whose arguments do not fit yields `kind()`.
         """
-        return decode_args([self.raw_args[row] for row in rows], kind)
+        return decode_args(self.raw_args.joined(rows), kind)
 
     def external_ids(self, rows: Rows) -> I64:
         """`External id` of each row, which joins a call or device event to the operator above; -1 if absent."""
         found = self.decode_args(rows, _External)
-        return np.array([max(args.external, args.external_2021) for args in found], dtype=np.int64)
+        return whole_numbers([max(args.external, args.external_2021) for args in found])
 
     def label(self, number: int) -> str:
         """A process or thread id as the file wrote it: '4242', or 'PyTorch Profiler' for an interned one."""
@@ -208,16 +242,29 @@ class _External(msgspec.Struct, gc=False):
     external_2021: int = msgspec.field(name="external id", default=-1)
 
 
-def decode_args(raws: Sequence[msgspec.Raw], kind: type[T]) -> list[T]:
-    """Decode many JSON objects in one call, which is many times faster than one call each."""
+def whole_numbers(values: list[int]) -> I64:
+    """Integers as a column; what passes 64 bits (addresses may) is wrapped."""
     try:
-        return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=list[kind])  # type: ignore[valid-type]
-    except msgspec.DecodeError:
-        return [_decode_one(bytes(raw), kind) for raw in raws]
+        return np.array(values, dtype=np.int64)
+    except OverflowError:
+        return np.array([(value + 2**63) % 2**64 - 2**63 for value in values], dtype=np.int64)
 
 
-def _decode_one(text: bytes, kind: type[T]) -> T:
+def decode_args(text: bytes, kind: type[T]) -> list[T]:
+    """Decode comma-separated JSON values in one call, which is many times faster than one call each.
+
+    `kind` must be constructible without arguments: a value that does not fit yields `kind()`.
+    """
+    text = b"[" + text + b"]"
     try:
-        return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError:
-        return kind()
+        return msgspec.json.decode(text, type=list[kind])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, RecursionError):
+        decoder = msgspec.json.Decoder(kind)
+        return [_decode_one(raw, decoder) for raw in msgspec.json.decode(text, type=list[msgspec.Raw])]
+
+
+def _decode_one(text: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return decoder.type()

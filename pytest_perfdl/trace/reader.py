@@ -1,66 +1,97 @@
-"""From bytes to `Trace`: decompress, decode into typed structs, turn the structs into columns."""
+"""From a file to a `Trace`: decompress, decode slice by slice into typed structs, turn those into columns."""
 
 from __future__ import annotations
 
 import gc
-import gzip
-import zlib
-from collections.abc import Callable, Iterator
+import io
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from pytest_perfdl.trace.columns import build
-from pytest_perfdl.trace.events import ExactEvent, RawEvent, needs_exact_times
+from pytest_perfdl.trace.columns import Columns
 from pytest_perfdl.trace.model import Trace, TraceError
-
-_decompress: Callable[[bytes], bytes]
-try:
-    from isal import igzip  # type: ignore[import-not-found, unused-ignore]
-
-    _decompress = igzip.decompress
-except ImportError:
-    _decompress = gzip.decompress
-
-_GZIP_MAGIC = b"\x1f\x8b"
-_HEAD = 4096
-"""Bytes in which a file must begin to have content."""
+from pytest_perfdl.trace.raw_args import SPILL_BYTES
+from pytest_perfdl.trace.slices import SLICE, Slices
+from pytest_perfdl.trace.source import Progress, Source
 
 
-def read(path: Path | str) -> Trace:
+def read(
+    path: Path | str,
+    *,
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
+    slice_bytes: int = SLICE,
+    spill_bytes: int = SPILL_BYTES,
+) -> Trace:
     """Read a Chrome trace of the PyTorch profiler, gzip or not (decided by content, not by name).
+
+    The file is decoded in slices and never held whole; of its events only columns and the text of their arguments
+    stay. Malformed text is repaired where that can be told, and a file cut short is read up to its last whole
+    event: `Trace.findings` says what was done.
+
+    Parameters
+    ----------
+    path
+        The file.
+    limit_bytes
+        Bytes of decompressed text that are allowed: by default 16 GiB in a plain file and 8 GiB in a compressed
+        one, and beyond 256 MiB not over 200 times the compressed size.
+    progress
+        Called with the bytes of the file that have been read and the bytes it has, about once per MiB of text.
+    slice_bytes
+        Bytes of text to decode at a time.
+    spill_bytes
+        Bytes of arguments to hold in memory; more go to a temporary file.
 
     Raises
     ------
     TraceError
-        One line that says what is wrong with the file.
+        One line that says what is wrong with the file, with the byte position where there is one.
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            source = Source(file, size, str(path), limit_bytes=limit_bytes, progress=progress, chunk=slice_bytes)
+            return _read(source, str(path), slice_bytes, spill_bytes)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    return loads(data, str(path))
 
 
-def loads(data: bytes, source: str = "") -> Trace:
-    """Make a `Trace` of the content of a file; `source` is named in messages.
+def loads(
+    data: bytes,
+    source: str = "",
+    *,
+    limit_bytes: int | None = None,
+    slice_bytes: int = SLICE,
+    spill_bytes: int = SPILL_BYTES,
+) -> Trace:
+    """Make a `Trace` of the content of a file; `source` is named in messages. Parameters are those of `read`.
 
     Raises
     ------
     TraceError
         One line that says what is wrong with the content.
     """
-    where = source or "the trace"
+    text = Source(io.BytesIO(data), len(data), source or "the trace", limit_bytes=limit_bytes, chunk=slice_bytes)
+    return _read(text, source, slice_bytes, spill_bytes)
+
+
+def _read(source: Source, name: str, slice_bytes: int, spill_bytes: int) -> Trace:
+    columns = Columns(spill_bytes)
+    slices = Slices(source.chunks(), source.where, slice_bytes)
     with _no_gc():
-        text = _plain(data, where)
-        raw_events, metadata, findings = _top_level(text, where)
-        events, skipped = _events(raw_events, where)
-        if skipped:
-            findings.append(f"{skipped} events are malformed and were left out")
-        return build(events, metadata, findings, source)
+        try:
+            for events in slices:
+                columns.add(events)
+        except TraceError as error:
+            if source.damage and source.damage not in str(error):
+                raise TraceError(f"{source.where} is damaged: {source.damage}; no event can be read") from error
+            raise
+        findings = [*source.findings, *slices.notes.findings()]
+        if source.damage:
+            findings.insert(0, f"the file is damaged: {source.damage}; what could be decompressed is used")
+        return columns.build(slices.metadata, findings, name)
 
 
 @contextmanager
@@ -73,61 +104,3 @@ def _no_gc() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _plain(data: bytes, where: str) -> bytes:
-    if data[:2] != _GZIP_MAGIC:
-        return data
-    try:
-        return _decompress(data)
-    except (EOFError, OSError, zlib.error) as error:
-        raise TraceError(f"{where} is damaged: {error}") from error
-
-
-def _top_level(text: bytes, where: str) -> tuple[msgspec.Raw, dict[str, Any], list[str]]:
-    head = text[:_HEAD].lstrip()
-    if not head:
-        raise TraceError(f"{where} is empty")
-    try:
-        if head.startswith(b"["):
-            return msgspec.Raw(text), {}, []
-        parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{where} is not a Chrome trace: its top level is neither an object nor a list") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"{where} is not valid JSON: {error}") from error
-    events = parts.pop("traceEvents", None)
-    if events is None:
-        raise TraceError(f"{where} is not a Chrome trace: it has no traceEvents")
-    return events, {name: msgspec.json.decode(value) for name, value in parts.items()}, []
-
-
-def _events(raw: msgspec.Raw, where: str) -> tuple[list[RawEvent], int]:
-    """Decode the events; the second value counts those that are not usable and were left out."""
-    try:
-        events = msgspec.json.decode(raw, type=list[RawEvent])
-        if needs_exact_times(events):
-            exact = msgspec.json.decode(raw, type=list[ExactEvent])
-            return [event.convert() for event in exact], 0
-        return events, 0
-    except msgspec.ValidationError:
-        return _one_by_one(raw, where)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(f"{where} is not valid JSON: {error}") from error
-
-
-def _one_by_one(raw: msgspec.Raw, where: str) -> tuple[list[RawEvent], int]:
-    try:
-        items = msgspec.json.decode(raw, type=list[msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{where} is not a Chrome trace: its traceEvents are not a list") from error
-    except msgspec.DecodeError as error:
-        raise TraceError(f"{where} is not valid JSON: {error}") from error
-    decoder = msgspec.json.Decoder(ExactEvent)
-    events: list[RawEvent] = []
-    for item in items:
-        try:
-            events.append(decoder.decode(item).convert())
-        except msgspec.DecodeError:
-            continue
-    return events, len(items) - len(events)

@@ -175,8 +175,37 @@ def test_names_that_nothing_measured_answers_to_are_told():
 
 def test_built_in_limits():
     assert {name: limit.text for name, limit in BUILT_IN.limits.items()} == {
-        "step_time": "10%",
-        "block_time": "10%",
+        "step_time": "3%",
+        "block_time": "3%",
         "peak_memory": "2%+1MiB",
     }
     assert not BUILT_IN.budgets
+
+
+def test_times_without_a_pair_have_wider_limits():
+    given = Limits.parse(
+        {
+            "step_time": "3%",
+            "forward.block_time": "5%+20us",
+            "data_wait": "30%",
+            "cpu_time": "10us",
+            "kernel_time": "off",
+            "ops": "3%",
+            "peak_memory": "2%+1MiB",
+            "tokens": "1%",
+        },
+        {"step_time": "45ms"},
+    )
+    wider = given.unpaired()
+    assert {name: limit.text for name, limit in wider.limits.items()} == {
+        "step_time": "10%",
+        "forward.block_time": "10%+20us",
+        "data_wait": "30%",
+        "cpu_time": "10us",
+        "kernel_time": "off",
+        "ops": "3%",
+        "peak_memory": "2%+1MiB",
+        "tokens": "10%",
+    }
+    assert wider.for_metric("forward.block_time").allowed(1_000_000, "ns") == 100_000
+    assert wider.budgets == given.budgets

@@ -1,16 +1,19 @@
 """An independent, slow reading of a trace: the json module, integers, lists of intervals, brute force.
 
 It shares no code with the package, so that agreement to the nanosecond means something. It knows the cases
-that the public traces hold: nested operators, launches joined on correlation, no setup annotations.
+that the public traces hold: nested operators, launches joined on correlation, no setup annotations. A trace
+without steps is one step over everything.
 """
 
 from __future__ import annotations
 
+import bisect
 import gzip
 import json
 import re
 from collections import Counter, defaultdict
 from decimal import Decimal
+from functools import cached_property
 
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 KERNEL = {"kernel", "Kernel"}
@@ -18,11 +21,20 @@ CALL = {"cuda_runtime", "cuda_driver", "Runtime"}
 OPERATOR = {"cpu_op", "Operator"}
 ANNOTATION = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 ENGINE = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
+BLOCKING = {f"{api}{what}Synchronize" for api in ("cuda", "hip") for what in ("Device", "Stream", "Event")}
+BLOCKING |= {
+    "cudaMemcpy",
+    "hipMemcpy",
+    "hipMemcpyWithStream",
+    "aten::item",
+    "aten::_local_scalar_dense",
+    "aten::is_nonzero",
+}
+COLLECTIVE = ("c10d::", "nccl:", "record_param_comms")
 
 
 class Reference:
-    def __init__(self, path):
-        data = path.read_bytes()
+    def __init__(self, data):
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         top = json.loads(data, parse_float=Decimal)
@@ -36,7 +48,7 @@ class Reference:
         self.device = [event for event in self.events if event["cat"] in DEVICE]
         self.kernels = [event for event in self.events if event["cat"] in KERNEL]
         self.calls = {}
-        for event in sorted(self.events, key=lambda event: event["start"]):
+        for event in sorted(self.events, key=lambda event: (event["start"], -event["end"])):
             if event["cat"] in CALL and "correlation" in event["args"]:
                 self.calls.setdefault(event["args"]["correlation"], event)
         self.operators = [
@@ -53,9 +65,31 @@ class Reference:
             if event["name"].startswith("ProfilerStep#") and event["cat"] != "gpu_user_annotation"
         ]
         steps.sort(key=lambda event: event["start"])
-        if len(steps) > 1 and not self._within(steps[-1], self.operators):
+        if len(steps) > 1 and self._leftover(*steps[:-1], last=steps[-1]):
             steps.pop()
-        self.steps = steps
+        self.whole = not steps
+        self.steps = steps or self._everything()
+
+    def _everything(self):
+        """One step over all that the host did, on the thread that did most."""
+        host = [*self.operators, *(event for event in self.events if event["cat"] in CALL)] or self.device
+        if not host:
+            return []
+        # Of equals, the thread that comes first by start, operators before calls.
+        order = sorted(host, key=lambda event: (event["cat"] in CALL, event["start"], -event["end"]))
+        busiest = Counter(event["thread"] for event in order).most_common(1)[0][0]
+        start, end = min(event["start"] for event in host), max(event["end"] for event in host)
+        return [{"start": start, "end": end, "thread": busiest}]
+
+    def _leftover(self, *others, last):
+        """Whether the last step is empty and short, after one that was not empty."""
+        work = [*self.operators, *(event for event in self.events if "Launch" in event["name"])]
+        full = [
+            any(event["start"] < step["end"] and event["end"] > step["start"] for event in work)
+            for step in (others[-1], last)
+        ]
+        length = last["end"] - last["start"]
+        return full == [True, False] and all(length * 10 <= step["end"] - step["start"] for step in others)
 
     @staticmethod
     def _within(step, events):
@@ -72,6 +106,9 @@ class Reference:
         ]
 
     def windows(self):
+        if self.whole and self.device:
+            everything = [*self.device, *self.steps]
+            return [(min(event["start"] for event in everything), max(event["end"] for event in everything))]
         found, since = [], self.steps[0]["start"]
         for step in self.steps:
             ends = [event["end"] for event in self.launched_in(step)] if self.device else []
@@ -126,18 +163,131 @@ class Reference:
                 totals[event["name"]] += event["end"] - event["start"]
         return {name: (counts[name], totals[name]) for name in counts}
 
+    def communicates(self, event):
+        """By name, or because a collective is the innermost range around its launch."""
+        if any(name in event["name"] for name in ("nccl", "deep_ep")):
+            return True
+        call = self.launch(event)
+        if not call or not self.collectives:
+            return False
+        around = [other for other in self.ranges[call["thread"]] if other["start"] <= call["start"] < other["end"]]
+        # Sorting keeps the order of the file: of two equal ranges the second is inside the first.
+        innermost = sorted(around, key=lambda other: (other["start"], -other["end"]))[-1:] or [{"name": ""}]
+        return innermost[0]["name"].startswith(COLLECTIVE)
+
+    @cached_property
+    def ranges(self):
+        """Operators and annotations of each thread."""
+        found = defaultdict(list)
+        for event in self.events:
+            if event["cat"] in OPERATOR | {"user_annotation"}:
+                found[event["thread"]].append(event)
+        return found
+
+    @cached_property
+    def collectives(self):
+        return any(event["name"].startswith(COLLECTIVE) for event in self.events)
+
+    @cached_property
+    def kinds(self):
+        """Each device event's class."""
+        return [
+            "copy" if event["cat"] not in KERNEL else "communication" if self.communicates(event) else "compute"
+            for event in self.device
+        ]
+
     def classes(self):
         """Compute, communication and copies as unions."""
-        compute, communication, copies = [], [], []
+        return tuple(
+            union(
+                (event["start"], event["end"])
+                for event, own in zip(self.device, self.kinds, strict=True)
+                if own == kind
+            )
+            for kind in ("compute", "communication", "copy")
+        )
+
+    def device_figures(self):
+        """Lengths over the whole file, under the names that the package uses."""
+        compute, communication, copies = self.classes()
+        busy = union([*compute, *communication, *copies])
+        span = max(event["end"] for event in self.device) - min(event["start"] for event in self.device)
+        exposed = length(subtract_sorted(communication, compute))
+        return {
+            "span_ns": span,
+            "busy_ns": length(busy),
+            "idle_ns": span - length(busy),
+            "compute_ns": length(compute),
+            "communication_ns": length(communication),
+            "communication_overlapped_ns": length(communication) - exposed,
+            "communication_exposed_ns": exposed,
+            "copies_ns": length(copies),
+            "exposed_copies_ns": length(subtract_sorted(copies, union([*compute, *communication]))),
+        }
+
+    def kernel_sums(self):
+        """Count and sum of durations over the whole file by name and class."""
+        found = defaultdict(lambda: [0, 0])
+        for event, kind in zip(self.device, self.kinds, strict=True):
+            row = found[event["name"], kind]
+            row[0] += 1
+            row[1] += event["end"] - event["start"]
+        return {key: tuple(row) for key, row in found.items()}
+
+    def accounts(self):
+        """The device account of each window, idle time explained one interval after the other."""
+        compute, communication, copies = self.classes()
+        busy = union([*compute, *communication, *copies])
+        exposed = subtract_sorted(communication, compute)
+        exposed_copies = subtract_sorted(copies, union([*compute, *communication]))
+        by_start = defaultdict(list)
         for event in self.device:
-            if event["cat"] not in KERNEL:
-                target = copies
-            elif "nccl" in event["name"].lower():
-                target = communication
-            else:
-                target = compute
-            target.append((event["start"], event["end"]))
-        return union(compute), union(communication), union(copies)
+            by_start[event["start"]].append(event)
+        accounts = []
+        for window in self.windows():
+            account = Counter()
+            account["compute"] = length(clip(compute, *window))
+            account["exposed communication"] = length(clip(exposed, *window))
+            account["exposed copies"] = length(clip(exposed_copies, *window))
+            for opens, closes in subtract_sorted([window], busy) if window[0] < window[1] else []:
+                calls = [call for event in by_start[closes] if (call := self.launch(event))]
+                if closes >= window[1] or not calls:
+                    account["unattributed"] += closes - opens
+                    continue
+                call = min(calls, key=lambda call: call["start"])
+                launched = min(call["start"], closes)
+                if launched < opens:
+                    account["device wait"] += closes - opens
+                    continue
+                account["launch latency"] += closes - launched
+                late = [(opens, launched)] if opens < launched else []
+                for cause, intervals in self.causes(call["thread"]).items():
+                    rest = subtract_sorted(late, clip(intervals, opens, launched))
+                    account[cause] += length(late) - length(rest)
+                    late = rest
+                account["Python and host"] += length(late)
+            accounts.append(+account)
+        return accounts
+
+    def causes(self, thread):
+        """What a host thread did, in the order in which it counts."""
+        if thread not in self.known_causes:
+            inputs = [event for event in self.inputs if event["thread"] == thread]
+            own = [*self.operators, *(event for event in self.events if event["cat"] in CALL)]
+            own = [event for event in own if event["thread"] == thread]
+            self.known_causes[thread] = {
+                cause: union((event["start"], event["end"]) for event in events)
+                for cause, events in (
+                    ("input", inputs),
+                    ("synchronisation", [event for event in own if event["name"] in BLOCKING]),
+                    ("operator overhead", own),
+                )
+            }
+        return self.known_causes[thread]
+
+    @cached_property
+    def known_causes(self):
+        return {}
 
 
 def union(intervals):
@@ -150,6 +300,27 @@ def union(intervals):
         else:
             merged.append((start, end))
     return merged
+
+
+def clip(intervals, start, end):
+    """What of sorted disjoint intervals lies in [start, end)."""
+    first = bisect.bisect_right(intervals, start, key=lambda interval: interval[1])
+    found = []
+    for a, b in intervals[first:]:
+        if a >= end:
+            break
+        found.append((max(a, start), min(b, end)))
+    return found
+
+
+def subtract_sorted(intervals, others):
+    """`subtract` for sorted disjoint intervals: only the near ones are looked at."""
+    return [piece for start, end in intervals for piece in subtract_one(start, clip(others, start, end), end)]
+
+
+def subtract_one(start, others, end):
+    edges = [start, *(edge for other in others for edge in other), end]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
 def subtract(intervals, others):

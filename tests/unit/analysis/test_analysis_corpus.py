@@ -4,11 +4,16 @@ import statistics
 
 import numpy as np
 import pytest
-from unit.analysis.reference import Reference, intersect, length, subtract, union
+from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
 from unit.trace.chrome import corpus, corpus_file
 
 from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
 from pytest_perfdl.analysis.communication import covered
+from pytest_perfdl.analysis.device_account import device_accounts
+from pytest_perfdl.analysis.device_figures import device_figures
+from pytest_perfdl.analysis.kernel_tables import kernel_table
+from pytest_perfdl.analysis.launches import launches
+from pytest_perfdl.analysis.steps import steps_of
 from pytest_perfdl.trace import Category, read
 
 
@@ -33,10 +38,7 @@ def tables(trace):
 
 @pytest.fixture(scope="module")
 def reference(path):
-    reference = Reference(path)
-    if not reference.steps:
-        pytest.skip("has no steps")
-    return reference
+    return Reference(path.read_bytes())
 
 
 def test_windows(trace, reference):
@@ -66,29 +68,35 @@ def test_kernel_sums(tables, reference):
     assert tables.integrity.zero_duration == sum(event["start"] == event["end"] for event in reference.device)
 
 
-def test_busy_time_and_device_account(tables, reference):
+def test_busy_time_and_device_account(trace, tables, reference):
     compute, communication, copies = reference.classes()
     everything = union([*compute, *communication, *copies])
-    windows = [[window] for window in reference.windows()]
-    assert list(tables.device_busy_ns) == [length(intersect(everything, window)) for window in windows]
+    windows = reference.windows()
+    assert list(tables.device_busy_ns) == [length(clip(everything, *window)) for window in windows]
     assert sum(tables.account.values()) == sum(tables.step_ns)
     if not reference.device:
         return
-    exposed = subtract_sorted(communication, compute)
-    exposed_copies = subtract_sorted(copies, union([*compute, *communication]))
-    busy = {"compute": compute, "exposed communication": exposed, "exposed copies": exposed_copies}
-    for name, intervals in busy.items():
-        assert tables.account[name] == sum(length(intersect(intervals, window)) for window in windows)
-    idle = sum(ns for name, ns in tables.account.items() if name not in busy)
-    assert idle == sum(length(window) - length(intersect(everything, window)) for window in windows)
+    joined = launches(trace)
+    accounts = device_accounts(trace, steps_of(trace, joined), joined)
+    assert [{name: ns for name, ns in account.items() if ns} for account in accounts] == reference.accounts()
+    assert [sum(account.values()) for account in accounts] == [end - start for start, end in windows]
 
 
-def subtract_sorted(intervals, others):
-    """`subtract` with only the near others, to stay in seconds."""
-    found = []
-    for start, end in intervals:
-        found += subtract([(start, end)], [other for other in others if other[0] < end and start < other[1]])
-    return found
+def test_figures_of_the_whole_file(trace, reference):
+    figures = device_figures(trace)
+    if not reference.device:
+        assert figures is None
+        return
+    expected = reference.device_figures()
+    assert {name: getattr(figures, name) for name in expected} == expected
+    assert sum(figures.communication_evidence.values()) == reference.kinds.count("communication")
+
+
+def test_kernels_of_the_whole_file(trace, reference):
+    rows = kernel_table(trace)
+    assert {(row.name, row.kind): (row.count, row.total_ns) for row in rows} == reference.kernel_sums()
+    durations = [event["end"] - event["start"] for event in reference.device if rows and event["name"] == rows[0].name]
+    assert not rows or (rows[0].min_ns, rows[0].max_ns) == (min(durations), max(durations))
 
 
 def test_rows_of_a_cpu_only_trace_add_up_to_its_steps(tables):
@@ -107,7 +115,7 @@ def test_published_overlap_and_busy_share_of_nccl_rank_0():
     span = int(trace.end[device].max() - trace.start[device].min())
     assert span == 1_222_847_000
     assert round(covered(trace, device).length / span * 100, 4) == 44.7853
-    compute, communication, _ = Reference(path).classes()
+    compute, communication, _ = Reference(path.read_bytes()).classes()
     hidden = length(communication) - length(subtract_sorted(communication, compute))
     assert overlap == hidden / length(communication)
 

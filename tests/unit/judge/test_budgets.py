@@ -7,6 +7,8 @@ from pytest_perfdl.judge.confirm import confirm, settled
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.limits import BUILT_IN, Limits
 
+UNPAIRED = BUILT_IN.unpaired()
+
 MS = 1_000_000
 BASE = record({"step_time": timed(*(40.0 * MS,) * 5)})
 
@@ -95,7 +97,7 @@ def test_a_suspect_of_both_is_confirmed_for_both():
 
 
 def test_a_budget_holds_while_the_test_is_outdated_or_incomparable():
-    limits = budgets(step_time="45ms").over(BUILT_IN)
+    limits = budgets(step_time="45ms").over(UNPAIRED)
     old = record({"step_time": timed(40.0 * MS)}, test_hash="other")
     for base, others, standing in ((old, (), "outdated"), (None, (BASE,), "incomparable")):
         screened = screen(of(50), base, others, limits)

@@ -14,6 +14,8 @@ from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.timed import compare
 from pytest_perfdl.limits import BUILT_IN, Limits
 
+UNPAIRED = BUILT_IN.unpaired()
+
 BASE = (100.0, 102.0, 98.0, 101.0, 99.0, 103.0, 97.0, 100.5, 101.5, 99.5)
 US = 1_000.0
 
@@ -169,8 +171,8 @@ def test_only_suspects_are_judged_again():
         return record({"step_time": timed(*times), "ops": counted(*(ops,) * len(times))})
 
     base = both(*BASE, ops=10)
-    screened = screen(both(150.0, ops=11), base, (), BUILT_IN)
-    judgement = confirm(screened, base, both(100.0, 101.0, 99.0, 100.5, 100.1, ops=10), BUILT_IN)
+    screened = screen(both(150.0, ops=11), base, (), UNPAIRED)
+    judgement = confirm(screened, base, both(100.0, 101.0, 99.0, 100.5, 100.1, ops=10), UNPAIRED)
     assert {metric.name: metric.verdict for metric in judgement.metrics} == {"step_time": "unchanged", "ops": "changed"}
     assert judgement.verdict == "changed"
     assert judgement.reason == "ops 10 -> 11 (+1)"

@@ -10,6 +10,8 @@ from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEF
 from pytest_perfdl.limits import BUILT_IN, Limits
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan
 
+UNPAIRED = BUILT_IN.unpaired()
+
 SERIES = {"step_time": timed(100.0, 101.0, 99.0), "ops": counted(10, 10, 10)}
 BASE = record(SERIES)
 SAME = record({"step_time": timed(100.0), "ops": counted(10)})
@@ -25,7 +27,7 @@ def verdicts(judgement):
 
 
 def test_the_same_again_is_unchanged():
-    judgement = screen(SAME, BASE, (), BUILT_IN)
+    judgement = screen(SAME, BASE, (), UNPAIRED)
     assert judgement.verdict == "unchanged"
     assert verdicts(judgement) == {"step_time": "unchanged", "ops": "unchanged"}
     assert judgement.reason.startswith("step_time +0.0% [")
@@ -35,7 +37,7 @@ def test_the_same_again_is_unchanged():
 def test_a_broken_measurement_is_invalid_and_has_no_figures():
     note = Finding("note", "load", "another load")
     new = replace(SAME, integrity=(note, invalid("steps differ"), invalid("a recompile")))
-    judgement = screen(new, BASE, (), BUILT_IN)
+    judgement = screen(new, BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("invalid", "steps differ; a recompile")
     assert judgement.metrics == ()
     assert judgement.integrity == new.integrity
@@ -43,17 +45,17 @@ def test_a_broken_measurement_is_invalid_and_has_no_figures():
 
 def test_a_note_breaks_nothing():
     note = Finding("note", "load", "another load")
-    judgement = screen(replace(SAME, integrity=(note,)), BASE, (), BUILT_IN)
+    judgement = screen(replace(SAME, integrity=(note,)), BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.integrity) == ("unchanged", (note,))
 
 
 def test_a_test_that_measured_nothing_is_invalid():
-    judgement = screen(record(calls=()), BASE, (), BUILT_IN)
+    judgement = screen(record(calls=()), BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("invalid", "the test measured nothing")
 
 
 def test_no_baseline_at_all_is_missing_with_figures():
-    judgement = screen(SAME, None, (), BUILT_IN)
+    judgement = screen(SAME, None, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("missing", "no baseline under any key")
     assert verdicts(judgement) == {"step_time": None, "ops": None}
     assert [metric.new for metric in judgement.metrics] == [100, 10]
@@ -67,7 +69,7 @@ def test_no_baseline_at_all_is_missing_with_figures():
 ])  # fmt: skip
 def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
     slower = record({"step_time": timed(200.0), "ops": counted(12)}, **change)
-    judgement = screen(slower, BASE, (), BUILT_IN)
+    judgement = screen(slower, BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("outdated", why)
     assert verdicts(judgement) == {"step_time": None, "ops": None}
     assert [round(metric.effect, 3) for metric in judgement.metrics] == [1.0, 0.2]
@@ -76,7 +78,7 @@ def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
 
 
 def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged():
-    judgement = screen(SAME, None, (other("gpu-b"), other("cpu-a")), BUILT_IN)
+    judgement = screen(SAME, None, (other("gpu-b"), other("cpu-a")), UNPAIRED)
     assert judgement.verdict == "incomparable"
     assert judgement.reason == "baselines exist only under other keys: cpu-a, gpu-b"
     assert verdicts(judgement) == {"step_time": "incomparable", "ops": "unchanged"}
@@ -86,7 +88,7 @@ def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged
 
 def test_a_count_past_its_limit_fails_even_without_a_baseline_under_this_key():
     new = record({"step_time": timed(100.0), "ops": counted(12)})
-    judgement = screen(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(BUILT_IN))
+    judgement = screen(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(UNPAIRED))
     assert judgement.verdict == "regressed"
     assert judgement.reason == "ops 10 -> 12 (+2), limit 0; baselines exist only under other keys: cpu-a"
 
@@ -95,13 +97,13 @@ def test_counts_are_held_against_the_most_recent_baseline_in_scope():
     old = other("a", "2026-01-01T00:00:00Z", {"ops": counted(8)})
     recent = other("b", "2026-02-01T00:00:00Z", {"ops": counted(9)})
     latest_elsewhere = other("c", "2026-03-01T00:00:00Z", {"ops": counted(7)}, context={**CONTEXT, "torch": "2.0"})
-    judgement = screen(SAME, None, (old, recent, latest_elsewhere), BUILT_IN)
+    judgement = screen(SAME, None, (old, recent, latest_elsewhere), UNPAIRED)
     assert [metric.base for metric in judgement.metrics if metric.name == "ops"] == [9]
     assert judgement.verdict == "changed"
 
 
 def test_no_baseline_in_scope_leaves_a_count_unjudged():
-    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), BUILT_IN)
+    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), UNPAIRED)
     assert verdicts(judgement) == {"step_time": "incomparable", "ops": None}
 
 
@@ -114,30 +116,30 @@ def test_a_count_with_a_limit_that_nothing_can_be_held_against_says_so():
 def test_threads_are_part_of_the_key_so_they_do_not_make_another_key_outdated():
     same_test = other("a", plan=Plan(15, 40, threads=8))
     another = other("b", "2026-09-01T00:00:00Z", test_hash="def")
-    judgement = screen(SAME, None, (same_test, another), BUILT_IN)
+    judgement = screen(SAME, None, (same_test, another), UNPAIRED)
     assert verdicts(judgement)["ops"] == "unchanged"
-    assert verdicts(screen(SAME, None, (another,), BUILT_IN))["ops"] is None
+    assert verdicts(screen(SAME, None, (another,), UNPAIRED))["ops"] is None
 
 
 def test_context_that_differs_is_told_whatever_the_verdict():
     new = replace(SAME, context={**CONTEXT, "torch": "2.14.0", "cuda": 13})
     for fresh in (new, replace(new, integrity=(invalid(),))):
-        assert screen(fresh, BASE, (), BUILT_IN).context_changes == (
+        assert screen(fresh, BASE, (), UNPAIRED).context_changes == (
             ("cuda", "none", "13"),
             ("torch", "2.13.0", "2.14.0"),
         )
-    assert screen(new, None, (), BUILT_IN).context_changes == ()
+    assert screen(new, None, (), UNPAIRED).context_changes == ()
 
 
 def test_a_metric_that_the_baseline_does_not_have_is_new():
-    judgement = screen(record({**SAME.calls[0].series, "tokens": timed(3.0)}), BASE, (), BUILT_IN)
+    judgement = screen(record({**SAME.calls[0].series, "tokens": timed(3.0)}), BASE, (), UNPAIRED)
     assert verdicts(judgement)["tokens"] == "new"
     assert judgement.verdict == "unchanged"
 
 
 def test_a_metric_that_is_gone_is_not_passed_over():
     base = record({**SERIES, "flops": counted(7, 7, 7), "cpu_time": timed(1, 1, 1), "wait": timed(1, 1, 1)})
-    judgement = screen(SAME, base, (), Limits.parse({"cpu_time": "3%"}).over(BUILT_IN))
+    judgement = screen(SAME, base, (), Limits.parse({"cpu_time": "3%"}).over(UNPAIRED))
     assert {name: verdict for name, verdict in verdicts(judgement).items() if name not in SERIES} == {
         "flops": "changed",
         "cpu_time": "changed",
@@ -171,7 +173,7 @@ def test_a_budget_that_does_not_fit_its_metric_is_invalid_without_a_baseline_too
 
 def test_an_invalid_judgement_asks_for_no_more_repeats():
     stored, fresh = (record({"step_time": timed(value), "mine": timed(1.0, unit="tok/s")}) for value in (100.0, 200.0))
-    judgement = screen(fresh, stored, (), Limits.parse({"mine": "5us"}).over(BUILT_IN))
+    judgement = screen(fresh, stored, (), Limits.parse({"mine": "5us"}).over(UNPAIRED))
     assert verdicts(judgement) == {"step_time": "suspect", "mine": "invalid"}
     assert (judgement.verdict, judgement.suspects) == ("invalid", ())
 
@@ -199,10 +201,10 @@ def test_the_worst_metric_speaks_and_names_the_others_like_it():
 def test_blame_comes_with_what_it_can_explain():
     slow, fast = rows(mm=(1, 900), add=(1, 100)), rows(mm=(1, 500), add=(1, 100))
     base = record({"step_time": timed(600.0)}, rows=fast)
-    judgement = screen(record({"step_time": timed(1000.0)}, rows=slow), base, (), BUILT_IN)
+    judgement = screen(record({"step_time": timed(1000.0)}, rows=slow), base, (), UNPAIRED)
     assert judgement.verdict == "suspect"
     assert [cause.name for cause in judgement.blame] == ["mm"]
-    assert screen(record({"step_time": timed(600.0)}, rows=slow), base, (), BUILT_IN).blame == ()
+    assert screen(record({"step_time": timed(600.0)}, rows=slow), base, (), UNPAIRED).blame == ()
 
 
 def test_counts_come_first_in_the_blame_where_they_alone_decided():

@@ -1,0 +1,57 @@
+"""`pytest_perfdl.trace.read` and the analyses that the other tools offer too.
+
+python run_ours.py TRACE
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import measure
+
+from pytest_perfdl import __version__
+from pytest_perfdl.trace import read
+
+
+def analyses(trace: Any) -> dict[str, measure.Work]:
+    """By subject; imported here, so that reading can be measured while one of them is broken."""
+    from pytest_perfdl.analysis.communication import communication_overlap
+    from pytest_perfdl.analysis.device_account import device_accounts
+    from pytest_perfdl.analysis.device_figures import device_figures
+    from pytest_perfdl.analysis.kernel_tables import kernel_table
+    from pytest_perfdl.analysis.launch_stats import launch_stats
+    from pytest_perfdl.analysis.launches import launches
+    from pytest_perfdl.analysis.steps import steps_of
+
+    def idle() -> object:
+        joined = launches(trace)
+        return device_accounts(trace, steps_of(trace, joined), joined)
+
+    return {
+        "busy and idle": lambda: device_figures(trace),
+        "idle by cause": idle,
+        "communication overlap": lambda: communication_overlap(trace),
+        "kernels": lambda: kernel_table(trace),
+        "launches and queues": lambda: launch_stats(trace),
+    }
+
+
+def main() -> None:
+    path = measure.path_argument()
+    kept: dict[str, Any] = {}
+    try:
+        analyses(None)
+        broken = ""
+    except ImportError as error:
+        broken = measure.last_line(error)
+
+    def load() -> None:
+        kept["trace"] = read(path)
+
+    def analyse() -> measure.Failures:
+        return measure.Failures({"all": broken}) if broken else measure.attempt(analyses(kept["trace"]))
+
+    measure.report({"read": load, "read + analyses": analyse}, lambda: {"version": __version__})
+
+
+main()

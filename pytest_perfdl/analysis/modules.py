@@ -1,0 +1,90 @@
+"""Which module of the model each event belongs to, from what the trace says and never from names of its own."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.inherit import inherited
+from pytest_perfdl.analysis.tree import CallTree
+from pytest_perfdl.trace.model import I32, Category, Trace
+
+_FRAME = "nn.Module: "
+"""How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""
+
+_LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
+"""One level of a module hierarchy: attribute and class, `attn(Attention)`."""
+
+_BLOCK = 4096
+"""Rows whose args are decoded at a time: their text then stays in the cache."""
+
+
+class _Hierarchy(msgspec.Struct, gc=False):
+    text: str = msgspec.field(name="Module Hierarchy", default="")
+
+
+def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+    """The module of each row as an index into the paths, -1 for none; and the paths.
+
+    A path names modules from the outermost to the innermost, joined by ".". It comes from the `Module Hierarchy`
+    of an operator (`with_modules`; written by TorchScript only), where `TOP(Net)::forward.layers(Block)::forward.`
+    is 'Net.layers', else from the Python frames of modules (`with_stack`), where `nn.Module: Block_1` inside
+    `nn.Module: Net_0` is 'Net_0.Block_1'. Operators, calls, frames and device events inherit it as `inherited`
+    says, backward operators from their forward operators.
+    """
+    paths: dict[str, int] = {}
+    own = np.full(len(trace), -1, dtype=np.int32)
+    _from_frames(trace, tree, own, paths)
+    _from_hierarchies(trace, own, paths)
+    return inherited(trace, tree, own), tuple(paths)
+
+
+def parent_path(path: str) -> str:
+    """The path of the module around one, empty for an outermost one.
+
+    >>> parent_path("Net_0.Block_1")
+    'Net_0'
+    """
+    return path.rpartition(".")[0]
+
+
+def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:
+    named = np.array([name.startswith(_FRAME) for name in trace.names], dtype=bool)
+    is_frame = (trace.category == Category.PYTHON_FUNCTION) & named[trace.name]
+    frames = np.flatnonzero(is_frame)
+    frames = frames[np.argsort(tree.depth[frames], kind="stable")]
+    around = tree.nearest(is_frame)[tree.parent[frames]]
+    around[tree.parent[frames] < 0] = -1
+    path_of = {-1: ""}
+    for row, above in zip(frames.tolist(), around.tolist(), strict=True):
+        name = trace.name_of(row).removeprefix(_FRAME)
+        path = path_of[row] = f"{path_of[above]}.{name}" if above >= 0 else name
+        own[row] = paths.setdefault(path, len(paths))
+
+
+def _from_hierarchies(trace: Trace, own: I32, paths: dict[str, int]) -> None:
+    operators = np.flatnonzero(trace.category == Category.CPU_OP)
+    known: dict[str, int] = {"": -1}
+    for first in range(0, len(operators), _BLOCK):
+        rows = operators[first : first + _BLOCK].tolist()
+        for row, args in zip(rows, trace.decode_args(rows, _Hierarchy), strict=True):
+            if args.text:
+                index = known.get(args.text)
+                if index is None:
+                    path = _path(args.text)
+                    index = known[args.text] = paths.setdefault(path, len(paths)) if path else -1
+                if index >= 0:
+                    own[row] = index
+
+
+def _path(hierarchy: str) -> str:
+    """The path that a hierarchy spells; `SELF` is a method of the module at hand, what has no class is a function."""
+    levels = []
+    for attribute, kind in _LEVEL.findall(hierarchy):
+        if attribute.upper() == "TOP":
+            levels.append(kind or "TOP")
+        elif attribute.upper() != "SELF":
+            levels.append(attribute.rpartition(":")[2])
+    return ".".join(levels)

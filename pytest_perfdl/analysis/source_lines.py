@@ -1,0 +1,94 @@
+"""Which line of the user's code each event comes from."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.inherit import inherited
+from pytest_perfdl.analysis.tree import CallTree
+from pytest_perfdl.trace.model import I32, Category, Trace
+
+_FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): .+$", re.DOTALL)
+"""A frame of Python code; what the interpreter or the profiler made up begins with "<" or with `nn.Module:`."""
+
+_INSTALLED = re.compile(
+    r"(^|/)(site|dist)-packages/|(^|/)lib(64)?/python\d[^/]*/|/python[^/]*/lib/"
+    r"|^(torch|functorch|torchgen|triton|numpy|_pytest|pluggy|pytest_perfdl)/"
+    r"|/torch/(_\w+|amp|ao|autograd|cuda|distributed|functional|fx|jit|library|nn|optim|profiler|utils)(/|\.py$)",
+    re.IGNORECASE,
+)
+"""Paths of what is installed: packages, Python's library, and torch wherever it lies."""
+
+_LIBRARY_PACKAGES = frozenset(
+    (
+        *("asyncio", "collections", "concurrent", "ctypes", "email", "encodings", "html", "http", "importlib", "json"),
+        *("logging", "multiprocessing", "pathlib", "re", "sqlite3", "sysconfig", "unittest", "urllib", "wsgiref"),
+        *("xml", "xmlrpc", "zipfile", "zoneinfo"),
+    )
+)
+"""Packages of Python's library that run code while a model does. The profiler cuts the prefix of `sys.path` off."""
+
+_LIBRARY_MODULES = sys.stdlib_module_names - {"code", "profile", "site", "statistics", "this", "trace"}
+"""Modules of Python's library, but for those after which people are apt to name scripts."""
+
+_BLOCK = 4096
+"""Rows whose args are decoded at a time: their text then stays in the cache."""
+
+
+class _Stack(msgspec.Struct, gc=False):
+    text: str = msgspec.field(name="Call stack", default="")
+
+
+def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
+    """The source line of each row as an index into the lines, -1 for none; and the lines, "train.py(12): step".
+
+    It is the innermost Python frame around an event that is the user's code (see `is_user_code`), named as the
+    profiler names it: its line is where the function begins. Operators of older traces carry their frames as
+    `Call stack`, the innermost first. Events inherit lines as `inherited` says, backward operators from their
+    forward operators.
+    """
+    lines: dict[str, int] = {}
+    own = np.full(len(trace), -1, dtype=np.int32)
+    frames = np.flatnonzero(trace.category == Category.PYTHON_FUNCTION)
+    user = np.zeros(len(trace.names), dtype=bool)
+    for name in np.unique(trace.name[frames]).tolist():
+        user[name] = is_user_code(trace.names[name])
+    for row in frames[user[trace.name[frames]]].tolist():
+        own[row] = lines.setdefault(trace.name_of(row), len(lines))
+    _from_stacks(trace, own, lines)
+    return inherited(trace, tree, own), tuple(lines)
+
+
+def is_user_code(frame: str) -> bool:
+    """Whether a frame, "train.py(12): step", lies outside torch, installed packages and Python's library.
+
+    >>> is_user_code("train.py(12): step"), is_user_code("torch/nn/functional.py(12): linear")
+    (True, False)
+    """
+    match = _FRAME.match(frame)
+    if match is None or frame.startswith("nn.Module:"):
+        return False
+    path = match["path"].replace("\\", "/")
+    first, _, rest = path.partition("/")
+    if rest:
+        return first not in _LIBRARY_PACKAGES and not _INSTALLED.search(path)
+    return path.removesuffix(".py") not in _LIBRARY_MODULES
+
+
+def _from_stacks(trace: Trace, own: I32, lines: dict[str, int]) -> None:
+    operators = np.flatnonzero(trace.category == Category.CPU_OP)
+    known: dict[str, int] = {"": -1}
+    for first in range(0, len(operators), _BLOCK):
+        rows = operators[first : first + _BLOCK].tolist()
+        for row, args in zip(rows, trace.decode_args(rows, _Stack), strict=True):
+            if args.text:
+                index = known.get(args.text)
+                if index is None:
+                    frame = next(filter(is_user_code, map(str.strip, args.text.split(";"))), None)
+                    index = known[args.text] = -1 if frame is None else lines.setdefault(frame, len(lines))
+                if index >= 0:
+                    own[row] = index

@@ -1,0 +1,175 @@
+"""What all trials of a run share: where they measure, and where they read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.pair import BaselineCode, code_of
+from pytest_perfdl.baseline.source import Source, git, top_of
+from pytest_perfdl.collect import PerfTest
+from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, overlay
+from pytest_perfdl.isolate.messages import Job
+from pytest_perfdl.isolate.options import worker_options
+from pytest_perfdl.isolate.process import Worker
+from pytest_perfdl.isolate.remote import RemoteTest, Script
+from pytest_perfdl.judge.spending import Spending
+from pytest_perfdl.judge.verdict import Verdict
+from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.options import Settings
+from pytest_perfdl.record import Record
+from pytest_perfdl.report.progress import Progress
+
+
+@dataclass(slots=True)
+class Bench:
+    """One for each run."""
+
+    config: pytest.Config
+    settings: Settings
+    store: Store
+    source: Source
+    date: str
+    fail_on: frozenset[Verdict]
+    progress: Progress
+    tests: tuple[PerfTest, ...] = ()
+    """All that will be measured."""
+    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pytest-perfdl-")))
+    """For what is too large for a worker's channel, and for the workers' own temporary folders."""
+    running: list[RemoteTest] = field(default_factory=list)
+    spending: Spending = field(default_factory=lambda: Spending(1))
+    """How the run's chance of a false alarm is shared."""
+    confirmed: list[bool] = field(default_factory=list)
+    """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
+    _codes: dict[str, BaselineCode] = field(default_factory=dict)
+    _checkouts: dict[str, Checkout] = field(default_factory=dict)
+    _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def recording(self) -> bool:
+        """Whether the run writes baselines."""
+        return self.settings.update is not None
+
+    def timeout(self, test: PerfTest) -> float:
+        """Seconds that one worker may take."""
+        return test.options.timeout or self.settings.timeout
+
+    def start(
+        self,
+        test: PerfTest,
+        script: Callable[[CallInfo], Script],
+        *,
+        first: bool = False,
+        checkout: Checkout | None = None,
+        against: Checkout | None = None,
+        side: str = "",
+    ) -> RemoteTest:
+        """Start a worker on a test.
+
+        Parameters
+        ----------
+        test, script
+            What to run, and what to do in each of its calls.
+        first
+            Whether pytest's own reports are made of this worker.
+        checkout
+            The code to run instead of the working tree's.
+        against
+            The checkout whose code must not be loaded, while running the working tree's.
+        side
+            Which alternative of a `perf.compare` to run.
+        """
+        config = self.config
+        capture = config.getoption("capture", "fd")
+        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
+        options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath)
+        own, foreign = "", ""
+        if checkout is not None:
+            options = checkout.options(options)
+            own, foreign = str(checkout.root), str(checkout.working_tree)
+        elif against is not None:
+            own, foreign = str(against.working_tree), str(against.root)
+        worker = Worker(
+            Job(
+                options=options,
+                path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
+                nodeid=test.item.nodeid,
+                plan=test.plan,
+                scratch=str(self.scratch),
+                key_extra=self.settings.key_extra,
+                own=own,
+                foreign=foreign,
+                side=side,
+            ),
+            threads=test.plan.threads,
+            timeout=self.timeout(test),
+            # What pytest does not capture is the user's to see; later repeats would only repeat it.
+            inherit_output=first and capture != "fd",
+            import_path=None if checkout is None else checkout.import_path(),
+            folder=None if checkout is None else checkout.path(Path.cwd()),
+        )
+        remote = RemoteTest(test.item, worker, script, forward=first)
+        self.running.append(remote)
+        return remote
+
+    def code_of(self, base: Record, path: Path) -> BaselineCode:
+        """The commit that holds a baseline's code, if there is one."""
+        wanted = base.occasions[-1].tree or ""
+        if wanted not in self._codes:
+            self._codes[wanted] = code_of(base, path, self.config.rootpath, self.left_out)
+        return self._codes[wanted]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Folders that are no part of the code, relative to the root folder."""
+        return self.settings.folder, str(self.settings.report)
+
+    @property
+    def against(self) -> str | None:
+        """Commit of `--perf-against`.
+
+        Raises
+        ------
+        CheckoutError
+            When git knows no such revision.
+        """
+        name = self.settings.against
+        if name is None:
+            return None
+        commit = git(self.config.rootpath, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        if commit is None:
+            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here")
+        return commit
+
+    def checkout(self, commit: str) -> Checkout:
+        """A commit's code on disk, made when first asked for and kept until the run ends.
+
+        Raises
+        ------
+        CheckoutError
+        """
+        if commit not in self._checkouts:
+            top = top_of(self.config.rootpath)
+            if top is None:
+                raise CheckoutError("there is no git repository")
+            made = self._cleaning.enter_context(checked_out(top, commit, self.settings.against_setup))
+            if self.settings.against_tests == "head":
+                for test in self.tests:
+                    overlay(made, test.item.path.parent)
+            self._checkouts[commit] = made
+        return self._checkouts[commit]
+
+    def close(self) -> None:
+        """End every worker that is still alive, and remove checkouts and the scratch folder."""
+        for remote in self.running:
+            remote.end(gently=False)
+        self.running.clear()
+        self._cleaning.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)

@@ -1,0 +1,69 @@
+"""Is this machine fit to measure? Says what is in the way, why it matters, and what to do.
+
+Exit codes: 0 fit, 1 when a finding is bad (with --strict: or a warning), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+
+from pytest_perfdl.isolate.process import environment
+from pytest_perfdl.measure.fitness import LEVELS, MachineFinding, Place, examine
+
+_COLOURS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
+_WORDS = {"bad": "bad", "warn": "warning", "note": "note", "ok": "ok"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--quick", action="store_true", help="leave out the timed part, about a second")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the findings, worst first; 1 when the machine is not fit."""
+    findings = examine(_here(), timed=not arguments.quick)
+    unfit = ("bad", "warn") if arguments.strict else ("bad",)
+    fit = not any(finding.level in unfit for finding in findings)
+    if arguments.json:
+        print(json.dumps({"fit": fit, "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        print(_page(findings, fit, coloured=_wants_colour(sys.stdout)))
+    return 0 if fit else 1
+
+
+def _here() -> Place:
+    return Place(environment=dict(os.environ), worker_environment=environment(threads=1), project=Path.cwd())
+
+
+def _wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _page(findings: Sequence[MachineFinding], fit: bool, *, coloured: bool) -> str:
+    width = max(len(finding.topic) for finding in findings)
+    lines = []
+    for finding in findings:
+        level = f"{finding.level:<4}"
+        if coloured:
+            level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
+        why = f": {finding.why}" if finding.why else ""
+        lines.append(f"{level}  {finding.topic:<{width}}  {finding.found}{why}")
+        if finding.do:
+            lines.append(f"{'':{4 + 2 + width}}  do: {finding.do}")
+    counts = Counter(finding.level for finding in findings)
+    named = ", ".join(_counted(counts[level], _WORDS[level]) for level in LEVELS if counts[level])
+    return "\n".join([*lines, "", f"{'fit to measure' if fit else 'not fit to measure'}: {named}"])
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}s" if word in ("warning", "note") and number != 1 else f"{number} {word}"

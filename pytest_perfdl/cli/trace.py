@@ -1,0 +1,149 @@
+"""Report on profiler traces: what bounds the step, and where its time goes.
+
+Several files are the ranks of one job. Without `--json` or `--html` the report goes to the terminal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.cli.common import CommandError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.ranks import RankFigures
+    from pytest_perfdl.analysis.roofline import Peaks
+    from pytest_perfdl.analysis.selection import Selection
+    from pytest_perfdl.analysis.summary import TraceSummary
+    from pytest_perfdl.trace import Trace
+
+_LARGE = 64 * 2**20
+"""Bytes on disk from which reading shows its progress."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Chrome trace of the PyTorch profiler, .gz or not")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--html", metavar="OUT", type=Path, help="write a page that opens from disk")
+    parser.add_argument(
+        "--select",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only these steps, kernels or operators: step=3, step=3-5, stream=7, name~gemm, module~blocks.2; "
+        "repeat to narrow further",
+    )
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
+    parser.add_argument(
+        "--peaks",
+        metavar="NAME=RATE",
+        action="append",
+        default=[],
+        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; by default what the "
+        "trace's device is known for",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, analyse and report; 2 when a file cannot be read."""
+    from pytest_perfdl.analysis.ranks import ranks
+    from pytest_perfdl.analysis.selection import SelectionError, parse, select
+    from pytest_perfdl.analysis.summary import summarize
+
+    if arguments.top < 1:
+        raise CommandError("--top must be at least 1")
+    try:
+        selection = parse(arguments.select)
+    except SelectionError as error:
+        raise CommandError(f"--select {error}") from error
+    peaks = _peaks(arguments.peaks)
+    traces = [_read(file) for file in arguments.files]
+    try:
+        traces = [select(trace, selection) for trace in traces]
+    except SelectionError as error:
+        raise CommandError(f"--select {error}") from error
+    summaries = [summarize(trace, peaks) for trace in traces]
+    across = ranks(traces) if len(traces) > 1 else None
+    for summary in summaries:
+        for finding in summary.findings:
+            print(f"perfdl trace: {summary.source}: {finding}", file=sys.stderr)
+    if arguments.html is not None:
+        _write_page(arguments.html, summaries, across, selection)
+    if arguments.json:
+        from pytest_perfdl.report.trace.json import dump, to_json
+
+        sys.stdout.write(dump(to_json(summaries, across)))
+    elif arguments.html is None:
+        from pytest_perfdl.report.trace import terminal
+
+        width = max(60, shutil.get_terminal_size((100, 24)).columns)
+        pages = [terminal.report(summary, selection, arguments.top, width) for summary in summaries]
+        if across is not None:
+            pages.append(terminal.across_ranks(across, width))
+        print("\n\n".join(pages))
+    return 0
+
+
+def _read(file: str) -> Trace:
+    from pytest_perfdl.trace import TraceError, read
+
+    path = Path(file)
+    large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
+    try:
+        return read(path, progress=_progress(path) if large else None)
+    except TraceError as error:
+        raise CommandError(str(error)) from error
+    finally:
+        if large:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def _progress(path: Path) -> Callable[[int, int], None]:
+    """Rewrites one line on stderr with the share that is read."""
+
+    def show(done: int, total: int) -> None:
+        print(f"\r\x1b[2Kreading {path.name}: {done / max(total, 1):.0%}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _peaks(texts: Sequence[str]) -> Peaks | None:
+    from pytest_perfdl.analysis.roofline import Peaks
+    from pytest_perfdl.units import parse_quantity
+
+    if not texts:
+        return None
+    flops: dict[str, float] = {}
+    bandwidth = None
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            if name == "bandwidth":
+                bandwidth = parse_quantity(value, "B")
+            elif sign:
+                flops[name] = parse_quantity(value, "flop")
+            else:
+                raise ValueError(f"{text!r} is not NAME=RATE")
+        except ValueError as error:
+            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB, a second each") from error
+    if bandwidth is None:
+        raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
+    return Peaks(flops, bandwidth)
+
+
+def _write_page(
+    path: Path, summaries: Sequence[TraceSummary], across: RankFigures | None, selection: Selection
+) -> None:
+    from pytest_perfdl.report.files import ReportError
+    from pytest_perfdl.report.trace.html import write_page
+
+    try:
+        write_page(path, summaries, across, selection)
+    except ReportError as error:
+        raise CommandError(str(error)) from error
+    print(f"wrote {path}")

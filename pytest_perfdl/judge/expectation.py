@@ -1,0 +1,75 @@
+"""What a test expects of two alternatives, judged by the same rounds as a suspect.
+
+*Not slower within w* is the paired test itself. *Faster by p* is the paired test with the sides exchanged: that
+the first alternative takes longer than the second by more than `1 / (1 - p) - 1`. Either is shown at the level
+that a false alarm has; what is shown not to hold fails, what is neither is `inconclusive`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pytest_perfdl.judge.paired import PairedOutcome, Suspect
+from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.wording import interval
+from pytest_perfdl.limits import parse_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
+
+Kind = Literal["faster", "not slower"]
+
+
+def demand(metric: str, kind: Kind, amount: str) -> Suspect:
+    """The paired test that decides an expectation on a time; `amount` as in "10%"."""
+    limit = parse_limit(metric, amount)
+    if kind == "faster":
+        assert limit.relative is not None
+        limit = replace(limit, relative=1 / (1 - limit.relative) - 1)
+    return Suspect(metric, limit)
+
+
+def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
+    """The rounds as `demand` takes them."""
+    return list(rounds) if kind == "not slower" else [_exchanged(each) for each in rounds]
+
+
+def verdict(outcome: PairedOutcome, metric: str, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
+    """What became of an expectation; `labels` name the first and the second alternative."""
+    found = outcome.decided[metric]
+    expected = f"faster by {amount}" if kind == "faster" else f"not slower than {amount}"
+    found = replace(found, limit=expected, times_over=None)
+    if kind == "faster":
+        found = _turned(found)
+    basis = found.reason.partition("95% interval, ")[2].partition(")")[0] or "paired rounds"
+    text = f"{labels[1]} against {labels[0]}: {interval(replace(found, limit=None), basis)}".rstrip(": ")
+    if found.verdict in ("invalid", "inconclusive"):
+        why = found.reason.rpartition(": ")[2] if found.verdict == "inconclusive" else found.reason
+        return replace(found, reason=f"{text}, expected {expected}: {why}")
+    holds = (found.verdict == "regressed") == (kind == "faster")
+    said: Verdict = "unchanged" if holds else "regressed"
+    return replace(found, verdict=said, reason=f"{text}, expected {expected}")
+
+
+def _exchanged(each: Round) -> Round:
+    order: Literal["base first", "head first"] = "head first" if each.order == "base first" else "base first"
+    return Round(order=order, base=each.head, head=each.base)
+
+
+def _turned(metric: MetricVerdict) -> MetricVerdict:
+    """Figures of exchanged sides, as the change from the first alternative to the second."""
+
+    def turned(ratio: float) -> float:
+        return 1 / (1 + ratio) - 1
+
+    return replace(
+        metric,
+        base=metric.new,
+        new=metric.base,
+        effect=None if metric.effect is None else turned(metric.effect),
+        ci95=None if metric.ci95 is None else (turned(metric.ci95[1]), turned(metric.ci95[0])),
+        mde=None,
+    )

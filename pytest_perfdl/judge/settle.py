@@ -1,0 +1,81 @@
+"""A judgement after its suspects were confirmed in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.judge import budget
+from pytest_perfdl.judge.paired import PairedOutcome, Suspect
+from pytest_perfdl.judge.screen import judgement, with_modes
+from pytest_perfdl.record import Finding, Series
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
+    from pytest_perfdl.limits import Limits
+    from pytest_perfdl.record import Record
+
+
+def suspects(screened: Judgement, limits: Limits, *, everything: bool) -> tuple[Suspect, ...]:
+    """What rounds can settle: the suspects of a screen, or `everything` timed that has a limit."""
+    chosen = []
+    for metric in screened.metrics:
+        limit = limits.for_metric(metric.name)
+        wanted = metric.name in screened.suspects or (everything and metric.base is not None)
+        if metric.kind == "timed" and limit is not None and wanted and metric.verdict != "invalid":
+            chosen.append(Suspect(metric.name, limit, metric.unit, metric.better))
+    return tuple(chosen)
+
+
+def settle(
+    screened: Judgement,
+    new: Record,
+    base: Record,
+    outcome: PairedOutcome,
+    rounds: Sequence[Round],
+    limits: Limits,
+) -> Judgement:
+    """Put what the rounds decided in place of what the screen suspected.
+
+    A suspect that only a budget made one is held to it again, by the head's side of every round.
+    """
+    metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
+    found = judgement(new, base, metrics, None, "")
+    broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})
+    findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
+    return replace(found, integrity=(*screened.integrity, *findings))
+
+
+def unsettled(screened: Judgement, why: str) -> Judgement:
+    """The screen's judgement, with the reason why its suspects were not confirmed."""
+    metrics = tuple(
+        replace(metric, reason=f"{metric.reason}; not confirmed: {why}") if metric.name in screened.suspects else metric
+        for metric in screened.metrics
+    )
+    return replace(screened, metrics=metrics, reason=f"{screened.reason}; not confirmed: {why}")
+
+
+def _settled(
+    metric: MetricVerdict,
+    screened: Judgement,
+    new: Record,
+    base: Record,
+    outcome: PairedOutcome,
+    rounds: Sequence[Round],
+    limits: Limits,
+) -> MetricVerdict:
+    decided = outcome.decided.get(metric.name)
+    if decided is not None:
+        metric = with_modes(decided, base, new)
+    elif metric.name not in screened.suspects or not rounds or metric.name not in rounds[0].head:
+        return metric
+    heads = tuple(each.head[metric.name] for each in rounds)
+    if not heads:
+        return metric
+    series = Series("timed", metric.unit, metric.better, heads)
+    if decided is None:
+        metric = replace(metric, verdict=None, reason="", limit=None)
+    return budget.hold(metric, series, limits.budget_for(metric.name), confirmed=True)

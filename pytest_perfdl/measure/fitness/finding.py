@@ -1,0 +1,115 @@
+"""What a check finds, and the few ways in which checks read the system."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Level = Literal["bad", "warn", "note", "ok"]
+LEVELS: tuple[Level, ...] = ("bad", "warn", "note", "ok")
+"""Worst first. *bad*: times measured here mean little; *warn*: they are noisier than need be; *note*: worth knowing."""
+
+ANSWER_SECONDS = 5.0
+"""How long another program may take to answer; a hanging driver must not hang the check."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFinding:
+    """One thing that was looked at, with what it does to a measurement and what to do about it."""
+
+    level: Level
+    topic: str
+    found: str
+    """What is the case, with numbers and units."""
+    why: str = ""
+    """What it does to a measurement, one short sentence; empty where nothing is wrong."""
+    do: str = ""
+    """A command, or an instruction where there is no command; empty where there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What another program said."""
+
+    code: int | None
+    """Exit code; `None` when it gave no answer in time."""
+    text: str
+
+
+Runner = Callable[[Sequence[str]], "Answer | None"]
+"""Runs a program; `None` when there is no such program."""
+
+
+def run(command: Sequence[str]) -> Answer | None:
+    """Run a program for at most `ANSWER_SECONDS` and take what it prints, its errors where that is nothing."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(None, "")
+    except OSError:
+        return None
+    return Answer(done.returncode, (done.stdout.strip() or done.stderr.strip()).decode(errors="replace"))
+
+
+def read(path: Path) -> str | None:
+    """Text of a small file without the white space around it; `None` where it cannot be read."""
+    try:
+        return path.read_bytes().decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def read_int(path: Path) -> int | None:
+    """Number that a file holds; `None` where there is none."""
+    try:
+        return int(read(path) or "")
+    except ValueError:
+        return None
+
+
+def fields(text: str | None, separator: str | None = None) -> dict[str, str]:
+    """Lines of a name and a value, as in `/proc/meminfo` (separator ":") and `/proc/vmstat` (white space)."""
+    pairs = (line.split(separator, 1) for line in (text or "").splitlines())
+    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def listed(text: str) -> frozenset[int]:
+    """Numbers of a kernel list.
+
+    >>> sorted(listed("0-2,8"))
+    [0, 1, 2, 8]
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
+
+
+def as_list(numbers: Sequence[int]) -> str:
+    """The kernel's, and `taskset`'s, way of writing ascending numbers.
+
+    >>> as_list([0, 1, 2, 8])
+    '0-2,8'
+    """
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """Say how many.
+
+    >>> counted(1, "processor"), counted(2, "process", "es")
+    ('1 processor', '2 processes')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"

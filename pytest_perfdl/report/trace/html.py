@@ -1,0 +1,108 @@
+"""A trace's summary as one page that opens from disk: the same figures as on the terminal, and all of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.analysis.selection import Selection
+from pytest_perfdl.analysis.summary import TraceSummary
+from pytest_perfdl.report import page
+from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.strip import ticks
+from pytest_perfdl.report.trace.json import to_json
+from pytest_perfdl.report.trace.terminal import by_size, integrity_lines, mean_account, numbered
+from pytest_perfdl.units import format_quantity
+
+ROWS = 300
+"""Rows of a table that the page holds; all of them are in its data, and in `--json`."""
+POINTS = 600
+"""Most points of a memory curve; each is the highest value of its stretch of time."""
+_WIDTH, _HEIGHT, _AXIS = 640, 120, 18
+
+
+def write_page(path: Path, summaries: Sequence[TraceSummary], ranks: RankFigures | None, selection: Selection) -> None:
+    """Write the page.
+
+    Raises
+    ------
+    ReportError
+        When it cannot be written; an earlier page is then still whole.
+    """
+    text = (
+        _environment()
+        .get_template("trace.html.j2")
+        .render(
+            summaries=summaries,
+            ranks=ranks,
+            selection=selection,
+            data=page.script_safe(to_json(summaries, ranks)),
+            **page.frame(),
+        )
+    )
+    write_files({path: text.encode("utf-8", "backslashreplace")})
+
+
+def memory_curve(device: DeviceTimeline) -> Markup | None:
+    """Allocated bytes over time as inline SVG, the peak marked; `None` without events or time."""
+    time, allocated = device.time_ns, device.allocated
+    if len(time) < 2 or time[-1] == time[0]:
+        return None
+    start, span = int(time[0]), int(time[-1] - time[0])
+    bucket = np.minimum((time - start) * POINTS // span, POINTS - 1)
+    first = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+    highest = np.maximum.reduceat(allocated, first)
+    low, high = min(0, int(highest.min())), max(1, int(highest.max()))
+
+    def y(value: float) -> float:
+        return _HEIGHT - (value - low) / (high - low) * _HEIGHT
+
+    x = bucket[first] / POINTS * _WIDTH
+    points = " ".join(f"{left:.1f},{y(value):.1f}" for left, value in zip(x.tolist(), highest.tolist(), strict=True))
+    lines = Markup("").join(
+        Markup(
+            '<line class="tick" x1="0" x2="{0}" y1="{1:.1f}" y2="{1:.1f}"/><text x="4" y="{2:.1f}">{3}</text>'
+        ).format(_WIDTH, y(value), y(value) - 3, format_quantity(value, "B"))
+        for value in ticks(low, high, most=3)
+        if value
+    )
+    peak = (device.peak_allocated_at_ns - start) / span * _WIDTH
+    mark = Markup('<line class="median" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(peak, _HEIGHT)
+    end = Markup('<text x="{}" y="{}" class="end">{}</text>').format(_WIDTH, _HEIGHT + 14, format_quantity(span, "ns"))
+    label = (
+        f"Memory of {device.device} over {format_quantity(span, 'ns')}: "
+        f"at most {format_quantity(device.peak_allocated_bytes, 'B')}"
+    )
+    return Markup(
+        '<svg class="curve" role="img" aria-label="{}" viewBox="0 0 {} {}">{}<polyline points="{}"/>{}{}</svg>'
+    ).format(label, _WIDTH, _HEIGHT + _AXIS, lines, points, mark, end)
+
+
+def step_words(summary: TraceSummary) -> str:
+    """How long a step takes, in words."""
+    walls = [step.wall_ns for step in summary.steps]
+    mean, low, high = (format_quantity(value, "ns") for value in (sum(walls) / len(walls), min(walls), max(walls)))
+    if not numbered(summary):
+        return f"{mean} in all; the trace has no steps"
+    return mean if len(walls) == 1 else f"{mean} on average of {len(walls)}, {low} to {high}"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = page.environment()
+    environment.globals.update(
+        memory_curve=memory_curve,
+        step_words=step_words,
+        mean_account=mean_account,
+        by_size=by_size,
+        integrity_lines=integrity_lines,
+        limit=ROWS,
+    )
+    return environment

@@ -1,0 +1,101 @@
+"""A trace's summary as JSON, for other programs.
+
+Times are integer nanoseconds, sizes bytes, shares ratios (0.1 is 10 %); what a trace cannot tell is null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.analysis.summary import TraceSummary
+
+SCHEMA = 1
+"""Version of this form. Raised when an older reader would misread a newer one."""
+
+
+def to_json(summaries: Sequence[TraceSummary], ranks: RankFigures | None) -> dict[str, Any]:
+    """Plain data for `json`: of one trace its summary, of several a list of them and what compares the ranks."""
+    if ranks is None:
+        return {"schema": SCHEMA, **_summary(summaries[0])}
+    return {"schema": SCHEMA, "ranks": [_summary(summary) for summary in summaries], "across_ranks": _plain(ranks)}
+
+
+def dump(data: Mapping[str, Any]) -> str:
+    """Indented text with a newline at the end."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _summary(summary: TraceSummary) -> dict[str, Any]:
+    path = summary.critical_path
+    return {
+        "source": summary.source,
+        "events": summary.events,
+        "device": summary.device or None,
+        "rank": summary.rank,
+        "world_size": summary.world_size,
+        "bottleneck": summary.bottleneck.text,
+        "bottleneck_kind": summary.bottleneck.kind,
+        "findings": [*summary.findings, *(finding.text for finding in summary.noticed)],
+        "steps": _plain(summary.steps),
+        "gpu": _plain(summary.gpu),
+        "kernels": [{**_plain(row), "mean_ns": row.total_ns / row.count} for row in summary.kernels],
+        "operators": _plain(summary.operators),
+        "shapes": _plain(summary.shapes),
+        "modules": _plain(summary.modules),
+        "lines": _plain(summary.lines),
+        "roofline": [
+            {
+                **_plain(row),
+                "efficiency": row.efficiency,
+                "flops_per_s": row.flops_per_s,
+                "bytes_per_s": row.bytes_per_s,
+            }
+            for row in summary.roofline
+        ],
+        "launches": _plain(summary.launches),
+        "copies": _plain(summary.copies),
+        "sm_efficiency_est": _plain(summary.sm_efficiency_est),
+        "occupancy_est": _plain(summary.occupancy_est),
+        "memory": {device.device: _memory(device) for device in summary.memory},
+        "input": _plain(summary.input),
+        "critical_path": {
+            "span_ns": path.span_ns,
+            "classes": dict(path.by_class),
+            "names": _plain(path.by_name),
+        },
+        "integrity": _plain(summary.integrity),
+    }
+
+
+def _memory(device: DeviceTimeline) -> dict[str, Any]:
+    """Without the timeline itself, which is as long as the trace."""
+    return {
+        "peak_allocated_bytes": device.peak_allocated_bytes,
+        "peak_reserved_bytes": device.peak_reserved_bytes,
+        "base_bytes": device.base_bytes,
+        "alive_at_peak": _plain(device.alive_at_peak),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,177 @@
+"""Rounds of two processes, one on each side, that take turns: the evidence of a paired judgement.
+
+A round is one pair of fresh processes. Both are alive at once and time their steps in alternating blocks, so
+that whatever the machine does meets both; which of them goes first in a round is drawn by lot. Where two of
+them do not fit into memory, one runs after the other, in the order drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.bench import Bench
+from pytest_perfdl.collect import PerfTest
+from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.isolate.remote import RemoteTest, Script
+from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.measure.assemble import side_values
+from pytest_perfdl.measure.commands import CallInfo, one_side
+
+FREE_MEMORY = 0.1
+"""Share of the memory that must be free while two processes are alive at once."""
+_EXHAUSTED = "out of memory"
+"""How torch's allocators say so, on the host and on devices."""
+
+
+class SideError(Exception):
+    """A side cannot be measured or did not run its own code; the first line says why."""
+
+    def __init__(self, message: str, *, invalid: bool) -> None:
+        super().__init__(message)
+        self.invalid = invalid
+        """Whether what was measured means nothing, rather than that nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared."""
+
+    name: str
+    checkout: Checkout | None = None
+    """The code; `None` for the working tree."""
+    against: Checkout | None = None
+    """Whose code must not be loaded."""
+    variant: str = ""
+    """Which alternative of a `perf.compare`."""
+
+
+class Rounds:
+    """Measures rounds of a test.
+
+    Parameters
+    ----------
+    bench, test
+        Where, and what.
+    base, head
+        The two sides: `head` is what is asked about.
+    serving
+        A context around waiting for a worker, which ends it when something goes wrong.
+    seed
+        Of the lots.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        test: PerfTest,
+        base: Side,
+        head: Side,
+        serving: Callable[[RemoteTest], AbstractContextManager[None]],
+        *,
+        seed: int,
+    ) -> None:
+        self._bench = bench
+        self._test = test
+        self._sides = (base, head)
+        self._serving = serving
+        self._seed = seed
+        self._fits = True
+        self.seconds: list[float] = []
+        """Duration of each round."""
+
+    def measure(self, number: int) -> Round:
+        """One round; `number` counts from 1.
+
+        Raises
+        ------
+        SideError
+            When the test does not pass on a side, or a side ran the other's code.
+        PerfError
+            Through `serving`, when a worker dies or hangs.
+        """
+        started = time.monotonic()
+        drawn = orders(self._seed, number)[-1]
+        order = self._sides if drawn == "base first" else self._sides[::-1]
+        remotes = self._together(order) if self._fits else None
+        if remotes is None:
+            self._fits = False
+            remotes = {}
+            for side in order:
+                remotes |= self._alternating([side])
+        self.seconds.append(time.monotonic() - started)
+        base, head = self._sides
+        for side in order:
+            self._check(side, remotes[side.name], number)
+        return Round(
+            order=drawn,
+            base=side_values(remotes[base.name].results),
+            head=side_values(remotes[head.name].results),
+        )
+
+    def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
+        """Both at once; `None` if they do not fit into memory together."""
+        remotes = self._alternating(order)
+        if any(_EXHAUSTED in _failure(remote, self._bench.config) for remote in remotes.values()):
+            return None
+        return remotes
+
+    def _alternating(self, order: Sequence[Side]) -> dict[str, RemoteTest]:
+        """Start these sides' workers and let them take turns until both are over."""
+        remotes = {side.name: self._start(side) for side in order}
+        for remote in remotes.values():
+            with self._serving(remote):
+                remote.advance()
+        if len(remotes) > 1 and _free_memory() < FREE_MEMORY:
+            self._fits = False
+        while any(remote.waits for remote in remotes.values()):
+            for remote in remotes.values():
+                if remote.waits:
+                    with self._serving(remote):
+                        remote.take_turn()
+        return remotes
+
+    def _start(self, side: Side) -> RemoteTest:
+        return self._bench.start(
+            self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant
+        )
+
+    def _script(self, info: CallInfo) -> Script:
+        return one_side(replace(self._test.plan, period=info.period), info)
+
+    def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
+        """The test must pass on both sides, and each side must have run its own code."""
+        text = _failure(remote, self._bench.config)
+        if text:
+            raise SideError(f"the test did not pass on the {side.name} side in round {number}:\n{text}", invalid=False)
+        if remote.origins is not None and remote.origins.foreign:
+            names = ", ".join(remote.origins.foreign[:3])
+            raise SideError(
+                f"the {side.name} side loaded the other side's code ({names}): both would run the same; install the "
+                "package editable from the repository, or set perf_against_setup",
+                invalid=True,
+            )
+
+
+def _failure(remote: RemoteTest, config: pytest.Config) -> str:
+    """What the test's first phase that did not pass says; empty if all passed."""
+    for phase in remote.phases.values():
+        if phase.raw != "passed":
+            report = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report))
+            return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
+    return ""
+
+
+def _free_memory() -> float:
+    """Share of the memory that is available (Linux); 1 where that is not known."""
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return 1.0
+    known = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines() if line.endswith("kB")}
+    return known["MemAvailable"] / known["MemTotal"] if {"MemAvailable", "MemTotal"} <= known.keys() else 1.0

@@ -1,0 +1,191 @@
+"""Text into events and metadata: strictly first, repaired if that fails, with a note of what was done."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.trace.events import ExactEvent, RawEvent, needs_exact_times
+from pytest_perfdl.trace.repair import Kind, Repairs, repair
+
+_REPAIR_LIMIT = 2**24
+"""Bytes of a piece beyond which it is not repaired: no event is as long."""
+_BYTE = re.compile(r"(.*?)\s*\(byte (\d+)\)")
+
+
+class Notes:
+    """What was odd, for `Trace.findings` and for refusals; positions are bytes of the decompressed text."""
+
+    def __init__(self) -> None:
+        self.malformed = 0
+        """Events that were left out."""
+        self.other: list[str] = []
+        self.error = ""
+        """The first thing that was no JSON, and where; empty if all was."""
+        self._repairs: dict[Kind, tuple[int, int]] = {}
+        self._first_malformed = 0
+
+    def add_repairs(self, made: Repairs, at: int) -> None:
+        """Note repairs in a piece that begins at `at`."""
+        for kind, position in made:
+            count, first = self._repairs.get(kind, (0, at + position))
+            self._repairs[kind] = count + 1, min(first, at + position)
+
+    def add_malformed(self, at: int) -> None:
+        """Note an event that was left out."""
+        if not self.malformed:
+            self._first_malformed = at
+        self.malformed += 1
+
+    def add_error(self, error: Exception, at: int, length: int) -> None:
+        """Note why a text of this length that begins at `at` is no JSON, if nothing was noted before."""
+        if self.error:
+            return
+        if isinstance(error, UnicodeDecodeError):
+            text, place = "invalid UTF-8", error.start
+        elif isinstance(error, RecursionError):
+            text, place = "nested too deeply", 0
+        elif match := _BYTE.match(str(error)):
+            text, place = match[1].removeprefix("JSON is malformed: "), int(match[2])
+        else:
+            text, place = "it ends early", length
+        self.error = f"{text} (byte {at + place})"
+
+    def findings(self) -> Iterator[str]:
+        """One line each."""
+        yield from self.other
+        for kind, (count, first) in sorted(self._repairs.items(), key=lambda item: item[1][1]):
+            yield f"{count} {kind.value} (first at byte {first})"
+        if self.malformed:
+            yield f"{self.malformed} events are malformed and were left out (first at byte {self._first_malformed})"
+
+
+class Decoder:
+    """Decodes pieces of the text of a trace."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self.truncated = False
+        """Whether the text that was last no JSON seemed to lack its end."""
+        self._events = msgspec.json.Decoder(list[RawEvent])
+        self._exact = msgspec.json.Decoder(list[ExactEvent])
+        self._one = msgspec.json.Decoder(ExactEvent)
+        self._items = msgspec.json.Decoder(list[msgspec.Raw])
+        self._parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+    def events(self, text: bytes, at: int) -> list[RawEvent] | None:
+        """The events of a JSON list, whose text after the bracket begins at byte `at`; None if it is none.
+
+        Entries that are JSON but no events are left out and noted.
+        """
+        try:
+            _check_unicode(text)
+            events = self._events.decode(text)
+            if needs_exact_times(events):
+                return [event.convert() for event in self._exact.decode(text)]
+            return events
+        except msgspec.ValidationError:
+            return self._one_by_one(text, at)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.truncated = not isinstance(error, UnicodeDecodeError) and _BYTE.match(str(error)) is None
+            self.notes.add_error(error, at - 1, len(text) - text.endswith(b"]"))
+            return None
+
+    def piece(self, text: bytes, at: int) -> list[RawEvent] | None:
+        """Events that stand between commas: as they are, or repaired; None if that does not help."""
+        events = self.events(b"[" + text + b"]", at)
+        if events is not None or len(text) > _REPAIR_LIMIT:
+            return events
+        repaired, made = repair(text)
+        if not made:
+            return None
+        events = self.events(b"[" + repaired + b"]", at)
+        if events is not None:
+            self.notes.add_repairs(made, at)
+        return events
+
+    def has_time(self, text: bytes) -> bool:
+        """Whether there is an event with a time among those that stand between commas, as they are."""
+        try:
+            return any(event.ts is not None for event in self._events.decode(b"[" + text + b"]"))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+
+    def parts(self, text: bytes) -> dict[str, msgspec.Raw] | None:
+        """The values of a JSON object, undecoded; None if the text is none.
+
+        Raises
+        ------
+        msgspec.ValidationError
+            When the text is JSON, but no object.
+        """
+        try:
+            _check_unicode(text)
+            return self._parts.decode(text)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+    def metadata(self, before: bytes, text: bytes, after: bytes, at: int) -> dict[str, Any] | None:
+        """Metadata from a part of the top-level object, made whole by what is put before and after it."""
+        whole = before + text + after
+        parts = self.parts(whole)
+        if parts is None and len(whole) <= _REPAIR_LIMIT:
+            repaired, made = repair(whole)
+            parts = self.parts(repaired) if made else None
+            if parts is not None:
+                self.notes.add_repairs(made, at - len(before))
+        return None if parts is None else self.values(parts)
+
+    def values(self, parts: dict[str, msgspec.Raw]) -> dict[str, Any]:
+        """Decoded metadata, without the events."""
+        found: dict[str, Any] = {}
+        for name, value in parts.items():
+            if name == "traceEvents":
+                continue
+            try:
+                found[name] = msgspec.json.decode(value)
+            except (msgspec.DecodeError, RecursionError):
+                self.notes.other.append(f"the metadata {name!r} cannot be decoded and were left out")
+        return found
+
+    def _one_by_one(self, text: bytes, at: int) -> list[RawEvent] | None:
+        try:
+            items = self._items.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            self.notes.add_error(error, at - 1, len(text) - text.endswith(b"]"))
+            return None
+        origin = _address(text)
+        events: list[RawEvent] = []
+        for item in items:
+            try:
+                events.append(self._one.decode(item).convert())
+            except (msgspec.DecodeError, RecursionError):
+                self.notes.add_malformed(at - 1 + _address(item) - origin)
+        return events
+
+
+def end_of_object(text: bytes) -> int | None:
+    """Where the JSON value at the start of a text ends, whatever follows it; None if there is none."""
+    try:
+        # As Latin-1 a character is a byte, so that positions are the same.
+        return json.JSONDecoder(strict=False).raw_decode(text.decode("latin-1"))[1]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_unicode(text: bytes | msgspec.Raw) -> None:
+    """Raise UnicodeDecodeError where text that is passed over undecoded would later be no Unicode."""
+    if isinstance(text, bytes) and not text.isascii():
+        text.decode()
+
+
+def _address(data: bytes | msgspec.Raw) -> int:
+    """Where the bytes lie in memory."""
+    return int(np.frombuffer(data, dtype=np.uint8).__array_interface__["data"][0])

@@ -1,0 +1,114 @@
+"""`perfdl check`: what is printed, and with which code it ends."""
+
+import io
+import json
+
+import pytest
+
+from pytest_perfdl.cli import check, main
+from pytest_perfdl.measure.fitness import MachineFinding
+
+FINDINGS = (
+    MachineFinding("bad", "load now", "others use 1.9 of 2 processors", "they take turns", "ps -p 12"),
+    MachineFinding("warn", "frequency", "governor powersave", "the clock follows the load", "sudo cpupower"),
+    MachineFinding("note", "turbo", "on", "it depends on temperature"),
+    MachineFinding("ok", "clock", "tsc"),
+)
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """Findings to give, and what `examine` was asked for."""
+    given = {"findings": FINDINGS, "timed": None}
+
+    def examine(place, *, timed):
+        given["timed"] = timed
+        given["place"] = place
+        return given["findings"]
+
+    monkeypatch.setattr(check, "examine", examine)
+    return given
+
+
+def test_the_page(found, capsys):
+    assert main(["check"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "bad   load now   others use 1.9 of 2 processors: they take turns",
+        "                 do: ps -p 12",
+        "warn  frequency  governor powersave: the clock follows the load",
+        "                 do: sudo cpupower",
+        "note  turbo      on: it depends on temperature",
+        "ok    clock      tsc",
+        "",
+        "not fit to measure: 1 bad, 1 warning, 1 note, 1 ok",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments, findings, code, words",
+    [
+        ([], FINDINGS, 1, "not fit to measure: 1 bad"),
+        ([], FINDINGS[1:], 0, "fit to measure: 1 warning"),
+        (["--strict"], FINDINGS[1:], 1, "not fit to measure: 1 warning"),
+        (["--strict"], FINDINGS[2:], 0, "fit to measure: 1 note"),
+        ([], (*FINDINGS[2:], *FINDINGS[2:]), 0, "fit to measure: 2 notes, 2 ok"),
+    ],
+    ids=["bad", "warning", "strict-warning", "strict-note", "many"],
+)
+def test_exit_codes(found, capsys, arguments, findings, code, words):
+    found["findings"] = findings
+    assert main(["check", *arguments]) == code
+    assert capsys.readouterr().out.splitlines()[-1].startswith(words)
+
+
+def test_wrong_usage_ends_with_2(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "--no-such-option"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_findings_as_data(found, capsys):
+    assert main(["check", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["fit"] is False
+    assert data["findings"][0] == {
+        "level": "bad",
+        "topic": "load now",
+        "found": "others use 1.9 of 2 processors",
+        "why": "they take turns",
+        "do": "ps -p 12",
+    }
+    assert len(data["findings"]) == 4
+
+
+@pytest.mark.parametrize("arguments, timed", [([], True), (["--quick"], False)], ids=["whole", "quick"])
+def test_quick_leaves_out_the_timed_part(found, arguments, timed):
+    main(["check", *arguments])
+    assert found["timed"] is timed
+    assert found["place"].worker_environment["OMP_NUM_THREADS"] == "1"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    "stream, variables, coloured",
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+    ],
+    ids=["terminal", "no-color", "dumb", "file"],
+)
+def test_colour_only_on_a_terminal_that_wants_it(found, monkeypatch, stream, variables, coloured):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout", stream)
+    main(["check"])
+    assert ("\033[" in stream.getvalue()) is coloured

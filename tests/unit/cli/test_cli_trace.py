@@ -1,0 +1,228 @@
+"""`perfdl trace`: the contract of its JSON, what it says on the terminal and on the page, and how it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import pytest
+from unit.trace.chrome import DATA, corpus_file, each_corpus_file, kernel, launch, memory, step, text, x
+
+from pytest_perfdl.cli import main
+
+
+def events():
+    """Two steps on a GPU: 10 ms each, of which a kernel takes 4 ms and a copy 1 ms."""
+    found = []
+    for number in (3, 4):
+        start = (number - 3) * 10_000
+        found += [
+            step(number, start, 10_000),
+            x("aten::mm", start + 100, 400, **{"Input Dims": [[4, 8], [8, 2]]}),
+            launch(start + 200, 50, 2 * number),
+            x("aten::copy_", start + 1000, 300),
+            launch(start + 1100, 50, 2 * number + 1, name="cudaMemcpyAsync"),
+            kernel("gemm_128", start + 400, 4000, 2 * number),
+            kernel(
+                "Memcpy HtoD (Pageable -> Device)", start + 5000, 1000, 2 * number + 1, cat="gpu_memcpy", bytes=10**6
+            ),
+        ]
+    return [
+        *found,
+        memory(150, 100, 1, 0, Addr=1, **{"Total Allocated": 600, "Total Reserved": 1000}),
+        memory(9000, -100, 1, 0, Addr=1, **{"Total Allocated": 500, "Total Reserved": 1000}),
+    ]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.json"
+    path.write_bytes(text(events(), deviceProperties=[{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}]))
+    return path
+
+
+def figures(capsys, *arguments):
+    assert main(["trace", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_json_contract(file, capsys):
+    found = figures(capsys, file)
+    assert found["gpu"] | {"communication_evidence": None} == {
+        "span_ns": 15_600_000,
+        "busy_ns": 10_000_000,
+        "idle_ns": 5_600_000,
+        "compute_ns": 8_000_000,
+        "communication_ns": 0,
+        "communication_overlapped_ns": 0,
+        "communication_exposed_ns": 0,
+        "copies_ns": 2_000_000,
+        "exposed_copies_ns": 2_000_000,
+        "in_flight_communication_ns": 0,
+        "waiting_communication_ns": 0,
+        "communication_evidence": None,
+    }
+    assert [(one["name"], one["wall_ns"]) for one in found["steps"]] == [
+        ("ProfilerStep#3", 10_000_000),
+        ("ProfilerStep#4", 10_000_000),
+    ]
+    for one in found["steps"]:
+        assert sum(one["account"].values()) == one["wall_ns"]
+        assert one["account"]["compute"] == 4_000_000
+        assert one["account"]["exposed copies"] == 1_000_000
+    gemm = next(row for row in found["kernels"] if row["name"] == "gemm_128")
+    assert (gemm["count"], gemm["total_ns"], gemm["mean_ns"]) == (2, 8_000_000, 4_000_000)
+    assert {row["name"]: row["count"] for row in found["operators"]} == {"aten::mm": 2, "aten::copy_": 2}
+    assert found["memory"]["cuda:0"]["peak_allocated_bytes"] == 600
+    assert found["memory"]["cuda:0"]["peak_reserved_bytes"] == 1000
+    assert found["integrity"]["carry_over"] == found["integrity"]["unlinked"] == 0
+    assert sum(found["critical_path"]["classes"].values()) == found["critical_path"]["span_ns"] == 20_000_000
+    assert found["bottleneck"]
+    assert found["findings"] is not None
+    assert found["device"] == "NVIDIA A100-SXM4-40GB"
+
+
+def test_without_a_device_there_is_no_gpu(tmp_path, capsys):
+    path = tmp_path / "cpu.json"
+    path.write_bytes(text([step(1, 0, 100), x("aten::mm", 10, 50)]))
+    found = figures(capsys, path)
+    assert found["gpu"] is None
+    assert found["kernels"] == []
+    assert found["memory"] == {}
+    assert found["steps"][0]["account"]["forward"] == 50_000
+
+
+@each_corpus_file
+def test_the_contract_holds_on_every_public_trace(path, capsys):
+    found = figures(capsys, path)
+    for one in found["steps"]:
+        assert sum(one["account"].values()) == one["wall_ns"]
+    path = found["critical_path"]
+    assert sum(path["classes"].values()) == path["span_ns"]
+    gpu = found["gpu"]
+    if gpu:
+        assert gpu["busy_ns"] + gpu["idle_ns"] == gpu["span_ns"]
+        assert gpu["communication_overlapped_ns"] + gpu["communication_exposed_ns"] == gpu["communication_ns"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_published_figures(capsys):
+    gpu = figures(capsys, corpus_file("nccl_rank0"))["gpu"]
+    assert round(100 * gpu["communication_overlapped_ns"] / gpu["communication_ns"], 3) == 14.946
+    assert round(100 * gpu["busy_ns"] / gpu["span_ns"], 4) == 44.7853
+    assert gpu["span_ns"] == 1_222_847_000
+
+
+def test_the_page_on_the_terminal(file, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["trace", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{file}  2 steps, 14 events, NVIDIA A100-SXM4-40GB"
+    assert lines[1].startswith("Bottleneck: ")
+    assert "step  10.00 ms on average of 2, 10.00 ms to 10.00 ms" in lines
+    assert any(re.match(r"  compute +4\.000 ms +40\.0%  =+$", line) for line in lines)
+    assert any(re.match(r"  gemm_128 +8\.000 ms +80\.0% +2 +4\.000 ms +8\.000 ms$", line) for line in lines)
+    assert "  2 copies h2d pageable, 1.907 MiB in 2.000 ms at 1 GB/s" in lines
+    assert "memory cuda:0  peak 600 B allocated, 1000 B reserved; alive then:" in lines
+    assert max(map(len, lines)) <= 100 or len(str(file)) > 60
+
+
+def test_steps_can_be_selected(file, capsys):
+    found = figures(capsys, file, "--select", "step=4")
+    assert [one["name"] for one in found["steps"]] == ["ProfilerStep#4"]
+    assert found["gpu"]["compute_ns"] == 4_000_000
+    assert {row["name"]: row["count"] for row in found["operators"]} == {"aten::mm": 1, "aten::copy_": 1}
+    assert len(figures(capsys, file, "--select", "step=1-4")["steps"]) == 2
+
+
+def test_rows_can_be_selected(file, capsys):
+    assert main(["trace", str(file), "--select", "name~gemm|mm$"]) == 0
+    out = capsys.readouterr().out
+    assert "gemm_128" in out
+    assert "aten::mm" in out
+    assert "aten::copy_" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--select", "step=x"], "--select 'step=x': a step is a number or a range such as 3-5"),
+        (["--select", "step=9"], "its steps are 3 to 4"),
+        (["--select", "color~red"], "--select 'color~red' is not understood"),
+        (["--select", "name~("], "is not a regular expression"),
+        (["--top", "0"], "--top must be at least 1"),
+        (["--peaks", "float32=fast"], "--peaks 'fast' is not a quantity in"),
+        (["--peaks", "float32=60Tflop"], "--peaks needs the memory's bandwidth too"),
+    ],
+    ids=["step", "no-such-step", "key", "regex", "top", "peak", "bandwidth"],
+)
+def test_wrong_usage_is_one_line(file, capsys, arguments, message):
+    assert main(["trace", str(file), *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not json", b'{"a": 1}', b"\x1f\x8bnonsense", None],
+    ids=["empty", "words", "no-trace", "gzip", "directory"],
+)
+def test_what_cannot_be_read_is_one_line(tmp_path, capsys, content):
+    path = tmp_path / "file.json"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert main(["trace", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("perfdl trace: ")
+    assert err.count("\n") == 1
+
+
+def test_repairs_are_said_on_stderr_and_kept(file, capsys):
+    broken = file.with_name("broken.json.gz")
+    broken.write_bytes(gzip.compress(file.read_bytes().replace(b'"dur": 4000', b'"dur": NaN', 1)))
+    found = figures(capsys, broken)
+    assert any("NaN" in line for line in found["findings"])
+    assert main(["trace", str(broken)]) == 0
+    assert "NaN" in capsys.readouterr().err
+
+
+def test_the_html_page(file, tmp_path, capsys):
+    page = tmp_path / "out" / "trace.html"
+    assert main(["trace", str(file), "--html", str(page)]) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
+    html = page.read_text()
+    assert "gemm_128" in html
+    assert "aten::mm" in html
+    assert "http" not in html.replace("http-equiv", "").replace("https://ui.perfetto.dev", "")
+    data = json.loads(re.search(r'id="trace-json">(.*?)</script>', html, re.DOTALL)[1])
+    assert data["gpu"]["busy_ns"] == 10_000_000
+
+
+def test_names_from_the_trace_are_text_on_the_page(tmp_path):
+    path, page = tmp_path / "evil.json", tmp_path / "evil.html"
+    path.write_bytes(text([step(1, 0, 100), x("<script>alert(1)</script>", 10, 50), x("a\u202eb", 70, 5)]))
+    assert main(["trace", str(path), "--html", str(page)]) == 0
+    html = page.read_text()
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+
+
+def test_several_files_are_ranks(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    files = [corpus_file("nccl_rank0"), corpus_file("nccl_rank1")]
+    found = figures(capsys, *files)
+    assert [one["rank"] for one in found["ranks"]] == [0, 1]
+    assert [one["rank"] for one in found["across_ranks"]["ranks"]] == [0, 1]
+    assert main(["trace", *map(str, files)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^rank 1 .*times?$", out, re.MULTILINE)
+    assert "matched across ranks" in out
+
+
+def test_our_own_recordings(capsys):
+    for path in sorted(DATA.glob("*.json.gz")):
+        assert figures(capsys, path)["steps"]

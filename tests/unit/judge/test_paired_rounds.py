@@ -1,0 +1,80 @@
+"""Rounds: the coin, and what makes a set of them no measurement."""
+
+import itertools
+import math
+
+import pytest
+
+from pytest_perfdl.judge.rounds import Round, broken, log_ratios, orders
+
+
+def some(count, *, order=None):
+    return [
+        Round(
+            order or drawn,
+            {"step_time": 100.0 + number, "block_time": 2.0},
+            {"step_time": 101.0 + 2 * number, "block_time": 3.0},
+        )
+        for number, drawn in enumerate(orders(3, count))
+    ]
+
+
+def changed(rounds, place, **values):
+    head = {**rounds[place].head, **values}
+    return [*rounds[:place], Round(rounds[place].order, rounds[place].base, head), *rounds[place + 1 :]]
+
+
+def test_orders_are_fair_and_repeatable():
+    drawn = orders(11, 4000)
+    assert drawn[:30] == orders(11, 30)
+    assert set(drawn) == {"base first", "head first"}
+    assert abs(drawn.count("head first") - 2000) < 3.3 * math.sqrt(1000)
+    after_same = sum(a == b for a, b in itertools.pairwise(drawn))
+    assert abs(after_same - 2000) < 3.3 * math.sqrt(1000)
+    assert orders(12, 30) != drawn[:30]
+
+
+def test_log_ratios_are_of_head_to_base():
+    rounds = [Round("base first", {"x": 2.0}, {"x": 4.0}), Round("head first", {"x": 8.0}, {"x": 4.0})]
+    assert log_ratios(rounds, "x").tolist() == pytest.approx([math.log(2), -math.log(2)])
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 30])
+def test_honest_rounds_can_be_judged(count):
+    assert broken(some(count), ("step_time", "block_time")) == ""
+
+
+@pytest.mark.parametrize("count, refused", [(2, False), (10, False), (11, True), (30, True)])
+@pytest.mark.parametrize("order", ["base first", "head first"])
+def test_an_order_that_no_coin_draws_is_refused(count, refused, order):
+    # By hand: ten equal orders have a chance of 2/1024, eleven of 2/2048 < 0.001.
+    why = broken(some(count, order=order), ("step_time",))
+    assert why == (f"all {count} rounds ran {order}: the order was not drawn by a coin" if refused else "")
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf], ids=["zero", "negative", "nan", "infinite"])
+def test_a_value_without_a_logarithm_is_refused(value):
+    rounds = changed(some(5), 2, step_time=value)
+    assert broken(rounds, ("step_time",)) == f"round 3: step_time of the head is {value:g}, no ratio can be judged"
+    assert broken(rounds, ("block_time",)) == ""
+
+
+def test_a_metric_that_a_side_lacks_is_refused():
+    assert broken(some(5), ("step_time", "cpu_time")) == "round 1 has no cpu_time of the base"
+
+
+def test_one_measurement_as_both_sides_is_refused():
+    rounds, one = some(5), {"step_time": 5.0}
+    rounds[3] = Round("base first", one, one)
+    assert broken(rounds, ("step_time",)) == "round 4 holds one measurement as both sides: they share state"
+
+
+def test_equal_numbers_are_refused_from_the_second_round_on():
+    rounds = some(5)
+    once = changed(rounds, 1, **rounds[1].base)
+    assert broken(once, ("step_time", "block_time")) == ""
+    twice = changed(once, 4, **rounds[4].base)
+    why = "both sides gave exactly the same numbers in rounds 2, 5: they share state"
+    assert broken(twice, ("step_time", "block_time")) == why
+    partly = changed(once, 4, step_time=rounds[4].base["step_time"])
+    assert broken(partly, ("step_time", "block_time")) == ""

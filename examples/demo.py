@@ -56,7 +56,8 @@ def pytest(mode: str, *, report: str, plants: str = "") -> int:
     """Run the demo's tests and return pytest's exit code."""
     command = [sys.executable, "-m", "pytest", mode, "--perf-dir=demo/baselines", f"--perf-report=demo/{report}"]
     print("     $", " ".join(["pytest", *command[3:], *map(repr, PLANTED)]), flush=True)
-    environment = os.environ | {"PERFDL_PLANT": plants}
+    # Planted in this working tree only: a suspect is measured beside a checkout of the code without the plant.
+    environment = os.environ | {"PERFDL_PLANT": plants, "PERFDL_PLANT_IN": str(ROOT)}
     command += ["--no-header", *PLANTED]
     if not plants:
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

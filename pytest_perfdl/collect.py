@@ -11,7 +11,8 @@ import pytest
 from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.limits import BUILT_IN, Limits, parse_limit_option
-from pytest_perfdl.options import FIXTURE, MarkerOptions, Settings, is_perf_test
+from pytest_perfdl.marker import MarkerOptions
+from pytest_perfdl.options import FIXTURE, Settings, is_perf_test
 from pytest_perfdl.record import Plan, Record
 
 

@@ -1,4 +1,4 @@
-"""Command line, ini and marker, resolved once into frozen values that travel.
+"""Command line and ini, resolved once into frozen values that travel.
 
 `OPTIONS` is the one table: the command line, the ini keys and the documentation are all made from it.
 Every command-line option defaults to `None`, so that "not given" can be told from "given as the default".
@@ -6,15 +6,12 @@ Every command-line option defaults to `None`, so that "not given" can be told fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
-
-if TYPE_CHECKING:
-    from pytest_perfdl.record import Plan
 
 UpdateMode = Literal["new", "changed", "all", "append"]
 Isolate = Literal["process", "none"]
@@ -373,108 +370,3 @@ def is_perf_test(item: pytest.Item, marker: str) -> bool:
     if not isinstance(item, pytest.Function):
         return False
     return item.get_closest_marker(marker) is not None or FIXTURE in item.fixturenames
-
-
-@dataclass(frozen=True, slots=True)
-class MarkerOptions:
-    """Keywords of the marker, merged from module to class to function; every one is optional."""
-
-    limits: Mapping[str, str | int | float] | None = None
-    """Metric -> how much it may worsen: "3%", "5%+20us", 0, "off"."""
-    budget: Mapping[str, str | int | float] | None = None
-    """Metric -> what it may never exceed: "45ms", "2GiB"."""
-    warmup: int | None = None
-    steps: int | None = None
-    repeats: int | None = None
-    threads: int | None = None
-    seed: int | None = None
-    timeout: float | None = None
-    """Seconds that one repeat may take."""
-    tags: tuple[str, ...] | None = None
-    """Free words, shown in reports."""
-
-    @classmethod
-    def merge(cls, marks: Sequence[pytest.Mark]) -> MarkerOptions:
-        """Join marks from the outermost to the innermost; mappings join, other values replace.
-
-        Raises
-        ------
-        ValueError
-            One line that names the unknown or ill-typed keyword.
-        """
-        known = {field.name for field in fields(cls)}
-        merged: dict[str, Any] = {}
-        for mark in marks:
-            if mark.args:
-                raise ValueError(f"takes keywords only, not {mark.args[0]!r}")
-            for name, value in mark.kwargs.items():
-                if name not in known:
-                    raise ValueError(f"has no keyword {name!r}; it knows {', '.join(sorted(known))}")
-                _CHECKS[name](name, value)
-                merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
-        if "tags" in merged:
-            merged["tags"] = tuple(merged["tags"])
-        return cls(**merged)
-
-    def plan(self, settings: Settings) -> Plan:
-        """The run shape: command line over marker over ini over built-in."""
-        from pytest_perfdl.record import Plan
-
-        def shape(name: str, default: int) -> int:
-            for value in (getattr(settings, name), getattr(self, name), settings.ini_shape.get(name)):
-                if value is not None:
-                    return int(value)
-            return default
-
-        return Plan(
-            warmup=shape("warmup", 15),
-            steps=shape("steps", 40),
-            threads=shape("threads", 1),
-            seed=self.seed if self.seed is not None else 0,
-        )
-
-    def repeats_for(self, settings: Settings, *, recording: bool) -> int:
-        """How many fresh processes: command line over marker over ini over the default for the purpose."""
-        for value in (settings.repeats, self.repeats, settings.ini_shape.get("repeats")):
-            if value is not None:
-                return value
-        return RECORDING_REPEATS if recording else CHECKING_REPEATS
-
-
-def _check_mapping(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping) or not all(isinstance(metric, str) for metric in value):
-        raise ValueError(f"{name}= takes a mapping from metric to a quantity, not {value!r}")
-    for metric, spec in value.items():
-        if isinstance(spec, bool) or not isinstance(spec, (str, int, float)):
-            raise ValueError(f"{name}[{metric!r}] takes text or a number, not {spec!r}")
-
-
-def _whole(least: int) -> Callable[[str, Any], None]:
-    def check(name: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}= takes a whole number, {least} or more, not {value!r}")
-
-    return check
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{name}= takes a number of seconds above 0, not {value!r}")
-
-
-def _check_tags(name: str, value: Any) -> None:
-    if not isinstance(value, (tuple, list)) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(f"{name}= takes a tuple of words, not {value!r}")
-
-
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
-    "limits": _check_mapping,
-    "budget": _check_mapping,
-    "warmup": _whole(0),
-    "steps": _whole(2),
-    "repeats": _whole(1),
-    "threads": _whole(1),
-    "seed": _whole(0),
-    "timeout": _check_seconds,
-    "tags": _check_tags,
-}

@@ -7,6 +7,7 @@ them do not fit into memory, one runs after the other, in the order drawn.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -148,7 +149,10 @@ class Rounds:
         """The test must pass on both sides, and each side must have run its own code."""
         text = _failure(remote, self._bench.config)
         if text:
-            raise SideError(f"the test did not pass on the {side.name} side in round {number}:\n{text}", invalid=False)
+            said = next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")
+            raise SideError(
+                f"the test did not pass on the {side.name} side in round {number}: {said}\n{text}", invalid=False
+            )
         if remote.origins is not None and remote.origins.foreign:
             names = ", ".join(remote.origins.foreign[:3])
             raise SideError(
@@ -162,7 +166,9 @@ def _failure(remote: RemoteTest, config: pytest.Config) -> str:
     """What the test's first phase that did not pass says; empty if all passed."""
     for phase in remote.phases.values():
         if phase.raw != "passed":
-            report = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report))
+            # Reading a report uses its data up.
+            data = copy.deepcopy(dict(phase.report))
+            report = config.hook.pytest_report_from_serializable(config=config, data=data)
             return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
     return ""
 

@@ -420,7 +420,8 @@ class Trial:
         slug = new.key.slug
         against = self.bench.settings.against
         if against is not None:
-            stored = {call: Path(path) for call, path in exemplars(self._base_repeats).items()}
+            pictures = exemplars(self._base_repeats) if self._base_repeats else {}
+            stored = {call: Path(path) for call, path in pictures.items()}
         else:
             stored = store.exemplars(item.nodeid, slug) if self._base is not None and not updated else {}
         fresh = {call: Path(path) for call, path in exemplars(self._repeats).items()}

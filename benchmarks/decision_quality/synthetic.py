@@ -1,7 +1,7 @@
 """The paired confirmation on synthetic rounds, where the truth is known: what it promises, checked in numbers.
 
-    python benchmarks/decision_quality/synthetic.py                  # about two minutes, prints Markdown
-    python benchmarks/decision_quality/synthetic.py --suites 200     # a quick look
+    python benchmarks/decision_quality/synthetic.py                  # some minutes, prints Markdown
+    python benchmarks/decision_quality/synthetic.py --suites 200 --tests 500     # a quick look
 
 Noise and suites are those of tests/unit/judge/paired_suites.py, the decisions those of pytest_perfdl/judge.
 """

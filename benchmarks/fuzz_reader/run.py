@@ -97,6 +97,8 @@ def _check_consistent(trace: Trace) -> None:
 
 def _check_equal(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
+        if not field.init:
+            continue  # what a trace remembers of answers
         left, right = getattr(one, field.name), getattr(other, field.name)
         if field.name in ("memory", "counters"):
             same = all(_same(getattr(left, part.name), getattr(right, part.name)) for part in fields(left))
@@ -230,6 +232,9 @@ def run_guided(minutes: float, seed: int, folder: Path) -> None:
     corpus.mkdir(parents=True, exist_ok=True)
     for number, data in enumerate(seeds(random.Random(seed))):
         (corpus / f"seed-{number}").write_bytes(data)
+    dictionary = folder / "tokens.dict"
+    short = [token for token in TOKENS if len(token) <= 64]
+    dictionary.write_text("".join('"' + "".join(f"\\x{byte:02x}" for byte in token) + '"\n' for token in short))
 
     def one(data: bytes) -> None:
         slice_bytes = SLICES[len(data) % len(SLICES)]
@@ -241,7 +246,8 @@ def run_guided(minutes: float, seed: int, folder: Path) -> None:
 
     atheris.instrument_all()
     limits = [f"-max_total_time={int(60 * minutes)}", f"-timeout={SECONDS_PER_INPUT}", f"-max_len={LONGEST}"]
-    atheris.Setup([sys.argv[0], *limits, f"-seed={seed}", f"-rss_limit_mb={MEMORY_BYTES >> 20}", str(corpus)], one)
+    limits += [f"-rss_limit_mb={MEMORY_BYTES >> 20}", f"-artifact_prefix={folder}/"]
+    atheris.Setup([sys.argv[0], *limits, f"-seed={seed}", f"-dict={dictionary}", str(corpus)], one)
     atheris.Fuzz()
 
 
@@ -250,6 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Fuzz the reader of traces.")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="default: the time")
+    parser.add_argument("--unguided", action="store_true", help="mutate at random though atheris is installed")
     parser.add_argument("--input", type=Path, help="read a saved input once more")
     parser.add_argument("--folder", type=Path, default=Path("fuzz-reader"), help="where inputs that break a rule go")
     options = parser.parse_args()
@@ -259,7 +266,7 @@ def main() -> int:
         for slice_bytes in SLICES:
             print(f"slices of {slice_bytes}: {check(data, slice_bytes)}")
         return 0
-    if importlib.util.find_spec("atheris") is not None:
+    if importlib.util.find_spec("atheris") is not None and not options.unguided:
         run_guided(options.minutes, seed, options.folder)
         return 0
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.tree import pair_codes
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
 """What the engine runs, by name: for traces without `Fwd thread id`."""
@@ -22,6 +23,7 @@ class _Sequence(msgspec.Struct, gc=False):
     thread: int = msgspec.field(name="Fwd thread id", default=-1)
 
 
+@once
 def forward_of(trace: Trace) -> Rows:
     """For each row that is a backward operator the row of its forward operator; -1 for all others, and where unknown.
 

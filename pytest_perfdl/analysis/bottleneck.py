@@ -83,11 +83,11 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     the largest class of the account. Equal shares are decided by a fixed order, so that equal traces get equal
     answers. `tables` and `path` may be given if they are known already.
     """
-    tables = tables or profile_tables(trace)
+    tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
     if total == 0:
         return Bottleneck("none", "No step with any time is in the trace.", 0.0, ())
-    path = path or critical_path(trace)
+    path = critical_path(trace) if path is None else path
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
     evidence = (

@@ -13,6 +13,7 @@ from pytest_perfdl.analysis.enclosing import innermost
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 Evidence = npt.NDArray[np.int8]
 """For each row of a trace an index into `EVIDENCE`, -1 for rows that are not communication."""
@@ -37,6 +38,7 @@ class _Collective(msgspec.Struct, gc=False):
     group: msgspec.Raw = msgspec.field(name="Process Group Name", default=msgspec.Raw(b""))
 
 
+@once
 def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
     """By which evidence each row of the trace is a communication kernel: an index into `EVIDENCE`, -1 for none.
 

@@ -127,7 +127,7 @@ def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> Critic
         return _assembled(trace, [], 0, 0)
     calls = CallsByCorrelation(trace)
     bound = bindings(trace, order, calls)
-    waiting = host_waits(trace, order, threads, calls)
+    waiting = host_waits(trace, order, threads, calls, span[1])
     walk = Walk(order, bound, waiting, span)
     walk.run(*_last(steps, threads, order, span[1]))
     parts = [_device_part(trace, order, walk), _delay_part(order, bound, walk)]

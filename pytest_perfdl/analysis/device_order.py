@@ -46,7 +46,7 @@ class DeviceOrder:
     stream: Rows
     """Number of the stream."""
     previous: Rows
-    """Position of the event before it on its stream, -1 for the first."""
+    """Position of the event that ends last of those before it on its stream, -1 for the first."""
     streams: Mapping[tuple[int, int], int]
     """Number of each stream by device and stream id."""
     sequence: tuple[Rows, ...]
@@ -79,6 +79,7 @@ def by_track(trace: Trace, rows: Rows) -> dict[tuple[int, int], Rows]:
 def device_order(trace: Trace, joined: Launches) -> DeviceOrder:
     """The device events of a trace as streams."""
     row, call = joined.device, joined.call
+    end = trace.end[row]
     launched = np.where(call >= 0, trace.start[call], NEVER) if len(row) else np.zeros(0, dtype=np.int64)
     tracks = by_track(trace, row)
     sequence = tuple(tracks.values())
@@ -86,12 +87,14 @@ def device_order(trace: Trace, joined: Launches) -> DeviceOrder:
     previous = np.full(len(row), -1, dtype=np.intp)
     for number, own in enumerate(sequence):
         stream[own] = number
-        previous[own[1:]] = own[:-1]
+        # Streams may overlap themselves (programmatic dependent launch), so the neighbour need not be the last.
+        reach = np.maximum.accumulate(end[own])
+        previous[own[1:]] = own[np.maximum.accumulate(np.where(end[own] == reach, np.arange(len(own)), 0))][:-1]
     return DeviceOrder(
         row=row,
         call=call,
         start=trace.start[row],
-        end=trace.end[row],
+        end=end,
         launched=launched,
         stream=stream,
         previous=previous,
@@ -238,21 +241,22 @@ def _infer(
     if len(order.sequence) < 2 or len(late) == 0:
         return
     by_end = np.argsort(order.end, kind="stable")
-    starts, ends, streams = order.start[by_end], order.end[by_end], order.stream[by_end]
+    starts, ends = order.start[by_end], order.end[by_end]
     kernel, device = trace.category[order.row] == Category.KERNEL, trace.pid[order.row]
-    start, stream = order.start[late], order.stream[late]
+    start = order.start[late]
     oldest = np.maximum(release[late], start - RESIDUAL_NS - 1)
     last = np.searchsorted(ends, start, side="right") - 1
 
-    def apart(which: Rows, at: Rows) -> Flags:
-        found: Flags = (streams[at] != stream[which]) & (starts[at] < start[which])
+    # Of its own stream all that began before it have ended, or hold it up already.
+    def earlier(which: Rows, at: Rows) -> Flags:
+        found: Flags = starts[at] < start[which]
         return found
 
     def shares(which: Rows, at: Rows) -> Flags:
         same_device: Flags = kernel[by_end[at]] & (device[by_end[at]] == device[late[which]])
-        return same_device & apart(which, at)
+        return same_device & earlier(which, at)
 
-    before = _nearest(len(ends), last, -1, lambda which, at: ends[at] > oldest[which], apart)
+    before = _nearest(len(ends), last, -1, lambda which, at: ends[at] > oldest[which], earlier)
     newest = np.where(kernel[late] & (before < 0), start + CONTENTION_NS, NEVER)
     after = _nearest(len(ends), last + 1, 1, lambda which, at: ends[at] <= newest[which], shares)
     for found, wait in ((before, Wait.OTHER_STREAM), (after, Wait.CONTENTION)):

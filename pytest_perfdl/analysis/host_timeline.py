@@ -28,15 +28,14 @@ class HostThread:
     is_engine: bool
     """Whether it is a thread of the autograd engine, which works only while another waits in `backward`."""
 
-    @property
-    def gap_start(self) -> I64:
-        """Where each gap between activity begins."""
-        return self.activity.end[:-1]
-
-    @property
-    def gap_end(self) -> I64:
-        """Where each gap between activity ends."""
-        return self.activity.start[1:]
+    def gaps(self, end: int | None) -> tuple[I64, I64]:
+        """Where the gaps between activity begin and end; with `end` also the one that reaches there."""
+        since, until = self.activity.end[:-1], self.activity.start[1:]
+        if end is not None:
+            before = int(np.searchsorted(self.activity.start, end, side="left")) - 1
+            if before >= 0 and self.activity.end[before] < end:
+                return np.append(since, self.activity.end[before]), np.append(until, end)
+        return since, until
 
 
 def host_threads(trace: Trace, steps: Steps, joined: Launches) -> tuple[HostThread, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.trace.model import Rows, Trace
+from pytest_perfdl.trace.once import once
 
 _LAUNCH = re.compile(r"launch\w*kernel|kernellaunch|graphlaunch|runfunction", re.IGNORECASE)
 """Calls that launch kernels or graphs, of CUDA, HIP, XPU and MTIA; copies and memsets are calls of their own."""
@@ -28,6 +29,7 @@ class Launches:
         return self.call >= 0
 
 
+@once
 def launches(trace: Trace) -> Launches:
     """Join device events to their calls; a graph launch has many device events, some calls have none."""
     device = trace.device_rows()

@@ -10,6 +10,7 @@ import numpy as np
 from pytest_perfdl.analysis.inherit import inherited
 from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
+from pytest_perfdl.trace.once import once
 
 _FRAME = "nn.Module: "
 """How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""
@@ -25,6 +26,7 @@ class _Hierarchy(msgspec.Struct, gc=False):
     text: str = msgspec.field(name="Module Hierarchy", default="")
 
 
+@once
 def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     """The module of each row as an index into the paths, -1 for none; and the paths.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.analysis.threads import Thread, input_rows, on_thread
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
 
+_DIMS = operator.attrgetter("dims")
 _BLOCK = 4096
 """Rows whose args are decoded at a time: their text then stays in the cache."""
 
@@ -126,11 +128,16 @@ def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...
     """Digest of the sequence of (name, shapes) in each step; rows come by time, -1 for those outside the steps."""
     rows, step = rows[step >= 0], step[step >= 0]
     texts = _Texts(trace.names)
-    sequence: list[bytes] = []
+    listed: list[bytes] = []
+    # In the order of the file the args of many rows are one piece of text.
+    filed = np.argsort(rows)
     for block in range(0, len(rows), _BLOCK):
-        own = rows[block : block + _BLOCK]
-        dims = [bytes(args.dims) for args in trace.decode_args(own.tolist(), _Shapes)]
-        sequence.extend(map(texts.__getitem__, zip(trace.name[own].tolist(), dims, strict=True)))
+        own = rows[filed[block : block + _BLOCK]]
+        dims = map(bytes, map(_DIMS, trace.decode_args(own, _Shapes)))
+        listed.extend(map(texts.__getitem__, zip(trace.name[own].tolist(), dims, strict=True)))
+    place = np.empty(len(rows), dtype=np.intp)
+    place[filed] = np.arange(len(rows))
+    sequence = [listed[at] for at in place.tolist()]
     bounds = np.searchsorted(step, np.arange(steps + 1)).tolist()
     return tuple(
         hashlib.blake2b(b"".join(sequence[first:last]), digest_size=8).hexdigest()

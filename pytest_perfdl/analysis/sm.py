@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 
 class _Geometry(msgspec.Struct, gc=False):
@@ -27,6 +28,7 @@ class LaunchGeometry:
     """`est. achieved occupancy %`, 0 to 100: active warps over the SM's most, bounded by registers and memory."""
 
 
+@once
 def launch_geometry(trace: Trace) -> LaunchGeometry:
     """Read the launch geometry of every kernel; CUDA traces have it, those of ROCm and XPU do not.
 

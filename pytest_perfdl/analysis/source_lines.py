@@ -11,6 +11,7 @@ import numpy as np
 from pytest_perfdl.analysis.inherit import inherited
 from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
+from pytest_perfdl.trace.once import once
 
 _FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): .+$", re.DOTALL)
 """A frame of Python code; what the interpreter or the profiler made up begins with "<" or with `nn.Module:`."""
@@ -43,6 +44,7 @@ class _Stack(msgspec.Struct, gc=False):
     text: str = msgspec.field(name="Call stack", default="")
 
 
+@once
 def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     """The source line of each row as an index into the lines, -1 for none; and the lines, "train.py(12): step".
 

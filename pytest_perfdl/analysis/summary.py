@@ -15,7 +15,7 @@ from pytest_perfdl.analysis.kernel_tables import KernelRow, kernel_table
 from pytest_perfdl.analysis.launch_stats import LaunchStats, launch_stats
 from pytest_perfdl.analysis.memory_timeline import DeviceTimeline, memory_timeline
 from pytest_perfdl.analysis.modules import module_paths
-from pytest_perfdl.analysis.operator_tables import OperatorRow, operator_table
+from pytest_perfdl.analysis.operator_tables import OperatorRow, operator_tables
 from pytest_perfdl.analysis.roofline import Peaks, RooflineRow, roofline
 from pytest_perfdl.analysis.sm import launch_geometry, occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.tables import ProfileTables, profile_tables
@@ -88,6 +88,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     tables = profile_tables(trace)
     path = critical_path(trace)
     bound = bottleneck(trace, tables, path)
+    operators = operator_tables(trace)
     rank, world_size = _rank(trace)
     return TraceSummary(
         source=trace.source,
@@ -98,10 +99,10 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         steps=_steps(tables),
         gpu=device_figures(trace, evidence=evidence),
         kernels=kernel_table(trace, geometry=geometry, evidence=evidence),
-        operators=operator_table(trace, by="name"),
-        shapes=operator_table(trace, by="shapes"),
-        modules=operator_table(trace, by="module"),
-        lines=operator_table(trace, by="line"),
+        operators=operators["name"],
+        shapes=operators["shapes"],
+        modules=operators["module"],
+        lines=operators["line"],
         roofline=roofline(trace, peaks),
         launches=launch_stats(trace),
         copies=copy_figures(trace),

@@ -20,6 +20,7 @@ from pytest_perfdl.analysis.steps import Steps, steps_of
 from pytest_perfdl.analysis.threads import operator_threads, thread_of
 from pytest_perfdl.analysis.transfers import copies
 from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class ProfileTables:
         return {name: sum(account[name] for account in self.accounts) for name in names}
 
 
+@once
 def profile_tables(trace: Trace) -> ProfileTables:
     """Account for the steps of a trace.
 

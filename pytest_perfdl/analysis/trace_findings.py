@@ -74,11 +74,11 @@ def trace_findings(
     `known` is the kind of the bottleneck, whose classes are not said again. Shares are of the steps' time: for
     classes of the account and device events of their windows, for calls of the host of their time there.
     """
-    tables = tables or profile_tables(trace)
+    tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
     if total == 0:
         return ()
-    path = path or critical_path(trace)
+    path = critical_path(trace) if path is None else path
     steps = steps_of(trace, launches(trace))
     found = [
         *_classes(tables, known),

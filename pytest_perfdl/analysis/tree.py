@@ -10,6 +10,7 @@ import numpy as np
 from pytest_perfdl.analysis.launches import Launches, launches
 from pytest_perfdl.analysis.nesting import Mask, by_level, nest, nesting_order
 from pytest_perfdl.trace.model import I32, I64, LAUNCH_CATEGORIES, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 HOST_CATEGORIES = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCH_CATEGORIES)
 """What a call tree is made of: events of host threads that nest as calls do."""
@@ -75,6 +76,7 @@ class CallTree:
             yield below[order[first:last]]
 
 
+@once
 def call_tree(trace: Trace) -> CallTree:
     """Nest the host events of each thread (process and thread id) by stack discipline.
 
@@ -100,6 +102,7 @@ def pair_codes(first: I64, second: I64) -> Rows:
     return np.searchsorted(firsts, first) * len(seconds) + np.searchsorted(seconds, second)
 
 
+@once
 def launching_operator(trace: Trace, tree: CallTree, joined: Launches | None = None) -> Rows:
     """For each row that is a device event the row of the operator that launched it; -1 for all others.
 

@@ -96,9 +96,9 @@ class HostWaits:
 
 
 def host_waits(
-    trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], calls: CallsByCorrelation
+    trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], calls: CallsByCorrelation, end: int
 ) -> HostWaits:
-    """Find where host threads waited.
+    """Find where host threads waited; the steps' thread up to `end`, which it may have reached in a gap.
 
     *Known*: a synchronising call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
     the one that ended last before the call returned); a copy's call that returned with its own copy; a launch into
@@ -113,9 +113,9 @@ def host_waits(
     _synchronisations(trace, order, thread_of_row, syncs, kinds, calls, found)
     copies = _blocking_copies(trace, order, thread_of_row, found)
     _full_queues(trace, order, thread_of_row, found)
-    _spinning(order, threads, thread_of_row, found)
+    _spinning(order, threads, thread_of_row, end, found)
     for waiter in range(len(threads)):
-        _joins(threads, waiter, found)
+        _joins(threads, waiter, end, found)
     blocking = np.concatenate((syncs[kinds < _FREEING], copies))
     return HostWaits(tuple(found.waits(waiter) for waiter in range(len(threads))), thread_of_row, blocking)
 
@@ -229,7 +229,7 @@ def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _
         duration = end - start
         released = np.minimum(order.end[before], end)
         full = (outstanding >= QUEUE_NEAR) & (duration > SLOW_CALL * np.median(duration)) & (released > start)
-        full &= order.end[before] <= end + EARLY_NS
+        full &= (order.end[before] <= end + EARLY_NS) & (order.launched[before] < start)
         waiter = thread_of_row[call[full]]
         _add_by_thread(found, waiter, released[full], start[full], before[full])
 
@@ -238,6 +238,7 @@ def _spinning(
     order: DeviceOrder,
     threads: tuple[HostThread, ...],
     thread_of_row: Rows,
+    span_end: int,
     found: _Found,
 ) -> None:
     linked = np.flatnonzero(order.call >= 0)
@@ -245,8 +246,9 @@ def _spinning(
     launcher = thread_of_row[order.call[linked]]
     for number, thread in enumerate(threads):
         own = linked[launcher == number]
-        long = thread.gap_end - thread.gap_start > GAP_NS
-        since, until = thread.gap_start[long], thread.gap_end[long]
+        since, until = thread.gaps(span_end if number == 0 else None)
+        long = until - since > GAP_NS
+        since, until = since[long], until[long]
         last = np.searchsorted(order.launched[own], since, side="right") - 1
         since, until, event = since[last >= 0], until[last >= 0], own[last[last >= 0]]
         end = order.end[event]
@@ -257,14 +259,15 @@ def _spinning(
         found.add(number, np.minimum(end, until)[polled], since[polled], event, none, inferred=True)
 
 
-def _joins(threads: tuple[HostThread, ...], waiter: int, found: _Found) -> None:
+def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
     """Waits of one thread for others: the one that went idle last before it went on."""
     own = threads[waiter]
     if len(own.activity) == 0:
         return
     first = waiter > 0
-    until = own.activity.start if first else own.gap_end
-    since = np.concatenate(([NEVER], own.gap_start)) if first else own.gap_start
+    since, until = own.gaps(None if first else end)
+    if first:
+        since, until = np.insert(since, 0, NEVER), np.insert(until, 0, own.activity.start[0])
     release = np.full(len(until), NEVER, dtype=np.int64)
     source = np.full(len(until), -1, dtype=np.intp)
     sure = np.zeros(len(until), dtype=bool)

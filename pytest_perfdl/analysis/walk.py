@@ -37,8 +37,8 @@ class Walk:
     def run(self, event: int, thread: int) -> None:
         """Walk from a device event or a thread at the end to the beginning.
 
-        No wait of a thread is passed twice, nor is an event of a stream after a later one, so that events without
-        a duration cannot lead in a circle.
+        No wait of a thread is passed twice, and between two waits no event of a stream after an earlier one, so that
+        events without a duration cannot lead in a circle.
         """
         order, bound, begin, now = self.order, self.bound, self.begin, self.end
         starts, streams = order.start.tolist(), order.stream.tolist()
@@ -88,8 +88,6 @@ class Walk:
             if wait.inferred[at]:
                 self.guessed.append((int(wait.since[at]), now))
             source = int(wait.event[at])
-            if source >= 0 and source >= passed[streams[source]]:
-                continue
             event, thread = source, int(wait.thread[at]) if source < 0 else thread
 
     def host_runs(self, thread: int) -> Intervals:

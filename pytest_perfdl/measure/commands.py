@@ -54,6 +54,8 @@ class Time:
 
     blocks: int
     block: int
+    last: bool = False
+    """Whether the call ends with these steps, so that its result is the last one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +227,9 @@ def one_side(plan: Plan, info: CallInfo) -> Generator[Command | None, Reply, Sid
     """
     settled = yield _settle(plan, info.period)
     blocks = []
-    for _ in range(TURNS):
+    for turn in range(1, TURNS + 1):
         yield None
-        blocks.append((yield Time(1, _block(plan, info.period, TURNS))))
+        blocks.append((yield Time(1, _block(plan, info.period, TURNS), last=turn == TURNS)))
     yield None
     compiled = yield Finish()
     assert isinstance(settled, Settled)

@@ -97,14 +97,14 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
     compiled_before = compiling.compilations()
     load_before = machine.Load.now()
     with machine.run_delay_reader() as run_delay_ns:
-        for _ in range(command.blocks):
+        for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
             synchronize()
             clock = _clock(run_delay_ns, synchronized=prepares)
             before = machine.Usage.now()
             clock.mark()
-            for _ in range(command.block):
-                asides.append((yield False))
+            for left in reversed(range(command.block)):
+                asides.append((yield command.last and number == command.blocks and left == 0))
                 if prepares:
                     synchronize()
                 clock.mark()

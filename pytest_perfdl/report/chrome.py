@@ -149,7 +149,7 @@ def _draw(entries: Sequence[_Entry], number: int, shift: int, title: str, flows:
                 start_ns=_nanoseconds(entry.ts) + shift,
                 duration_ns=_nanoseconds(entry.dur) if entry.ph == "X" else 0,
                 category=entry.cat,
-                args=entry.args,
+                args=_own_correlation(entry.args, number),
                 flow=flow,
             )
         )
@@ -161,6 +161,14 @@ def _draw(entries: Sequence[_Entry], number: int, shift: int, title: str, flows:
         names.append(Event.thread_name(pid, tid, f"{owner}: {name}" if several else name))
         names.append(Event("M", "thread_sort_index", pid, tid, args={"sort_index": position}))
     return [*names, *events], flows + len(flow_ids)
+
+
+def _own_correlation(args: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+    """Arguments with a correlation that the other side does not have: tools join launches and kernels on it."""
+    correlation = (args or {}).get("correlation")
+    if args is None or not isinstance(correlation, int) or correlation <= 0:
+        return args
+    return {**args, "correlation": correlation * len(SIDES) + number}
 
 
 def _marked(event: Event, causes: Mapping[tuple[str, str], Cause]) -> Event:

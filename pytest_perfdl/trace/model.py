@@ -177,6 +177,8 @@ class Trace:
     """Where it came from, for messages."""
     raw_args: RawArgs = field(repr=False)
     """JSON text of each row's args, `{}` where there are none. Decoded on demand: see `args`."""
+    derived: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
+    """What was derived from the columns, which never change, and is asked for again and again (`once`)."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -189,13 +191,18 @@ class Trace:
     def rows(self, *categories: Category) -> Rows:
         """Rows of these categories by start; among equal starts the longer first, then file order.
 
-        In this order a parent comes before its children.
+        In this order a parent comes before its children. The array is shared and read-only.
         """
-        if len(categories) == 1:
-            found = np.flatnonzero(self.category == categories[0])
-        else:
-            found = np.flatnonzero(np.isin(self.category, categories))
-        return found[np.lexsort((-self.duration[found], self.start[found]))]
+        if categories not in self.derived:
+            if len(categories) == 1:
+                found = np.flatnonzero(self.category == categories[0])
+            else:
+                found = np.flatnonzero(np.isin(self.category, categories))
+            found = found[np.lexsort((-self.duration[found], self.start[found]))]
+            found.flags.writeable = False
+            self.derived[categories] = found
+        rows: Rows = self.derived[categories]
+        return rows
 
     def device_rows(self) -> Rows:
         """Rows of kernels, copies and memsets, ordered as in `rows`."""

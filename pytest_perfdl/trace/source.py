@@ -129,15 +129,16 @@ class Source:
         """Decompress, by the fast library where there is one; damage is left to zlib, which gives more of it."""
         passed = 0
         if _fast is not None and self.file.seekable():
-            try:
+            with contextlib.suppress(_fast.error):
                 for text in self._members(head, _fast):
                     passed += len(text)
                     yield text
-                return
-            except _fast.error:
-                self.file.seek(0)
-                self._read = 0
-                head = self._more(_PACKED_CHUNK)
+                if not self.damage:
+                    return
+            self.damage = ""
+            self.file.seek(0)
+            self._read = 0
+            head = self._more(_PACKED_CHUNK)
         for text in self._members(head, zlib):
             if passed < len(text):
                 yield text[passed:]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.collect import adopt
-from pytest_perfdl.options import INI_ONLY, OPTIONS, MarkerOptions
+from pytest_perfdl.marker import MarkerOptions
+from pytest_perfdl.options import INI_ONLY, OPTIONS
 from pytest_perfdl.plugin import SETTINGS
 
 

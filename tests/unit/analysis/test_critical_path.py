@@ -162,6 +162,35 @@ def test_a_kernel_that_holds_the_sms_until_shortly_after(overhang, waits):
     assert (path.unexplained_share > 0) == (not waits)
 
 
+def test_kernels_of_other_devices_hold_no_sms():
+    made = trace(
+        launch(0, 1, 1),
+        launch(2, 1, 2),
+        kernel("elsewhere", 10, 210, 1),
+        x("starved", 200, 100, "kernel", pid=1, tid=7, correlation=2),
+    )
+    path = critical_path(made)
+    assert path.by_class["compute"] == 100_000
+    assert path.inferred_share == 0
+
+
+def test_a_stream_that_overlaps_itself_waits_for_what_ends_last():
+    made = trace(
+        launch(0, 1, 1),
+        launch(1, 1, 2),
+        launch(2, 1, 3),
+        kernel("long", 10, 90, 1),
+        kernel("overlaps", 20, 10, 2),
+        kernel("last", 102, 10, 3),
+    )
+    assert stretches(made) == [
+        ("launch latency", "", 0, 10),
+        ("compute", "long", 10, 100),
+        ("kernel gap", "", 100, 102),
+        ("compute", "last", 102, 112),
+    ]
+
+
 def test_a_recorded_event_is_waited_for():
     events = [
         launch(0, 1, 1),
@@ -294,6 +323,56 @@ def test_another_thread_that_went_idle_is_waited_for_by_inference(late, joined):
     assert path.inferred_share == (500 / 905 if joined else 0)
 
 
+@pytest.mark.parametrize(("resumes", "joined"), [(110, False), (111, True)], ids=["100 us", "more"])
+def test_only_long_gaps_are_looked_into(resumes, joined):
+    made = trace(x("start", 0, 10), x("work", 20, 80, tid=9), x("more", resumes, 50))
+    assert (critical_path(made).by_class["operator"] == 140_000) == joined
+
+
+def test_a_thread_that_works_on_is_not_joined():
+    made = trace(
+        x("start", 0, 10), x("work", 20, 430, tid=9), x("on", 470, 100, tid=9), x("more", 500, 100), x("end", 600, 10)
+    )
+    assert {name for _, name, *_ in stretches(made)} == {"start", "", "more", "end"}
+
+
+def test_a_thread_that_was_started_from_inside_an_operator():
+    made = trace(x("outer", 0, 100), x("work", 20, 480, tid=9), x("more", 90, 20), x("end", 300, 5))
+    path = critical_path(made)
+    assert stretches(made, path) == [("operator", "outer", 0, 20), ("operator", "work", 20, 500)]
+    assert path.inferred_share == 20 / 500
+
+
+def test_an_engine_that_is_called_from_inside_an_operator_and_joined_at_the_end_of_the_step():
+    made = trace(
+        step(1, 0, 100), x("call", 0, 60), x(ENGINE, 10, 30, tid=9), x("again", 61, 9), x(ENGINE, 65, 34, tid=9)
+    )
+    assert stretches(made) == [
+        ("operator", "call", 0, 60),
+        ("Python and host", "", 60, 61),
+        ("operator", "again", 61, 65),
+        ("operator", ENGINE, 65, 99),
+        ("Python and host", "", 99, 100),
+    ]
+
+
+def test_a_poll_that_ends_with_the_step():
+    made = trace(step(1, 0, 500), launch(0, 5, 1), kernel("k", 10, 480, 1))
+    assert critical_path(made).by_class["compute"] == 480_000
+
+
+def test_the_host_comes_first_where_it_ends_with_the_device():
+    made = trace(step(1, 0, 50), launch(0, 5, 1), kernel("k", 10, 40, 1))
+    assert set(stretches(made)) == {("runtime call", "cudaLaunchKernel", 0, 5), ("Python and host", "", 5, 50)}
+
+
+def test_a_short_kernel_that_ends_by_chance_in_a_gap_is_not_polled_for():
+    made = trace(launch(0, 5, 1), kernel("k", 10, 30, 1), x("aten::mm", 110, 50))
+    assert critical_path(made).by_class["compute"] == 0
+    made = trace(launch(0, 5, 1), kernel("k", 10, 60, 1), x("aten::mm", 110, 50))
+    assert critical_path(made).by_class["compute"] == 60_000
+
+
 @pytest.mark.parametrize(
     ("end", "polled"),
     [(1100, True), (1101, False), (920, True), (919, False)],
@@ -389,23 +468,34 @@ def test_by_name_is_independent_of_the_order_in_the_file():
     assert names == [["a", "b", "c"]] * 2
 
 
-def test_events_without_duration_at_one_moment_do_not_lead_in_a_circle():
-    told = [
+def test_events_without_duration_cannot_wait_for_each_other_in_a_circle():
+    # Each stream waits at 0 for what the other launches later, as no program could.
+    made = trace(
+        launch(0, 1, 3, name="cudaStreamWaitEvent"),
+        launch(1, 1, 1),
+        launch(2, 1, 4),
+        launch(3, 1, 2, name="cudaEventRecord"),
         sync_event("Stream Wait Event", 0, 3, 8, wait_on_stream=7, wait_on_cuda_event_record_corr_id=2),
         sync_event("Stream Wait Event", 0, 3, 7, wait_on_stream=8, wait_on_cuda_event_record_corr_id=2),
-    ]
-    made = trace(
-        x("aten::mm", 0, 10),
-        launch(5, 0, 1),
-        launch(5, 0, 2, name="cudaEventRecord"),
-        launch(5, 0, 3, name="cudaStreamWaitEvent"),
-        launch(5, 0, 4),
-        *told,
-        kernel("a", 5, 0, 1),
-        kernel("b", 5, 0, 4, stream=8),
-        sync(5, 0, 5),
+        kernel("a", 6, 0, 1),
+        kernel("b", 6, 0, 4, stream=8),
     )
-    check(made, critical_path(made))
+    assert [kind for kind, *_ in stretches(made)][-1] == "Python and host"
+
+
+def test_a_wait_is_not_passed_twice():
+    # The kernel that is waited for waits for one that is launched when the wait is over, as no program could.
+    made = trace(
+        launch(0, 1, 3, name="cudaStreamWaitEvent"),
+        launch(1, 1, 1),
+        sync(2, 10),
+        launch(12, 0, 4),
+        launch(13, 1, 2, name="cudaEventRecord"),
+        sync_event("Stream Wait Event", 0, 3, 7, wait_on_stream=8, wait_on_cuda_event_record_corr_id=2),
+        kernel("a", 12, 0, 1),
+        kernel("b", 12, 0, 4, stream=8),
+    )
+    assert [kind for kind, *_ in stretches(made)][-1] == "runtime call"
 
 
 def test_the_path_through_hta_s_event_synchronisation():

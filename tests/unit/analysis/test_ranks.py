@@ -10,7 +10,9 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 PERIOD = 1000
 
 
-def rank(late, *, number=None, clock=0, count=10, first=0, world=None, stream=20, compute=100, group=None, jitter=()):
+def rank(
+    late, *, number=None, clock=0, base=0, count=10, first=0, world=None, stream=20, compute=100, group=None, jitter=()
+):
     """A rank that starts the nth all-reduce `late[n % len(late)]` us after 400 us of each period; all end at 700."""
     events = []
     for index in range(first, first + count):
@@ -25,8 +27,8 @@ def rank(late, *, number=None, clock=0, count=10, first=0, world=None, stream=20
             launch(begin + 20, 5, 2 * index + 1),
             kernel(REDUCE, starts, begin + 700 + off - starts, 2 * index + 1, stream=stream, **args),
         ]
-    info = {} if number is None else {"distributedInfo": {"rank": number, "world_size": world or 2}}
-    return trace(*events, **info)
+    info = {} if number is None else {"distributedInfo": {"rank": number, "world_size": world}}
+    return trace(*events, baseTimeNanoseconds=base, **info)
 
 
 def test_the_rank_that_comes_last_and_what_the_others_wait():
@@ -68,6 +70,13 @@ def test_clocks_are_aligned_on_the_ends(clock):
     assert [each.skew_ns for each in found.collectives] == [20_000, 30_000] * 5
     assert (found.skew_median_ns, found.skew_max_ns) == (25_000, 30_000)
     assert found.straggler is None, "two are equally often last"
+
+
+def test_times_are_relative_to_the_base():
+    base = 1_700_000_000_000_000_000
+    found = ranks([rank([0], base=base), rank([30], base=base + 5_000_000, clock=-5000)])
+    assert found.ranks[1].clock_offset_ns == 0
+    assert found.skew_max_ns == 30_000
 
 
 def test_what_the_ends_disagree_by_is_said_and_is_no_skew():

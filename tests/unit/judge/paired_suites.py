@@ -117,6 +117,8 @@ def unsplit(alpha, suspects):
 def regressed(worse, plan, looks=None):
     """Which summaries are regressed; what is above zero is too slow."""
     looks = plan.until(worse.shape[-1]) if looks is None else looks
+    # Clearing only takes alarms away: what is counted here is the most there can be.
+    looks = [replace(look, clears=False) for look in looks if look.rejects]
     return sequential.replay(worse, -worse, plan, looks)[0] == sequential.REGRESSED
 
 

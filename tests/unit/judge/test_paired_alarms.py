@@ -1,7 +1,7 @@
 """The promise: under 1 % of the suites of unchanged code raise an alarm, whatever the noise; and its price.
 
-Suites of 10 tests with two summaries and 10 kernels each, all confirmed: statistics.md, section 6, point 1. The
-same with more tests, power and honesty: benchmarks/decision_quality/synthetic.py.
+Suites of 10 tests with two summaries and 10 kernels each, all confirmed: statistics.md, section 6, point 1, with
+half of its 2000 suites. All of them, power and honesty: benchmarks/decision_quality/synthetic.py.
 """
 
 import math
@@ -18,12 +18,14 @@ from pytest_perfdl.judge.signflip import KernelTest
 from pytest_perfdl.judge.spending import Spending
 from pytest_perfdl.limits import Limit
 
-SUITES = 2000
+SUITES = 1000
 SEED = 1
 
 
 def test_the_bound_is_that_of_one_percent():
     assert synthetic.most_alarms(2000) == 29
+    # By hand: the mean is 10, the deviation 3.15, and 10 + 1.96 * 3.15 is 16.2.
+    assert synthetic.most_alarms(1000) == 17
 
 
 @pytest.mark.parametrize("null", synthetic.NULLS)
@@ -68,7 +70,7 @@ def test_what_was_counted_here_is_what_a_suite_is_told():
     slow = synthetic.slow_kernels(suites.kernels_base, suites.kernels_head, sequential.Plan.of(alpha, 1), 0.0)
     names = tuple(f"k{number}" for number in range(synthetic.KERNELS))
     any_slower = Limit("0%", 0.0)
-    for lane in range(len(suites.base)):
+    for lane in range(0, len(suites.base), 2):
         rounds = [
             Round(
                 order,
@@ -84,8 +86,8 @@ def test_what_was_counted_here_is_what_a_suite_is_told():
         told = [outcome.decided[name].verdict == "regressed" for name in synthetic.SUMMARIES]
         assert told == regressed[lane].tolist()
         assert bool(KernelTest(names, alpha, delta=0.0).look(rounds)) == slow[lane]
-    assert 0 < regressed.sum() < regressed.size
-    assert 0 < slow.sum() < slow.size
+    assert 0 < regressed[::2].sum() < regressed[::2].size
+    assert 0 < slow[::2].sum() < slow[::2].size
 
 
 def test_a_fixed_order_is_refused_before_it_can_alarm_twice():

@@ -108,6 +108,19 @@ def test_blamed_slices_carry_the_change_on_both_sides(tmp_path):
     assert any(event["name"] == "[memory]" for event in events)
 
 
+def test_launches_and_kernels_of_the_two_sides_cannot_be_confused():
+    linked = [
+        Event("X", "cudaLaunchKernel", 1, 1, 100, 5, "cuda_runtime", {"correlation": 9}),
+        Event("X", "gemm", 0, 7, 200, 50, "kernel", {"correlation": 9}),
+        Event("X", "cudaDeviceSynchronize", 1, 1, 300, 5, "cuda_runtime", {"correlation": 0}),
+    ]
+    side = compress(write(None, linked))
+    events = [event for event in opened(regression_trace(REGRESSED, "", side, side)) if event["ph"] == "X"]
+    numbers = {(event["pid"], event["name"]): event["args"]["correlation"] for event in events}
+    assert numbers[1, "cudaLaunchKernel"] == numbers[1, "gemm"] != numbers[2, "gemm"] == numbers[2, "cudaLaunchKernel"]
+    assert numbers[1, "cudaDeviceSynchronize"] == numbers[2, "cudaDeviceSynchronize"] == 0
+
+
 def test_blame_of_another_call_or_kind_marks_nothing(tmp_path):
     kernel = runs.result(blame=[runs.cause("aten::mm", kind="kernel"), runs.cause("aten::mm", call="forward")])
     assert not any("%" in event["name"] for event in opened(regression_trace(kernel, "", *sides(tmp_path))))

@@ -1,0 +1,100 @@
+"""`perf.compare`: an expectation on two alternatives, judged after the test's body in pairs of processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from plugin.project import SHORT, Project
+
+SUITE = """
+import pytest
+
+def loop():
+    return sum(i for i in range(20_000))
+
+def built_in():
+    return sum(range(20_000))
+
+def test_faster(perf):
+    perf.compare(loop, built_in).assert_faster(by="10%")
+
+def test_not_slower(perf):
+    perf.compare(built_in, loop, name="loop").assert_not_slower(within="5%")
+
+def test_with_setup(perf):
+    seen = []
+    perf.compare(seen.append, seen.extend, [1], setup=seen.clear, reset=seen.clear).assert_not_slower(within="900%")
+    assert seen in ([1], [[1]])
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    made = Project(tmp_path / "project", "perf_budget = 1")
+    made.write("test_compare.py", SUITE)
+    return made
+
+
+def test_without_perf_both_run_once(project):
+    project.write(
+        "test_more.py",
+        """
+        def test_order(perf):
+            calls = []
+            perf.compare(calls.append, lambda item: calls.append(-item), 3).assert_faster(by="1%")
+            assert calls == [3, -3]
+        """,
+    )
+    done = project.run()
+    assert done.code == 0, done.output
+    assert "4 perf tests ran once" in done.output
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("perf.compare(int, str)", "perf.compare(...) by itself expects nothing: add .assert_faster(by=...)"),
+        ("perf.compare(int, str).assert_faster(by='fast')", "by='fast': limit of step_time: 'fast' is not a limit"),
+        ("perf.compare(int, str).assert_faster(by='100%')", "by='100%': expected a share such as '10%'"),
+        ("perf.compare(int, str).assert_faster(by='5us')", "by='5us': expected a share such as '10%'"),
+        ("perf.compare(int, str).assert_not_slower(within='off')", "within='off': expected a share such as '10%'"),
+        ("[perf.compare(int, str).assert_not_slower(within='3%') for _ in 'ab']", "give each its own name="),
+    ],
+    ids=["nothing", "words", "all", "time", "off", "twice"],
+)
+def test_wrong_usage_is_one_line(project, body, message):
+    project.write("test_compare.py", f"def test_wrong(perf):\n    {body}\n")
+    done = project.run()
+    assert done.code == 1
+    assert message in done.output
+
+
+@pytest.mark.torch
+def test_rounds_measure_one_alternative_in_each_process(project):
+    done = project.run("--perf", *SHORT, "--perf-json=run.json")
+    tests = {test["id"].split("::")[1]: test for test in json.loads((project.root / "run.json").read_text())["tests"]}
+    assert done.code == 0, done.output
+    for name, metric, sign in (("test_faster", "step_time", -1), ("test_not_slower", "loop.step_time", 1)):
+        figures = tests[name]["metrics"][metric]
+        assert (figures["new"] - figures["base"]) * sign > 0, "the loop takes several times as long"
+        assert tests[name]["verdict"] == "inconclusive", "one round in a budget of a second proves nothing"
+    assert "built_in against loop: -" in tests["test_faster"]["reason"]
+    assert "expected faster by 10%" in tests["test_faster"]["reason"]
+    assert "loop against built_in: +" in tests["test_not_slower"]["reason"]
+
+
+@pytest.mark.torch
+def test_an_assertion_in_the_body_wins(project):
+    project.write(
+        "test_compare.py",
+        """
+        def test_wrong(perf):
+            perf.compare(int, str).assert_faster(by="1%")
+            assert 1 == 2
+        """,
+    )
+    done = project.run("--perf", *SHORT)
+    assert done.code == 1
+    assert "assert 1 == 2" in done.output
+    assert "paired round" not in done.output

@@ -18,6 +18,10 @@ _BLOCK = 4096
 """Rows whose args are decoded at a time: their text then stays in the cache."""
 
 
+_NONE = 2**63
+"""Numbers from here on are unsigned ones that stand for none."""
+
+
 class _Sequence(msgspec.Struct, gc=False):
     number: int = msgspec.field(name="Sequence number", default=-1)
     thread: int = msgspec.field(name="Fwd thread id", default=-1)
@@ -63,8 +67,8 @@ def _sequences(trace: Trace, rows: Rows) -> tuple[I64, I64]:
     number, thread = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
     for first in range(0, len(rows), _BLOCK):
         found = trace.decode_args(rows[first : first + _BLOCK].tolist(), _Sequence)
-        number[first : first + _BLOCK] = [args.number for args in found]
-        thread[first : first + _BLOCK] = [args.thread for args in found]
+        number[first : first + _BLOCK] = [args.number if args.number < _NONE else -1 for args in found]
+        thread[first : first + _BLOCK] = [args.thread if args.thread < _NONE else -1 for args in found]
     return number, thread
 
 

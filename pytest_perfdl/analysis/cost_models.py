@@ -85,7 +85,7 @@ def _product(first: int, second: int, *added: int) -> Model:
 def _linear(call: Call) -> Cost | None:
     """[..., k] x [n, k] transposed, and a bias: 2 m n k FLOPs."""
     data, weight = call.tensor(0), call.tensor(1)
-    if data is None or weight is None or not data.shape or data.shape[-1] != weight.shape[-1]:
+    if data is None or weight is None or not data.shape or data.shape[-1:] != weight.shape[-1:]:
         return None
     size = math.prod(data.shape[:-1]) * math.prod(weight.shape[:-1])
     return Cost(2 * size * data.shape[-1], call.read(0, 1, 2) + size * size_of(data.dtype), data.dtype)
@@ -95,7 +95,7 @@ def _scaled_product(call: Call) -> Cost | None:
     """As a matrix product, of 8-bit operands, with scales, and a result of the type asked for."""
     cost = _product(0, 1, 2, 3, 4)(call)
     left, right = call.tensor(0), call.tensor(1)
-    if cost is None or left is None or right is None:
+    if cost is None or left is None or right is None or not len(left.shape) == len(right.shape) == 2:
         return None
     size = left.shape[0] * right.shape[1]
     wanted = requested_dtype(call, 6) or left.dtype
@@ -118,7 +118,7 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
         backwards = transposed == -1 or (transposed is not None and call.flag(transposed))
         steps, spread = call.integers(stride, len(taps)), call.integers(dilation, len(taps))
         border = _padding(call, padding, taps, spread)
-        if steps is None or spread is None or border is None or len(shape) != len(weight.shape):
+        if steps is None or spread is None or border is None or len(shape) != len(weight.shape) or min(steps) < 1:
             return None
         if backwards:
             extra = call.integers(output, len(taps)) or (0,) * len(taps)
@@ -126,7 +126,7 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
             if groups is None:
                 return None
             sizes = tuple(
-                (size - 1) * step - around + wide * (tap - 1) + more + 1
+                max(0, (size - 1) * step - around + wide * (tap - 1) + more + 1)
                 for size, step, around, wide, tap, more in zip(
                     shape[2:], steps, border, spread, taps, extra, strict=True
                 )
@@ -135,7 +135,7 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
             flops = 2 * math.prod(shape) * math.prod(weight.shape[1:])
         else:
             sizes = tuple(
-                (size + around - wide * (tap - 1) - 1) // step + 1
+                max(0, (size + around - wide * (tap - 1) - 1) // step + 1)
                 for size, step, around, wide, tap in zip(shape[2:], steps, border, spread, taps, strict=True)
             )
             written = shape[0] * weight.shape[0] * math.prod(sizes)
@@ -165,7 +165,7 @@ def _convolution_backward(call: Call) -> Cost | None:
     """The FLOPs of the forward convolution for each of input and weight that gets a gradient."""
     gradient, data, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = re.findall("True|False", call.text(10))
-    if gradient is None or data is None or weight is None or len(wanted) != 3:
+    if gradient is None or data is None or weight is None or len(wanted) != 3 or len(gradient.shape) < 2:
         return None
     outputs = data if call.flag(7) else gradient
     forward = 2 * math.prod(outputs.shape) * math.prod(weight.shape[1:])

@@ -71,7 +71,7 @@ class Call:
 
     @classmethod
     def recorded(
-        cls, dims: Sequence[object], types: Sequence[str], strides: Sequence[object], texts: Sequence[object]
+        cls, dims: Sequence[object], types: Sequence[object], strides: Sequence[object], texts: Sequence[object]
     ) -> Call:
         """A call as `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs` have it."""
         arguments = []
@@ -140,9 +140,9 @@ def broadcast(tensors: Sequence[Tensor]) -> Shape | None:
     return shape if all(size in (1, to) for row in padded for size, to in zip(row, shape, strict=True)) else None
 
 
-def _tensor(shape: object, kind: str, stride: object) -> Tensor | None:
-    known = _TYPES.get(kind)
-    if known is None or not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+def _tensor(shape: object, kind: object, stride: object) -> Tensor | None:
+    known = _TYPES.get(kind) if isinstance(kind, str) else None
+    if known is None or not isinstance(shape, list) or not all(isinstance(size, int) and size >= 0 for size in shape):
         return None
     strides = stride if isinstance(stride, list) and len(stride) == len(shape) else [1] * len(shape)
     stored = math.prod(size for size, step in zip(shape, strides, strict=True) if step != 0 or size == 0)

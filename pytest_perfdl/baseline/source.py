@@ -66,8 +66,9 @@ def _own_index(root: Path, *, start: bool) -> Iterator[dict[str, str] | None]:
         objects = Path(scratch) / "objects"
         objects.mkdir()
         if start and (Path(git_folder) / "index").is_file():
-            # With the real index's cached states of files, only changed ones are read.
-            shutil.copyfile(Path(git_folder) / "index", index)
+            # With the real index's cached states of files, only changed ones are read. Its time of change comes along:
+            # by that git tells which of those states were taken in the same moment as a file was written.
+            shutil.copy2(Path(git_folder) / "index", index)
         common = git(root, "rev-parse", "--git-path", "objects") or ""
         yield {
             "GIT_INDEX_FILE": str(index),

@@ -61,14 +61,13 @@ def test_each_side_runs_its_own_code(project):
     step = test["metrics"]["step_time"]
     assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
     assert test["verdict"] == "inconclusive", "one round of a budget of a second proves nothing"
-    assert "1 paired round" in step["ci95_basis"] if "ci95_basis" in step else "1 paired round" in test["reason"]
+    assert "1 paired round" in test["reason"]
     assert done.code == 0
     assert git(project.root, "worktree", "list").count("\n") == 0
     assert git(project.root, "status", "--porcelain") == ""
 
 
 def test_the_working_tree_counts_as_it_is_on_disk(project):
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=10_000).replace("sum(", "len(list(") + "")
     project.write("src/demo_package/__init__.py", "import torch\n\ndef work():\n    return torch.ones(3).sum()\n")
     _, (test,) = run(project, "--perf-against=HEAD")
     assert test["metrics"]["ops"]["base"] == 0
@@ -147,31 +146,3 @@ def test_outside_a_repository(tmp_path):
     done = project.run("--perf-against=HEAD")
     assert done.code == 4
     assert "git knows no revision 'HEAD' here" in done.output
-
-
-def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
-    # The baseline is recorded on the code of "two" and committed with it, as one does.
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=40_000))
-    recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=4")
-    assert recorded.code == 0, recorded.output
-    commit(project, "three, with its baseline")
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=120_000))
-    commit(project, "four")
-    _, (test,) = run(project, "--perf")
-    step = test["metrics"]["step_time"]
-    assert "1 paired round" in test["reason"]
-    assert step["base"] * 2 < step["new"]
-    assert step["limit"] == "3%"
-
-
-def test_without_the_baselines_code_a_suspect_is_judged_unpaired(project):
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=40_000))
-    recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=6")
-    assert recorded.code == 0, recorded.output
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=160_000))
-    commit(project, "other code than the baseline's")
-    _, (test,) = run(project, "--perf")
-    assert test["verdict"] == "regressed"
-    assert "unpaired" in test["reason"]
-    assert test["metrics"]["step_time"]["limit"] == "10%"
-    assert any("no commit has the code" in finding["message"] for finding in test["integrity"])

@@ -48,6 +48,7 @@ def test_the_wrapper_and_the_node_belong_to_the_last_operator_of_their_number():
 def test_only_what_came_before_is_a_forward_operator():
     assert links(op("MulBackward0", 0, 5, 3, 1), op("aten::mul", 10, 5, 3)) == {}
     assert links(op("aten::mul", 0, 5, 3), op("MulBackward0", 10, 5, 4, 1)) == {}
+    assert links(op("aten::mul", 10, 5, 3), op("MulBackward0", 10, 5, 3, 1, tid=9)) == {}
     again = (op("aten::mul", 0, 5, 3), op("MulBackward0", 10, 5, 3, 1), op("aten::add", 20, 5, 3))
     assert links(*again) == {"MulBackward0": "aten::mul"}
 
@@ -81,6 +82,10 @@ def test_processes_do_not_mix():
 def test_without_forward_thread_ids_names_decide():
     events = (op("aten::mul", 0, 5, 3, None), op("MulBackward0", 10, 5, 3, None), op("aten::mul_", 11, 1, 3, None))
     assert links(*events) == {"MulBackward0": "aten::mul"}
+
+
+def test_numbers_beyond_64_bits_are_none():
+    assert links(op("aten::mul", 0, 5, 2**64 - 1), op("MulBackward0", 10, 5, 2**64 - 1, 1)) == {}
 
 
 def test_nothing_to_join():

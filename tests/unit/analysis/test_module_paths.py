@@ -87,8 +87,8 @@ def test_a_recomputed_forward_pass_hands_on_what_it_inherits():
             x("CheckpointFunction", 6, 10, **{"Sequence number": 4, "Fwd thread id": 0}),
             x("CheckpointFunctionBackward", 100, 90, tid=9, **{"Sequence number": 4, "Fwd thread id": 1}),
             x("aten::gelu", 110, 10, tid=9, **{"Sequence number": 0, "Fwd thread id": 0}),
-            x("GeluBackward0", 130, 10, tid=9, **{"Sequence number": 0, "Fwd thread id": 2}),
-            x("aten::gelu_backward", 131, 5, tid=9),
+            x("GeluBackward0", 130, 10, tid=10, **{"Sequence number": 0, "Fwd thread id": 2}),
+            x("aten::gelu_backward", 131, 5, tid=10),
         )["aten::gelu_backward"]
         == "Net_0"
     )

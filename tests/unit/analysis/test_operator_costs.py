@@ -1,8 +1,10 @@
 """FLOPs and compulsory bytes by hand."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.cost_models import cost_model
+from pytest_perfdl.analysis.cost_models import _MODELS, cost_model
 from pytest_perfdl.analysis.operator_costs import Call, Cost
 
 F32, BF16, I64, SCALAR = "float", "c10::BFloat16", "long int", "Scalar"
@@ -216,3 +218,23 @@ def test_odd_shapes_are_no_tensors():
     assert model is not None
     for dims in ([[[1, 2], [3]]], [["a"]], [None], []):
         assert model(Call.recorded(dims, ["float"], [], [None])) is None
+
+
+_ARGUMENTS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.lists(st.integers(0, 4), max_size=5).map(tuple), st.sampled_from((F32, BF16, I64, "bool", "Scalar"))
+        ),
+        st.sampled_from(
+            ("", "1", "0", "[1, 1]", "[0]", "[]", "True", "False", "same", "valid", "[True, False, True]", "15")
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(st.sampled_from(sorted(_MODELS)), _ARGUMENTS)
+@settings(max_examples=400, deadline=None)
+def test_models_take_whatever_a_trace_may_hold(name, arguments):
+    found = cost(f"aten::{name}", *arguments)
+    assert found is None or (found.flops >= 0 and found.bytes >= 0)

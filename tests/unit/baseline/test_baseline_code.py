@@ -1,0 +1,129 @@
+"""Which commit holds the code of a baseline, by the hash of the code's tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+from making import record, timed
+
+from pytest_perfdl.baseline.pair import code_of
+from pytest_perfdl.baseline.source import describe_source, tree_of_commit
+from pytest_perfdl.record import Occasion
+
+WITHOUT = ("baselines", "perf-report")
+
+
+class Repository:
+    def __init__(self, root):
+        self.root = root
+        root.mkdir()
+        self.git("init", "--quiet")
+        self.git("config", "user.email", "author@example.org")
+        self.git("config", "user.name", "Author")
+
+    def git(self, *arguments):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        done = subprocess.run(["git", *arguments], cwd=self.root, env=clean, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def commit(self):
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "some change")
+        return self.git("rev-parse", "HEAD")
+
+    def recorded(self):
+        """A baseline recorded on the working tree as it is."""
+        source = describe_source(self.root, WITHOUT)
+        made = record({"step_time": timed(1.0, 2.0)})
+        return replace(made, occasions=(Occasion(2, "2026-01-01T00:00:00Z", source.commit, source.tree),))
+
+    def code(self, base):
+        return code_of(base, self.root / "baselines" / "test.json", self.root, WITHOUT)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    made = Repository(tmp_path / "repository")
+    made.write("code.py", "x = 1\n")
+    made.commit()
+    return made
+
+
+def test_the_commit_that_carries_code_and_baseline(repository):
+    repository.write("code.py", "x = 2\n")
+    base = repository.recorded()
+    repository.write("baselines/test.json", "{}")
+    carries = repository.commit()
+    repository.write("code.py", "x = 3\n")
+    repository.commit()
+    assert base.occasions[-1].commit != carries, "it was recorded before the commit"
+    assert repository.code(base).commit == carries
+
+
+def test_the_present_commit_before_the_baseline_is_committed(repository):
+    base = repository.recorded()
+    repository.write("baselines/test.json", "{}")
+    assert repository.code(base).commit == repository.git("rev-parse", "HEAD")
+
+
+def test_code_that_no_commit_has(repository):
+    repository.write("code.py", "x = 2\n")
+    base = repository.recorded()
+    repository.write("code.py", "x = 3\n")
+    repository.write("baselines/test.json", "{}")
+    repository.commit()
+    found = repository.code(base)
+    assert found.commit is None
+    assert found.reason == "no commit has the code that the baseline was recorded on"
+
+
+def test_files_that_changed_within_the_second_of_the_index(repository):
+    """Same size, same second: git looks into the file then, unless its index seems to be younger than that."""
+    path = repository.write("code.py", "x = 5\n")
+    repository.git("add", "--all")
+    staged = repository.git("write-tree")
+    path.write_text("x = 6\n")
+    time.sleep(1.1)
+    assert describe_source(repository.root, WITHOUT).tree != staged
+
+
+def test_baselines_and_reports_are_no_code(repository):
+    before = describe_source(repository.root, WITHOUT)
+    repository.write("baselines/test.json", "{}")
+    repository.write("perf-report/index.html", "")
+    assert describe_source(repository.root, WITHOUT).tree == before.tree
+    commit = repository.commit()
+    assert tree_of_commit(repository.root, commit, WITHOUT) == before.tree
+    repository.write("more.py", "")
+    assert describe_source(repository.root, WITHOUT).tree != before.tree
+    assert repository.git("status", "--porcelain") == "?? more.py", "the real index is not touched"
+
+
+def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
+    base = repository.recorded()
+    for number in range(3):
+        repository.write("code.py", f"y = {number}\n")
+        repository.commit()
+    clone = Repository.__new__(Repository)
+    clone.root = tmp_path / "clone"
+    repository.git("clone", "--quiet", "--depth=1", repository.root.as_uri(), str(clone.root))
+    assert clone.code(base).reason == "the clone is shallow: fetch the whole history (fetch-depth: 0)"
+
+
+def test_without_git_or_without_a_recorded_tree(repository, tmp_path):
+    base = repository.recorded()
+    unknown = replace(base, occasions=(replace(base.occasions[0], tree=None),))
+    assert repository.code(unknown).reason == "the baseline does not say which code it was recorded on"
+    (tmp_path / "plain").mkdir()
+    found = code_of(base, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
+    assert found.reason == "there is no git repository"

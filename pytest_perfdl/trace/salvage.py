@@ -33,7 +33,7 @@ _GROUP = 64
 _JOINS = 20_000
 """Pieces that are joined at most in one text."""
 _TRIES = 64
-_TRIED_BYTES = 2**21
+_TRIED_BYTES = 2**18
 """Places at which the end of the list or of the last whole event is looked for, and how much text that may take."""
 
 

@@ -27,6 +27,20 @@ from pytest_perfdl.options import Settings
 from pytest_perfdl.record import Record
 from pytest_perfdl.report.progress import Progress
 
+USED_BY_WORKERS = (
+    "pytest_perfdl.analysis",
+    "pytest_perfdl.faces",
+    "pytest_perfdl.hookspecs",
+    "pytest_perfdl.measure.counted",
+    "pytest_perfdl.measure.environment",
+    "pytest_perfdl.measure.prepare",
+    "pytest_perfdl.measure.program",
+    "pytest_perfdl.options",
+    "pytest_perfdl.plugin",
+    "pytest_perfdl.trace",
+)
+"""Of our own, what measuring needs; importing them imports no torch."""
+
 
 @dataclass(slots=True)
 class Bench:
@@ -104,6 +118,7 @@ class Bench:
                 plan=test.plan,
                 scratch=str(self.scratch),
                 key_extra=self.settings.key_extra,
+                preload=USED_BY_WORKERS,
                 own=own,
                 foreign=foreign,
                 side=side,

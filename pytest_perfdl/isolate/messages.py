@@ -28,6 +28,12 @@ class Job:
     """A folder for files that are too large for the channel."""
     key_extra: tuple[str, ...]
     """Context names that belong to the key."""
+    preload: tuple[str, ...] = ()
+    """Modules to import before pytest starts.
+
+    pytest rewrites the assertions of what its plugins import later, module by module, and where Python writes no
+    bytecode (`-B`, usual in containers) it does so again in every process, for seconds.
+    """
     own: str = ""
     """Folder of the code that is to be measured; empty where nothing else could be loaded."""
     foreign: str = ""

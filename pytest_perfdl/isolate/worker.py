@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import importlib
 import os
 import signal
 import socket
@@ -63,6 +64,8 @@ def main(channel_fd: int, lifeline_fd: int, stacks_fd: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     job: Job = channel.receive()
     try:
+        for name in job.preload:
+            importlib.import_module(name)
         config = pytest.Config.fromdictargs(dict(job.options), [job.path])
         plugin = WorkerPlugin(channel, job)
         config.pluginmanager.register(plugin, PLUGIN_NAME)

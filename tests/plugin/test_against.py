@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -56,24 +57,21 @@ def run(project, *arguments, **options):
     return done, json.loads((project.root / "run.json").read_text())["tests"]
 
 
-def test_each_side_runs_its_own_code(project):
-    done, (test,) = run(project, "--perf-against=HEAD~1")
-    step = test["metrics"]["step_time"]
-    assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
-    assert test["verdict"] == "inconclusive", "one round of a budget of a second proves nothing"
-    assert "1 paired round" in test["reason"]
-    assert done.code == 0
-    assert git(project.root, "worktree", "list").count("\n") == 0
-    assert git(project.root, "status", "--porcelain") == ""
-
-
-def test_the_working_tree_counts_as_it_is_on_disk(project):
+def test_each_side_runs_its_own_code_as_it_was_built(project):
+    setup = "pwd > built.txt && sed -i 's/sum(/max(/' src/demo_package/__init__.py"
+    # Not committed: the working tree counts as it is on disk.
     project.write("src/demo_package/__init__.py", "import torch\n\ndef work():\n    return torch.ones(3).sum()\n")
-    _, (test,) = run(project, "--perf-against=HEAD")
+    done, (test,) = run(project, "--perf-against=HEAD", "-o", f"perf_against_setup={setup}")
     assert test["metrics"]["ops"]["base"] == 0
     assert test["metrics"]["ops"]["new"] > 0
-    assert test["metrics"]["ops"]["verdict"] == "regressed"
-    assert test["verdict"] == "regressed"
+    assert test["metrics"]["ops"]["verdict"] == test["verdict"] == "regressed"
+    assert "paired round" in done.output
+    assert re.search(r"^against +HEAD at [0-9a-f]{9}$", done.output, re.MULTILINE)
+    assert "accept the change" not in done.output
+    assert done.code == 1
+    assert not (project.root / "built.txt").exists()
+    assert git(project.root, "worktree", "list").count("\n") == 0
+    assert git(project.root, "status", "--porcelain") == "M src/demo_package/__init__.py"
 
 
 def test_a_test_that_the_other_revision_does_not_have_is_new(project):
@@ -90,8 +88,15 @@ def test_a_test_that_changed_is_said_to_have_changed(project):
     project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
     _, (test,) = run(project, "--perf-against=HEAD")
     assert test["verdict"] == "outdated"
-    _, (test,) = run(project, "--perf-against=HEAD", "-o", "perf_against_tests=head")
-    assert test["verdict"] in ("inconclusive", "unchanged")
+
+
+def test_the_heads_tests_may_run_on_the_other_code(project):
+    project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
+    _, (test,) = run(project, "--perf-against=HEAD~1", "-o", "perf_against_tests=head")
+    step = test["metrics"]["step_time"]
+    assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
+    assert "1 paired round" in test["reason"]
+    assert test["verdict"] == "inconclusive", "one round, all that a budget of a second allows, proves nothing"
 
 
 def test_the_heads_code_on_both_sides_is_caught(project):
@@ -106,15 +111,6 @@ def test_the_heads_code_on_both_sides_is_caught(project):
     assert test["verdict"] == "invalid"
     assert "loaded the other side's code (demo_package)" in test["reason"]
     assert done.code == 1
-
-
-def test_what_builds_the_package_runs_in_the_checkout(project):
-    setup = "pwd > built.txt && printf 'def work():\\n    return 7\\n' > src/demo_package/__init__.py"
-    project.write("tests/test_speed.py", TEST.replace("assert perf(work) > 0", "assert perf(work) != 8"))
-    commit(project, "three")
-    _, (test,) = run(project, "--perf-against=HEAD", "-o", f"perf_against_setup={setup}")
-    assert test["metrics"]["step_time"]["base"] * 3 < test["metrics"]["step_time"]["new"]
-    assert not (project.root / "built.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -146,3 +142,18 @@ def test_outside_a_repository(tmp_path):
     done = project.run("--perf-against=HEAD")
     assert done.code == 4
     assert "git knows no revision 'HEAD' here" in done.output
+
+
+def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
+    # The baseline is recorded on the code of "two" and committed with it, as one does.
+    project.write("src/demo_package/__init__.py", PACKAGE.format(size=40_000))
+    recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=4")
+    assert recorded.code == 0, recorded.output
+    commit(project, "three, with its baseline")
+    project.write("src/demo_package/__init__.py", PACKAGE.format(size=120_000))
+    commit(project, "four")
+    _, (test,) = run(project, "--perf")
+    step = test["metrics"]["step_time"]
+    assert "1 paired round" in test["reason"]
+    assert step["base"] * 2 < step["new"]
+    assert step["limit"] == "3%"

@@ -36,6 +36,7 @@ WITH_INI = [
     ("perf_repeats", "3", shape("repeats"), 3, None),
     ("perf_threads", "2", shape("threads"), 2, None),
     ("perf_timeout", "2.5", lambda settings: settings.timeout, 2.5, 600.0),
+    ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
 ]
 
 
@@ -61,6 +62,8 @@ def test_the_table_above_is_complete():
         ("perf_marker", "speed", lambda settings: settings.marker, "speed", "perf"),
         ("perf_key_extra", "torch", lambda settings: settings.key_extra, ("torch",), ()),
         ("perf_baseline_trace", "false", lambda settings: settings.baseline_trace, False, True),
+        ("perf_against_setup", "make", lambda settings: settings.against_setup, "make", ""),
+        ("perf_against_tests", "head", lambda settings: settings.against_tests, "head", "base"),
         ("verbosity_perf", "2", lambda settings: settings.verbosity, 2, 0),
     ],
 )
@@ -186,7 +189,7 @@ def test_for_limits_the_marker_is_before_the_command_line_before_the_ini_file(in
     limits = adopted(inner, *args, ini="perf_limits =\n    kernels:3\n    launches:4\n    ops:5")["test_module"].limits
 
     named = {name: text(limits.for_metric(name)) for name in ("step_time", "kernels", "launches", "ops", "block_time")}
-    assert named == {"step_time": "50%", "kernels": "2", "launches": "4", "ops": "1", "block_time": "10%"}
+    assert named == {"step_time": "50%", "kernels": "2", "launches": "4", "ops": "1", "block_time": "3%"}
 
 
 @pytest.mark.parametrize("recording, default", [(True, 10), (False, 1)])

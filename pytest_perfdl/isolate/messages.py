@@ -54,6 +54,8 @@ class PhaseReport:
     properties: Sequence[tuple[str, object]]
     marks: tuple[bytes, ...]
     """Marks that the test was given since the last phase, pickled."""
+    opaque: bool = False
+    """Whether what went wrong was a value that can only travel as text, such as a fixture that was not found."""
 
 
 @dataclass(frozen=True, slots=True)

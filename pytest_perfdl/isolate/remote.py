@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
+from _pytest._code.code import TerminalRepr
 
 from pytest_perfdl.isolate import reports
 from pytest_perfdl.isolate.messages import (
@@ -194,6 +195,20 @@ class RemoteTest:
         pytest.exit(message.reason, message.returncode)
 
 
+class _Opaque(TerminalRepr):
+    """What went wrong, where it came as text and was none: pytest puts text into its short summary under CI."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, tw: Any) -> None:
+        """Write it as it was written in the worker."""
+        tw.line(self.text)
+
+
 def replay(phase: PhaseReport) -> None:
     """Raise what makes pytest see this phase's failure or skip here too."""
     __tracebackhide__ = True
@@ -213,7 +228,7 @@ def dress(report: pytest.TestReport, phase: PhaseReport, config: pytest.Config) 
     if phase.raw == "passed":
         return
     report.outcome = original.outcome
-    report.longrepr = original.longrepr
+    report.longrepr = _Opaque(original.longrepr) if phase.opaque else original.longrepr
     if hasattr(original, "wasxfail"):
         report.wasxfail = original.wasxfail
     elif hasattr(report, "wasxfail"):

@@ -193,6 +193,7 @@ class WorkerPlugin:
                 report=data,
                 properties=[(str(name), reports.plain(value)) for name, value in item.user_properties],
                 marks=reports.dump_marks(added),
+                opaque=isinstance(data.get("longrepr"), str) and not isinstance(report.longrepr, str),
             )
         )
 

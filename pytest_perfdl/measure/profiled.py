@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 WAIT_ANNOTATION = "perfdl.data_wait"
 """Name of the range around waiting for data; the analysis counts it as input."""
+HEADROOM = 2**28
+"""Bytes of heap made ready for the profiler's own records; its size is that of `MALLOC_TOP_PAD_` (isolate.process)."""
 SETUP_ANNOTATION = "perfdl.setup"
 """Name of the range around a step's `setup=`; the analysis takes it out of the step."""
 
@@ -117,6 +119,17 @@ class _DeviceProfiler:
         self._profiler.stop()
 
 
+def _make_room() -> None:
+    """Touch memory and free it again, so that the heap has pages to spare.
+
+    The profiler keeps its records in the heap that tensors live in. Without room they cut into the space that
+    steps would use again, which then fault in thousands of new pages a step: time that no operator really takes.
+    """
+    import torch
+
+    torch.ones(HEADROOM, dtype=torch.uint8)
+
+
 class _HostProfiler:
     """torch.autograd.profiler with step ranges of our own, for steps that use no device.
 
@@ -133,6 +146,7 @@ class _HostProfiler:
         self._range: Any = None
 
     def start(self) -> None:
+        _make_room()
         if self._warmup == 0:
             self._begin()
 

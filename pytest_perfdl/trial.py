@@ -66,6 +66,8 @@ class Trial:
         self._base_repeats: list[Repeat] = []
         """The other revision's, under `--perf-against`."""
         self._others: tuple[Record, ...] = ()
+        self._confirmed: list[MetricVerdict] = []
+        """What rounds decided of this test; the test has one level for all of it."""
         self.remote = bench.start(test, self._script, first=True)
         self._announce(1)
 
@@ -111,6 +113,8 @@ class Trial:
             self.result = self._judge()
         if remote.expectations:
             self.result = self._with_expectations(remote.expectations)
+        if self._confirmed:
+            self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in self._confirmed))
 
     def tear_down(self) -> None:
         """Wait for the worker's end and raise what its teardown phase raised."""
@@ -149,8 +153,9 @@ class Trial:
         code = self._code()
         limits = self.test.limits if code.commit else self.test.limits.unpaired()
         judgement = screen(new, base, self._others, limits)
-        if judgement.suspects and base is not None and code.commit and suspects(judgement, limits, everything=False):
-            judgement = self._confirm_in_pairs(judgement, new, base, code.commit)
+        found = suspects(judgement, limits, everything=False)
+        if found and base is not None and code.commit:
+            judgement = self._confirm_in_pairs(found, judgement, new, base, code.commit)
         elif judgement.suspects:
             judgement = self._confirm_unpaired(judgement, limits)
             new = self._record(self._repeats)
@@ -184,9 +189,10 @@ class Trial:
                 break
         return confirm(judgement, base, fresh, limits, remaining=left)
 
-    def _confirm_in_pairs(self, judgement: Judgement, new: Record, base: Record, commit: str) -> Judgement:
+    def _confirm_in_pairs(
+        self, found: tuple[Suspect, ...], judgement: Judgement, new: Record, base: Record, commit: str
+    ) -> Judgement:
         """Measure the baseline's code and the working tree's in turns until every suspect is decided."""
-        found = suspects(judgement, self.test.limits, everything=self.bench.settings.against is not None)
         try:
             checkout = self.bench.checkout(commit)
             outcome, rounds = self._rounds(found, Side("base", checkout), Side("head", against=checkout))
@@ -210,7 +216,8 @@ class Trial:
     ) -> tuple[PairedOutcome, list[Round]]:
         """Measure rounds until nothing is left to decide, or the budget ends."""
         bench = self.bench
-        paired = PairedTest(found, bench.spending.level(bench.confirmed))
+        families = len(self.remote.expectations) + bool(self.remote.results)
+        paired = PairedTest(found, bench.spending.level(bench.confirmed) / families)
         measuring = Rounds(bench, self.test, base, head, self._serving, seed=secrets.randbits(32))
         rounds: list[Round] = []
         outcome = paired.look(rounds)
@@ -223,7 +230,7 @@ class Trial:
                 ended = time.monotonic() - started > bench.settings.budget
             outcome = paired.look(as_judged(rounds), ended=ended)
         bench.progress.clear()
-        bench.confirmed.append(all(metric.verdict == "regressed" for metric in outcome.decided.values()))
+        self._confirmed += outcome.decided.values()
         return outcome, rounds
 
     def _code(self) -> BaselineCode:
@@ -255,9 +262,10 @@ class Trial:
         self._base_repeats.append(_repeat(remote))
         self._base = self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
         judgement = screen(new, self._base, (), self.test.limits)
-        if judgement.verdict in ("invalid", "outdated"):
+        found = suspects(judgement, self.test.limits, everything=True)
+        if judgement.verdict in ("invalid", "outdated") or not found:
             return judgement
-        return self._confirm_in_pairs(judgement, new, self._base, commit)
+        return self._confirm_in_pairs(found, judgement, new, self._base, commit)
 
     def _with_expectations(self, expectations: Sequence[Expectation]) -> Result:
         """Judge what the test expects of alternatives, and join that with what is known of its own steps."""

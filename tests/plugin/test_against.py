@@ -84,6 +84,13 @@ def test_a_test_that_the_other_revision_does_not_have_is_new(project):
     }
 
 
+def test_without_limits_on_times_only_counts_are_judged(project):
+    off = ("--perf-limit=step_time:off", "--perf-limit=block_time:off")
+    done, (test,) = run(project, "--perf-against=HEAD", *off)
+    assert test["verdict"] == "unchanged", done.output
+    assert "paired round" not in done.output
+
+
 def test_a_test_that_changed_is_said_to_have_changed(project):
     project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
     _, (test,) = run(project, "--perf-against=HEAD")

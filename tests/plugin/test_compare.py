@@ -85,6 +85,25 @@ def test_rounds_measure_one_alternative_in_each_process(project):
 
 
 @pytest.mark.torch
+def test_a_test_may_expect_several_things(project):
+    project.write(
+        "test_compare.py",
+        """
+        def test_both(perf):
+            perf.compare(int, str, name="one").assert_not_slower(within="900%")
+            perf.compare(int, str, name="two").assert_not_slower(within="900%")
+        """,
+    )
+    done = project.run("--perf", *SHORT, "--perf-json=run.json")
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    assert done.code == 0, done.output
+    assert {name: metric["verdict"] for name, metric in test["metrics"].items()} == {
+        "one.step_time": "inconclusive",
+        "two.step_time": "inconclusive",
+    }
+
+
+@pytest.mark.torch
 def test_an_assertion_in_the_body_wins(project):
     project.write(
         "test_compare.py",

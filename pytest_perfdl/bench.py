@@ -62,7 +62,6 @@ class Bench:
     """How the run's chance of a false alarm is shared."""
     confirmed: list[bool] = field(default_factory=list)
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
-    _codes: dict[str, BaselineCode] = field(default_factory=dict)
     _checkouts: dict[str, Checkout] = field(default_factory=dict)
     _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -136,10 +135,7 @@ class Bench:
 
     def code_of(self, base: Record, path: Path) -> BaselineCode:
         """The commit that holds a baseline's code, if there is one."""
-        wanted = base.occasions[-1].tree or ""
-        if wanted not in self._codes:
-            self._codes[wanted] = code_of(base, path, self.config.rootpath, self.left_out)
-        return self._codes[wanted]
+        return code_of(base, path, self.config.rootpath, self.left_out)
 
     @property
     def left_out(self) -> tuple[str, ...]:

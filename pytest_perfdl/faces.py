@@ -93,10 +93,7 @@ class Smoke(Perf):
     ) -> T:
         __tracebackhide__ = True
         self._begin(name, period, items)
-        if reset is not None:
-            reset()
-        if setup is not None:
-            args, kwargs = _prepared(setup(), args, kwargs)
+        args, kwargs = _ready(args, kwargs, setup, reset)
         start = perf_counter_ns()
         result = fn(*args, **kwargs)
         self._seconds = (perf_counter_ns() - start) / 1e9
@@ -136,7 +133,8 @@ class Smoke(Perf):
         __tracebackhide__ = True
         self._begin(name, period, None)
         for fn in (base, head):
-            _run_once(fn, args, kwargs, setup, reset)
+            step_args, step_kwargs = _ready(args, kwargs, setup, reset)
+            fn(*step_args, **step_kwargs)
         comparison = Comparison(name, label(base), label(head), None)
         self._comparisons.append(comparison)
         return comparison
@@ -234,7 +232,8 @@ class Measured(Perf):
             self._measure(alternatives[self._host.side], args, kwargs, name, setup, reset, period, None)
         else:
             for fn in alternatives.values():
-                _run_once(fn, args, kwargs, setup, reset)
+                step_args, step_kwargs = _ready(args, kwargs, setup, reset)
+                fn(*step_args, **step_kwargs)
         comparison = Comparison(name, label(base), label(head), None if self._host.side else self._host.expect)
         self._comparisons.append(comparison)
         return comparison
@@ -366,19 +365,17 @@ def close(item: pytest.Function) -> None:
         fixture.close()
 
 
-def _run_once(
-    fn: Callable[..., T],
+def _ready(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     setup: Callable[[], Any] | None,
     reset: Callable[[], object] | None,
-) -> T:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a step that runs once is called with, after what goes before it."""
     __tracebackhide__ = True
     if reset is not None:
         reset()
-    if setup is not None:
-        args, kwargs = _prepared(setup(), args, kwargs)
-    return fn(*args, **kwargs)
+    return (args, kwargs) if setup is None else _prepared(setup(), args, kwargs)
 
 
 def _check_asserted(comparisons: Iterable[Comparison]) -> None:

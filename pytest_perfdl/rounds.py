@@ -8,7 +8,6 @@ them do not fit into memory, one runs after the other, in the order drawn.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -83,8 +82,6 @@ class Rounds:
         self._serving = serving
         self._seed = seed
         self._fits = True
-        self.seconds: list[float] = []
-        """Duration of each round."""
 
     def measure(self, number: int) -> Round:
         """One round; `number` counts from 1.
@@ -96,7 +93,6 @@ class Rounds:
         PerfError
             Through `serving`, when a worker dies or hangs.
         """
-        started = time.monotonic()
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
         remotes = self._together(order) if self._fits else None
@@ -105,7 +101,6 @@ class Rounds:
             remotes = {}
             for side in order:
                 remotes |= self._alternating([side])
-        self.seconds.append(time.monotonic() - started)
         base, head = self._sides
         for side in order:
             self._check(side, remotes[side.name], number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -39,8 +40,9 @@ def describe_source(root: Path, without: tuple[str, ...]) -> Source:
         return Source(commit, _tree(root, top, without, environment))
 
 
+@functools.cache
 def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | None:
-    """The tree that `describe_source` would have found on a clean checkout of a commit."""
+    """The tree that `describe_source` would have found on a clean checkout of a commit (full hash)."""
     top = top_of(root)
     with _own_index(root, start=False) as environment:
         if top is None or environment is None or git(top, "read-tree", commit, environment=environment) is None:

@@ -35,7 +35,6 @@ class Checkout:
     """Top of the repository that pytest runs in."""
     root: Path
     """Top of the folder that replaces it."""
-    commit: str
 
     def path(self, path: Path | str) -> str:
         """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
@@ -104,7 +103,7 @@ def checked_out(working_tree: Path, commit: str, setup: str = "") -> Iterator[Ch
             raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.stderr)}")
         if setup:
             _set_up(root, setup)
-        yield Checkout(working_tree, root, commit)
+        yield Checkout(working_tree, root)
     finally:
         _git(working_tree, "worktree", "remove", "--force", "--force", str(root))
         shutil.rmtree(folder, ignore_errors=True)

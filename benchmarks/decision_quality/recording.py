@@ -1,0 +1,164 @@
+"""What `record.py` writes and `replay.py` reads: processes and rounds, every step of them.
+
+Runs are kept one JSON line each while they are made, and packed into one gzip file with a fixed header, so that
+the same runs give the same bytes. Durations are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_perfdl.measure.assemble import side_values
+from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
+from pytest_perfdl.record import Key
+
+Steps = NDArray[np.int64]
+
+PLUGIN_STEPS = 40
+"""What the plugin times in a repeat: it sees that many, however many are recorded."""
+_INFO = CallInfo("", "function", 1, None, Key("recorded", {"threads": 1}), {})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The timed steps of one process."""
+
+    warmup: int
+    """Steps before the timed ones."""
+    step_ns: tuple[int, ...]
+    delay_ns: tuple[int, ...]
+    """Of each step, how long others had the processor."""
+    blocks: tuple[tuple[int, ...], ...]
+    """The fields of `commands.Block`, in their order."""
+    other_load: float | None
+
+    @classmethod
+    def of(cls, warmup: int, parts: Sequence[Timed]) -> Measured:
+        """Join what one process answered to several commands to time."""
+        loads = [part.other_load for part in parts if part.other_load is not None]
+        return cls(
+            warmup,
+            tuple(ns for part in parts for ns in part.step_ns),
+            tuple(ns for part in parts for ns in part.delay_ns),
+            tuple(tuple(asdict(block).values()) for part in parts for block in part.blocks),
+            max(loads, default=None),
+        )
+
+    @property
+    def steps(self) -> Steps:
+        """Step times."""
+        return np.array(self.step_ns, np.int64)
+
+    def metrics(self) -> dict[str, float]:
+        """`step_time`, `block_time` and the others as the plugin takes them from its first `PLUGIN_STEPS` steps."""
+        blocks, count = [], 0
+        for block in self.blocks:
+            if count < PLUGIN_STEPS:
+                blocks.append(Block(*block))
+                count += blocks[-1].steps
+        timed = Timed(
+            step_ns=self.step_ns[:count],
+            wait_ns=(),
+            delay_ns=self.delay_ns[:count],
+            blocks=tuple(blocks),
+            compiles=(),
+            other_load=self.other_load,
+            tracer="",
+        )
+        settled = Settled(self.warmup, settled=True, spread=0.0)
+        compiled = Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0)
+        return side_values([SideResult(_INFO, settled, timed, compiled)])
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process by itself."""
+
+    workload: str
+    share: float
+    """By how much its steps were slowed."""
+    number: int
+    at: float
+    """When it was started, seconds since 1970."""
+    start_seconds: float
+    """From starting the process until its first step could run."""
+    seconds: float
+    """From starting it to its end."""
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class Round:
+    """Two processes alive at once that took turns; the head's steps were slowed."""
+
+    workload: str
+    share: float
+    number: int
+    at: float
+    order: str
+    """`base first` or `head first`, drawn by a coin."""
+    seconds: float
+    base: Measured
+    head: Measured
+
+
+Run = Process | Round
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """Plain data."""
+    return {"kind": type(run).__name__.lower(), **asdict(run)}
+
+
+def from_json(data: Mapping[str, Any]) -> Run:
+    """The run again."""
+    kind: type[Run] = {"process": Process, "round": Round}[data["kind"]]
+    known: dict[str, Any] = {field.name: data[field.name] for field in fields(kind)}
+    for name, value in known.items():
+        if isinstance(value, dict):
+            known[name] = _measured(value)
+    return kind(**known)
+
+
+def _measured(data: Mapping[str, Any]) -> Measured:
+    blocks = tuple(tuple(block) for block in data["blocks"])
+    steps, delays = tuple(data["step_ns"]), tuple(data["delay_ns"])
+    return Measured(data["warmup"], steps, delays, blocks, data["other_load"])
+
+
+def read_lines(path: Path) -> list[Run]:
+    """Runs kept so far, in the order in which they were made."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [from_json(json.loads(line)) for line in lines if line]
+
+
+def append_line(path: Path, run: Run) -> None:
+    """Keep one run, in one write, so that an interrupted one leaves nothing behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(to_json(run)) + "\n")
+
+
+def pack(runs: Iterable[Run], machine: Mapping[str, Any], path: Path) -> int:
+    """Write all runs into one file; returns its size in bytes."""
+    ordered = sorted(runs, key=lambda run: run.at)
+    text = json.dumps({"machine": dict(machine), "runs": [to_json(run) for run in ordered]}, separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode("ascii"), 9, mtime=0))
+    return path.stat().st_size
+
+
+def unpack(path: Path) -> tuple[dict[str, Any], list[Run]]:
+    """The machine and the runs of a packed file, or of the lines kept so far."""
+    if path.suffix == ".jsonl":
+        return {}, read_lines(path)
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    return data["machine"], [from_json(run) for run in data["runs"]]

@@ -1,0 +1,119 @@
+"""The project that trials run in: a git repository with a package, perf tests and committed baselines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TEMPLATE = HERE / "scratch"
+PLANT = Path("src/trial_package/plant.py")
+TIMEOUT_SECONDS = 3600.0
+_AUTHOR = ("-c", "user.name=trials", "-c", "user.email=trials@example.org", "-c", "commit.gpgsign=false")
+
+
+class ProjectError(RuntimeError):
+    """pytest did not measure, or git failed; the message holds what they said."""
+
+
+class ScratchProject:
+    """One such repository; a folder that holds one already is taken as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / ".git").exists():
+            ignored = shutil.ignore_patterns("__pycache__", "gitignore")
+            shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=ignored)
+            shutil.copy(TEMPLATE / "gitignore", folder / ".gitignore")
+            self.git("init", "--quiet")
+            self.commit("The code")
+        self.restore()
+
+    def git(self, *arguments: str) -> str:
+        """Run git in it.
+
+        Raises
+        ------
+        ProjectError
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        command = ["git", *_AUTHOR, *arguments]
+        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ProjectError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def commit(self, message: str) -> None:
+        """Commit everything there is."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", message)
+
+    def restore(self) -> None:
+        """The code as it was committed."""
+        self.git("checkout", "--quiet", "--", str(PLANT))
+
+    def plant(self, values: Mapping[str, float]) -> None:
+        """Make the working tree slower than what is committed.
+
+        Raises
+        ------
+        KeyError
+            For a name that is not in the template.
+        """
+        text = (TEMPLATE / PLANT).read_text()
+        for name, value in values.items():
+            text, found = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
+            if not found:
+                raise KeyError(name)
+        (self.folder / PLANT).write_text(text)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it has baselines."""
+        return any((self.folder / "baselines").rglob("*.json"))
+
+    def record(self, repeats: int) -> None:
+        """Write and commit baselines, or add repeats of this occasion to those that are there.
+
+        Raises
+        ------
+        ProjectError
+        """
+        mode = "append" if self.recorded else "all"
+        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}")
+        self.commit("Baselines" if mode == "all" else "Baselines of another occasion")
+
+    def pytest(self, *arguments: str) -> list[dict[str, Any]]:
+        """Run pytest; the run file's tests.
+
+        Raises
+        ------
+        ProjectError
+            When it ended with anything but passed or failed tests, or wrote no run file.
+        """
+        with tempfile.TemporaryDirectory() as report:
+            found = Path(report) / "run.json"
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--perf-json={found}"]
+            command += [f"--perf-report={report}", "--perf-traces=none", "--perf-github=off", *arguments]
+            done = _run(command, self.folder)
+            if done.returncode not in (0, 1) or not found.exists():
+                tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+                raise ProjectError(f"{' '.join(command)}\nended with exit status {done.returncode}:\n{tail}")
+            tests: list[dict[str, Any]] = json.loads(found.read_text())["tests"]
+        return tests
+
+
+def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
+    environment = {**inherited, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS
+    )

@@ -1,7 +1,8 @@
 """The `perfdl` command: what pytest does with baselines, without pytest.
 
 One file a subcommand, each with the same two functions: `add_arguments(parser)` and `run(arguments) -> exit
-code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to.
+code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to,
+130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli import accept, check, listing, prune, show, trace
+from pytest_perfdl.cli import accept, check, listing, prune, qualify, show, trace
 from pytest_perfdl.cli.common import CommandError
 
 
@@ -36,6 +37,7 @@ _COMMANDS: dict[str, _Command] = {
     "show": show,
     "prune": prune,
     "check": check,
+    "qualify": qualify,
     "trace": trace,
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.cli.common import CommandError
-from pytest_perfdl.record import RecordError, from_json
+from pytest_perfdl.record import INJECTED, RecordError, from_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     for test in tests:
         try:
             record = from_json(test["record"])
+            if any(finding.code == INJECTED for finding in record.integrity):
+                raise CommandError(f"{arguments.run}: the steps of {test.get('id')} were slowed down on purpose")
             written = store.save(record, _exemplars(arguments.run, test))
         except RecordError as error:
             raise CommandError(f"{arguments.run}: the record of {test.get('id')} {error}") from error

@@ -1,0 +1,283 @@
+"""What does this suite find on this machine? Runs it unchanged and with known slowdowns, and counts.
+
+Exit codes: 0 done, 2 wrong usage or a suite that cannot be judged, 3 no run to show, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.cli.common import CommandError, table
+from pytest_perfdl.qualify.bounds import Rate
+from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
+from pytest_perfdl.qualify.child import RunFailed, run_suite
+from pytest_perfdl.qualify.log import Log, LogError
+from pytest_perfdl.qualify.outcomes import Outcome
+from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, Limit, Summary, Tally, ini_lines, summarize
+from pytest_perfdl.report.progress import duration
+from pytest_perfdl.report.words import plural
+from pytest_perfdl.units import format_percent
+
+INTERRUPTED = 130
+_OURS = (
+    *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf"),
+    *("--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir"),
+)
+"""Options of pytest that every run is given, or that would make it another kind of run."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("-n", type=_number, default=20, help="runs of unchanged code (default: %(default)s)")
+    parser.add_argument("-m", type=_number, default=10, help="runs for each effect (default: %(default)s)")
+    parser.add_argument(
+        "--effects",
+        type=_effects,
+        default=_effects("3,5,10,20"),
+        metavar="LIST",
+        help="slowdowns to look for, in percent (default: 3,5,10,20)",
+    )
+    parser.add_argument("--seconds", type=_seconds, help="begin no run that would end later than this")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("perf-qualify.jsonl"),
+        metavar="FILE",
+        help="where every run is added to when it ends, and what is continued (default: %(default)s)",
+    )
+    parser.add_argument("--table", action="store_true", help="run nothing: print what is in the file")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("arguments", nargs="*", help="for pytest: tests, and after -- options")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the runs that the file lacks, then print what all of them say."""
+    log = Log(arguments.out)
+    try:
+        done = log.read()
+        interrupted = not arguments.table and not _make(arguments, log, done)
+    except (LogError, RunFailed) as error:
+        raise CommandError(str(error)) from error
+    if not done:
+        print(f"no runs in {arguments.out}", file=sys.stderr)
+        return INTERRUPTED if interrupted else 3
+    summary = summarize(done)
+    print(json.dumps(as_json(summary), indent=2) if arguments.json else page(summary))
+    return INTERRUPTED if interrupted else 0
+
+
+def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
+    """Make the runs that are left; false when Ctrl-C ended that."""
+    given = tuple(arguments.arguments)
+    ours = [word for word in given if word.partition("=")[0] in _OURS]
+    if ours:
+        raise CommandError(f"{ours[0]} is not for runs of qualify: drop it")
+    others = [outcome.arguments for outcome in done if outcome.arguments != given]
+    if others:
+        words = " ".join(others[0]) or "no arguments"
+        raise CommandError(f"{log.path} holds runs of another suite ({words}): give another --out")
+    wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
+    folder = None if arguments.dir == "baselines" else str(Path(arguments.dir).resolve())
+    total = len(done) + sum(runs_left(done, wanted).values())
+    started, first = time.monotonic(), True
+    try:
+        while (share := next_run(done, wanted)) is not None:
+            spent = time.monotonic() - started
+            ahead = expected_seconds(done, share) if done else 0.0
+            if arguments.seconds is not None and spent + ahead > arguments.seconds:
+                _say(f"time is up after {duration(spent)}: {plural(total - len(done), 'run')} left\n")
+                break
+            _say(f"run {len(done) + 1} of {total}, {_condition(share)} ... ")
+            outcome = run_suite(given, share, first=first, folder=folder)
+            if done and outcome.key != done[0].key:
+                _say("\n")
+                raise CommandError(f"{log.path} holds runs of another machine ({done[0].key}): give another --out")
+            log.append(outcome)
+            done.append(outcome)
+            first = False
+            _say(f"{_counts(outcome)} ({duration(outcome.seconds)}){_left(done, wanted)}\n")
+    except KeyboardInterrupt:
+        _say("interrupted\n")
+        return False
+    except RunFailed:
+        _say("failed\n")
+        raise
+    return True
+
+
+def page(summary: Summary) -> str:
+    """All figures as text."""
+    code = " at " + ", ".join(commit[:9] for commit in summary.commits) if summary.commits else ""
+    lines = [f"{plural(sum(summary.runs.values()), 'run')} on {', '.join(summary.keys)}{code}"]
+    for share, number in sorted(summary.runs.items()):
+        lines.append(f"    {number:4}  {_condition(share)}")
+    if summary.alarms[TOGETHER].judged:
+        lines += ["", "False alarms on unchanged code (at most: one-sided 95% bound)", "", _alarms(summary)]
+        runs = summary.alarmed_runs
+        lines += ["", f"{runs.count} of {plural(runs.of, 'run')} had any regressed test: {_at_most(runs)}"]
+    if summary.effects:
+        lines += ["", "Slowed down on purpose: how often that was found, regressed [95% interval]", "", _found(summary)]
+        smallest = summary.smallest_found()
+        what = f"none of those tested in {FOUND:.0%} of the trials" if smallest is None else _percent(smallest)
+        lines += ["", f"smallest effect found: {what}"]
+        lines += ["", *_limits(summary)]
+    if summary.unjudged:
+        named = ", ".join(f"{number} {verdict}" for verdict, number in sorted(summary.unjudged.items()))
+        lines += ["", f"without a verdict on speed, and not counted: {named}"]
+    if summary.left_out:
+        lines += ["", f"held against no baseline, and left out: {', '.join(summary.left_out)}"]
+    return "\n".join(lines)
+
+
+def _alarms(summary: Summary) -> str:
+    rows: list[tuple[str, ...]] = [("test", "trials", "regressed", "paired", "unpaired", "suspect")]
+    for name, tally in summary.alarms.items():
+        regressed, suspect = (f"{rate.count} ({_at_most(rate)})" for rate in (tally.found, tally.suspected))
+        rows.append((name, str(tally.judged), regressed, str(tally.paired), str(tally.unpaired), suspect))
+    return table(rows)
+
+
+def _found(summary: Summary) -> str:
+    columns = list(summary.effects.values())
+    names = list(dict.fromkeys(name for tallies in columns for name in tallies))
+    rows = [("test", *map(_percent, summary.effects), "smallest found")]
+    for name in names:
+        smallest = summary.smallest_found(name)
+        cells = (_rate(tallies[name].found) if name in tallies else "" for tallies in columns)
+        rows.append((name, *cells, "none" if smallest is None else _percent(smallest)))
+        if name == TOGETHER:
+            rows.append(("  in pairs", *(str(tallies[name].paired) for tallies in columns), ""))
+            rows.append(("  unpaired", *(str(tallies[name].unpaired) for tallies in columns), ""))
+            rows.append(("  only suspect", *(str(tallies[name].suspect) for tallies in columns), ""))
+    return table(rows)
+
+
+def _limits(summary: Summary) -> list[str]:
+    lines = ini_lines(summary)
+    if lines:
+        lines = ["for the ini file, what this machine can hold this suite to:", "", *lines, ""]
+    return lines + [_why(limit) for limit in summary.limits]
+
+
+def _why(limit: Limit) -> str:
+    if limit.noise is None:
+        return f"{limit.metric}: no limit without runs of unchanged code"
+    moved = f"{NOISE:.0%} of unchanged measurements moved by {_size(limit.noise)} or less"
+    if limit.share is None:
+        return f"{limit.metric}: no limit, no tested effect beyond that was found in {FOUND:.0%} of the trials; {moved}"
+    return f"{limit.metric}: {_percent(limit.share)} was found in {_rate(limit.found[limit.share])}; {moved}"
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """All figures as plain data; effects and bounds are shares."""
+    return {
+        "runs": [{"effect": share, "runs": number} for share, number in summary.runs.items()],
+        "keys": list(summary.keys),
+        "commits": list(summary.commits),
+        "unchanged": {name: _tally_json(tally) for name, tally in summary.alarms.items()},
+        "unchanged_runs": _rate_json(summary.alarmed_runs),
+        "effects": [
+            {"effect": share, "tests": {name: _tally_json(tally) for name, tally in tallies.items()}}
+            for share, tallies in summary.effects.items()
+        ],
+        "smallest_found": {
+            name: summary.smallest_found(name)
+            for name in dict.fromkeys(name for tallies in summary.effects.values() for name in tallies)
+        },
+        "limits": [
+            {
+                "metric": limit.metric,
+                "limit": limit.share,
+                "noise": limit.noise,
+                "found": [{"effect": share, **_rate_json(rate)} for share, rate in limit.found.items()],
+            }
+            for limit in summary.limits
+        ],
+        "ini": ini_lines(summary),
+        "unjudged": dict(summary.unjudged),
+        "left_out": list(summary.left_out),
+    }
+
+
+def _tally_json(tally: Tally) -> dict[str, Any]:
+    return {
+        "trials": tally.judged,
+        "regressed": _rate_json(tally.found),
+        "paired": tally.paired,
+        "unpaired": tally.unpaired,
+        "suspect": _rate_json(tally.suspected),
+    }
+
+
+def _rate_json(rate: Rate) -> dict[str, Any]:
+    return {"count": rate.count, "of": rate.of, "upper": rate.upper, "interval": list(rate.interval)}
+
+
+def _condition(share: float) -> str:
+    return f"slowed down by {_percent(share)}" if share else "unchanged"
+
+
+def _counts(outcome: Outcome) -> str:
+    tally = Tally.of(case for case in outcome.cases if case.judged)
+    return f"{tally.regressed} regressed, {tally.suspect} suspect of {tally.judged}"
+
+
+def _left(done: Sequence[Outcome], wanted: dict[float, int]) -> str:
+    seconds = seconds_left(done, wanted)
+    return f", about {duration(seconds)} left" if seconds else ""
+
+
+def _at_most(rate: Rate) -> str:
+    return f"at most {_size(rate.upper)}"
+
+
+def _rate(rate: Rate) -> str:
+    low, high = rate.interval
+    return f"{rate.count} of {rate.of} [{low:.0%}, {high:.0%}]"
+
+
+def _percent(share: float) -> str:
+    """As it was given."""
+    return f"{share * 100:g}%"
+
+
+def _size(share: float) -> str:
+    return format_percent(share, signed=False)
+
+
+def _say(text: str) -> None:
+    """Progress does not belong to what the command prints."""
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def _number(text: str) -> int:
+    number = int(text) if text.strip().isdecimal() else -1
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _effects(text: str) -> tuple[float, ...]:
+    try:
+        percents = [float(part.strip().removesuffix("%")) for part in text.split(",")]
+    except ValueError:
+        percents = [-1.0]
+    if not all(0 < percent < float("inf") for percent in percents):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of percents above 0, such as 3,5,10")
+    return tuple(sorted({percent / 100 for percent in percents}))

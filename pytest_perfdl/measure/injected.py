@@ -1,0 +1,81 @@
+"""A known delay in every step, to see whether a slowdown of that size is found (`--perf-inject`).
+
+The delay is a wait of the host on its clock, inside the step: no operator, no allocation of a tensor, so counted
+metrics stay as they are. It is a share of what a step takes without it, fixed once the warm-up has settled.
+
+On a device the host first waits for the device, since a host that runs ahead would hide the delay. Such a step is
+slowed down by the share and by the run-ahead that it lost: at least by the share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, TypeVar
+
+from pytest_perfdl.measure.commands import Profiled
+from pytest_perfdl.measure.timed import synchronize
+from pytest_perfdl.record import INJECTED, Finding
+
+if TYPE_CHECKING:
+    from pytest_perfdl.measure.program import Aside
+
+T = TypeVar("T")
+
+
+class Delay:
+    """The delay of one call's steps.
+
+    Parameters
+    ----------
+    share
+        Of the step's own time: 0.05 for 5 %; 0 for no delay.
+    period
+        Steps that make a cycle: every step waits for its share of the mean over the cycle.
+    """
+
+    def __init__(self, share: float, period: int = 1) -> None:
+        self.share = share
+        self._period = period
+        self.wait_ns = 0
+        """Of each step, in nanoseconds; 0 until it is fixed."""
+
+    def fix(self, step_ns: Sequence[int]) -> None:
+        """Settle how long the delay is, from what the steps of whole cycles take without it.
+
+        The median over cycles, and the mean of that over the places in a cycle.
+        """
+        medians = [statistics.median(step_ns[place :: self._period]) for place in range(self._period)]
+        self.wait_ns = max(0, round(self.share * statistics.fmean(medians)))
+
+    def wait(self) -> None:
+        """Wait as long as that, keeping the processor busy."""
+        synchronize()
+        end = perf_counter_ns() + self.wait_ns
+        while perf_counter_ns() < end:
+            pass
+
+    def after_each(self, steps: Generator[bool, Aside | None, T]) -> Generator[bool, Aside | None, T]:
+        """The same steps, each with the delay at its end; without a delay just the same."""
+        if not self.wait_ns:
+            return (yield from steps)
+        with contextlib.closing(steps):
+            try:
+                keep = next(steps)
+                while True:
+                    aside = yield keep
+                    self.wait()
+                    keep = steps.send(aside)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+
+    def confess(self, profiled: Profiled) -> Profiled:
+        """Have the measurement say that it was slowed down, so that nobody takes it for a real one."""
+        if not self.share:
+            return profiled
+        note = Finding("note", INJECTED, f"every step was slowed down by {self.share * 100:g} % on purpose")
+        return replace(profiled, findings=(*profiled.findings, note))

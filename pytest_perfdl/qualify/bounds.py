@@ -1,0 +1,69 @@
+"""How sure a share is that was counted in few trials: Clopper and Pearson's exact intervals.
+
+C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
+Biometrika 26 (1934): the ends are quantiles of beta distributions. They hold for independent trials; runs on one
+machine share its moods, so that many runs on one afternoon say less than the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`count` of `of` trials."""
+
+    count: int
+    of: int
+
+    @property
+    def share(self) -> float | None:
+        """The share itself; `None` without a trial."""
+        return self.count / self.of if self.of else None
+
+    @property
+    def upper(self) -> float:
+        """One-sided bound: the true share is above it with at most 5 %.
+
+        >>> f"{Rate(0, 300).upper:.4f}"
+        '0.0099'
+        """
+        return _upper(self.count, self.of, 1 - CONFIDENCE)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Two-sided 95 % interval.
+
+        >>> "{:.3f} {:.3f}".format(*Rate(8, 10).interval)
+        '0.444 0.975'
+        """
+        tail = (1 - CONFIDENCE) / 2
+        return 1 - _upper(self.of - self.count, self.of, tail), _upper(self.count, self.of, tail)
+
+
+def _upper(count: int, of: int, tail: float) -> float:
+    """The share under which `count` or fewer of `of` have probability `tail`."""
+    if count == of:
+        return 1.0
+    from scipy.stats import beta
+
+    return float(beta.ppf(1 - tail, count + 1, of - count))
+
+
+def quantile(values: Sequence[float], q: float) -> float | None:
+    """The `q` quantile with linear interpolation (Hyndman and Fan's type 7); `None` of nothing.
+
+    >>> quantile([0.01, 0.03, 0.02], 0.99)
+    0.0298
+    """
+    if not values:
+        return None
+    ordered = sorted(values)
+    position = q * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

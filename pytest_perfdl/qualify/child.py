@@ -1,0 +1,126 @@
+"""One run of the suite in a pytest of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.judge.verdict import Verdict
+from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, outcome_of, reasons_of
+
+GRACE_SECONDS = 10.0
+"""How long an interrupted pytest may take to tear down before it is killed."""
+_UNBASED: frozenset[Verdict] = frozenset({"missing", "outdated", "incomparable"})
+_MEASURED = (0, 1)
+"""pytest's exit codes of a run that came to its end."""
+_TELLING = re.compile(r"\S.*: error: |ERROR: (?!usage:)|ERROR |perf: no perf test")
+"""How the line begins in which pytest says why it ran nothing."""
+
+
+class RunFailed(Exception):
+    """The suite cannot be measured; the message is one line for people."""
+
+
+def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: str | None = None) -> Outcome:
+    """Measure and judge the suite once.
+
+    Parameters
+    ----------
+    arguments
+        What to give to pytest besides.
+    share
+        By how much to slow every step down; 0 for not at all.
+    first
+        Whether the suite is not known to work: the run then ends at the first test that cannot be judged.
+    folder
+        The baselines' folder, where that is not pytest's to know.
+
+    Raises
+    ------
+    RunFailed
+        When there is nothing to judge with: pytest does not start, a baseline is missing, a measurement is invalid in
+        the first run.
+    KeyboardInterrupt
+        After pytest has ended too.
+    """
+    with tempfile.TemporaryDirectory(prefix="perfdl-qualify-") as scratch:
+        run_file, output = Path(scratch) / "run.json", Path(scratch) / "output.txt"
+        started = time.monotonic()
+        code = _finished([*command(arguments, share, Path(scratch), first=first, folder=folder)], output)
+        seconds = round(time.monotonic() - started, 3)
+        if code not in _MEASURED or not run_file.is_file():
+            raise RunFailed(f"pytest ended with exit code {code}: {_why(output)}")
+        run = json.loads(run_file.read_bytes())
+        try:
+            outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
+        except OutcomeError as error:
+            raise RunFailed(f"what pytest wrote {error}") from error
+    _check(run, outcome, first=first)
+    return outcome
+
+
+def command(
+    arguments: Sequence[str], share: float, scratch: Path, *, first: bool, folder: str | None = None
+) -> tuple[str, ...]:
+    """The command line of one run; its report and run file go into the scratch folder."""
+    return (
+        *(sys.executable, "-m", "pytest", *arguments),
+        *("--perf", "--perf-traces=none", "--perf-github=off"),
+        *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
+        f"--perf-fail-on={','.join(sorted(_UNBASED))}",
+        *([f"--perf-inject={share * 100:.12g}"] if share else []),
+        *([f"--perf-dir={folder}"] if folder else []),
+        *(["--maxfail=1"] if first else []),
+    )
+
+
+def _finished(words: Sequence[str], output: Path) -> int:
+    with output.open("wb") as file:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            return process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End pytest as Ctrl-C does; at a terminal it had the same one and is about to end by itself."""
+    for how in (None, signal.SIGINT, signal.SIGKILL):
+        if how is not None:
+            process.send_signal(how)
+        try:
+            process.wait(1.0 if how is None else GRACE_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
+    for test, verdict, reason in reasons_of(run, _UNBASED):
+        raise RunFailed(
+            f"{test} cannot be judged, it is {verdict} ({reason}): record baselines here with pytest --perf-update, "
+            "then qualify"
+        )
+    if not first:
+        return
+    for test, _, reason in reasons_of(run, frozenset({"invalid"})):
+        raise RunFailed(f"{test} is invalid: {reason}")
+    if not any(case.judged for case in outcome.cases):
+        raise RunFailed("no test was held against a baseline")
+
+
+def _why(output: Path) -> str:
+    """The line in which pytest says why, or its last."""
+    lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    internal = [line for line in lines if line.startswith("INTERNALERROR>")]
+    telling = [line for line in lines if _TELLING.match(line)]
+    return (internal[-1:] or telling or lines[-1:] or ["it said nothing"])[0]

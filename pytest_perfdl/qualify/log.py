@@ -1,0 +1,70 @@
+"""The file of a campaign: one run a line, as JSON, written when the run ends, so that a campaign can go on later."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, from_json, to_json
+
+
+class LogError(ValueError):
+    """The file cannot be used; the message is one line that names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The runs in a file."""
+
+    path: Path
+
+    def read(self) -> list[Outcome]:
+        """Every run, in the order in which they ended; none of a file that is not there yet.
+
+        A last line that was cut off while it was written does not count.
+
+        Raises
+        ------
+        LogError
+        """
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise LogError(f"{self.path} cannot be read: {error.strerror}") from error
+        found = []
+        for number, line in enumerate(data[: _whole(data)].splitlines(), start=1):
+            try:
+                found.append(from_json(json.loads(line)))
+            except OutcomeError as error:
+                raise LogError(f"{self.path}: line {number} {error}") from error
+            except ValueError as error:
+                raise LogError(f"{self.path}: line {number} is not JSON ({error})") from error
+        return found
+
+    def append(self, outcome: Outcome) -> None:
+        """Add a run, safe on the disk when this returns.
+
+        Raises
+        ------
+        LogError
+        """
+        line = json.dumps(to_json(outcome), allow_nan=False).encode("ascii") + b"\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b") as file:
+                file.seek(0)
+                file.truncate(_whole(file.read()))
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise LogError(f"{self.path} cannot be written: {error.strerror}") from error
+
+
+def _whole(data: bytes) -> int:
+    """Bytes of the lines that are complete."""
+    return data.rfind(b"\n") + 1

@@ -1,0 +1,184 @@
+"""What is kept of one run of a suite: the verdict on every test, and on its times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from pytest_perfdl.judge.verdict import VERDICTS, Evidence, Verdict
+from pytest_perfdl.limits import UNITS
+from pytest_perfdl.report.words import COMPARED, is_budget
+
+SCHEMA = 1
+"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+Basis = Literal[Evidence, "other"]
+"""What a verdict rests on; `other` is a count or a budget."""
+
+
+class OutcomeError(ValueError):
+    """Data is not what a run of a suite left; the message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A time that was held to a limit."""
+
+    verdict: Verdict
+    effect: float | None
+    """`new / base - 1`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test of one run."""
+
+    id: str
+    """Node id."""
+    verdict: Verdict
+    basis: Basis
+    compared: bool
+    """Whether it was held against a baseline or another revision, rather than alternatives against each other."""
+    metrics: Mapping[str, Metric]
+    """By full name."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether its verdict is one on its speed."""
+        return self.compared and self.verdict in COMPARED
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run of the suite."""
+
+    inject: float
+    """Share by which every step was slowed down; 0 for unchanged code."""
+    date: str
+    """UTC, ISO 8601, seconds."""
+    seconds: float
+    """Wall time of the run."""
+    commit: str | None
+    key: str
+    """Slug of the key that it was measured under."""
+    arguments: tuple[str, ...]
+    """What pytest was given besides."""
+    cases: tuple[Case, ...]
+
+
+def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[str]) -> Outcome:
+    """From the run file of `pytest --perf` (`report.json`).
+
+    Raises
+    ------
+    OutcomeError
+    """
+    try:
+        return Outcome(
+            inject=inject,
+            date=str(run["date"]),
+            seconds=seconds,
+            commit=run["commit"],
+            key=str(run["key"]["slug"]),
+            arguments=tuple(arguments),
+            cases=tuple(_case(test) for test in run["tests"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise OutcomeError(f"is not a run file of pytest --perf ({_what(error)})") from error
+
+
+def reasons_of(run: Any, verdicts: frozenset[Verdict]) -> list[tuple[str, Verdict, str]]:
+    """Test, verdict and reason, of the tests of a run file that have one of these verdicts."""
+    return [(test["id"], test["verdict"], test["reason"]) for test in run["tests"] if test["verdict"] in verdicts]
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """Plain data for `json`."""
+    return {"schema": SCHEMA, **asdict(outcome)}
+
+
+def from_json(data: Any) -> Outcome:
+    """Read what `to_json` wrote.
+
+    Raises
+    ------
+    OutcomeError
+    """
+    try:
+        if data["schema"] > SCHEMA:
+            raise OutcomeError(f"was written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
+        return Outcome(
+            inject=_number(data["inject"]),
+            date=str(data["date"]),
+            seconds=_number(data["seconds"]),
+            commit=data["commit"],
+            key=str(data["key"]),
+            arguments=tuple(map(str, data["arguments"])),
+            cases=tuple(
+                Case(
+                    id=str(test["id"]),
+                    verdict=_one_of(test["verdict"], VERDICTS),
+                    basis=_one_of(test["basis"], get_args(Basis)),
+                    compared=bool(test["compared"]),
+                    metrics={str(name): _metric(metric) for name, metric in test["metrics"].items()},
+                )
+                for test in data["cases"]
+            ),
+        )
+    except OutcomeError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise OutcomeError(f"is not a run of perfdl qualify ({_what(error)})") from error
+
+
+def general(metric: str) -> str:
+    """A metric's name without its call's."""
+    return metric.rpartition(".")[2]
+
+
+def _case(test: Mapping[str, Any]) -> Case:
+    verdict: Verdict = _one_of(test["verdict"], VERDICTS)
+    return Case(
+        id=str(test["id"]),
+        verdict=verdict,
+        basis=_basis(verdict, test["metrics"].values()),
+        compared=test["record"] is not None,
+        metrics={
+            name: _metric(metric)
+            for name, metric in test["metrics"].items()
+            if metric["verdict"] in COMPARED and UNITS.get(general(name)) == "ns" and _is_relative(metric["limit"])
+        },
+    )
+
+
+def _basis(verdict: Verdict, metrics: Iterable[Mapping[str, Any]]) -> Basis:
+    """What the metrics that carry the verdict rest on; of several, what is surest of time."""
+    telling = [metric for metric in metrics if metric["verdict"] == verdict and metric["kind"] == "timed"]
+    found: set[Basis] = {metric["evidence"] for metric in telling if _is_relative(metric["limit"])}
+    return next((basis for basis in get_args(Evidence)[::-1] if basis in found), "other")
+
+
+def _is_relative(limit: str | None) -> bool:
+    return limit is not None and not is_budget(limit)
+
+
+def _metric(data: Mapping[str, Any]) -> Metric:
+    effect = data["effect"]
+    return Metric(_one_of(data["verdict"], VERDICTS), None if effect is None else _number(effect))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return value
+
+
+def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+    return value
+
+
+def _what(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,94 @@
+"""What is kept of a run file, and that it is read again as it was."""
+
+import json
+
+import pytest
+from runs_of_suites import case_in_file, case_of, metric, outcome, run_file
+
+from pytest_perfdl.qualify.outcomes import OutcomeError, from_json, outcome_of, to_json
+
+
+def kept(*tests):
+    return outcome_of(run_file(*tests), inject=0.05, seconds=12.5, arguments=["tests"])
+
+
+def test_what_is_kept():
+    found = kept(
+        case_in_file(
+            "suspect",
+            **{
+                "step_time": metric("suspect", 0.04),
+                "forward.block_time": metric("unchanged", None),
+                "cpu_time": metric(None, 0.2, limit=None),
+                "compile_time": metric("unchanged", 0.2, limit="<= 45s"),
+                "tokens": metric("suspect", 0.2),
+                "ops": metric("changed", 0.2, kind="counted"),
+            },
+        )
+    )
+    (test,) = found.cases
+
+    assert (found.inject, found.seconds, found.arguments, found.key) == (0.05, 12.5, ("tests",), "cpu-1t")
+    assert {name: (each.verdict, each.effect) for name, each in test.metrics.items()} == {
+        "step_time": ("suspect", 0.04),
+        "forward.block_time": ("unchanged", None),
+    }
+    assert test.judged
+
+
+@pytest.mark.parametrize(
+    "metrics, basis",
+    [
+        ({"step_time": metric("regressed", evidence="paired")}, "paired"),
+        ({"step_time": metric("regressed", evidence="unpaired")}, "unpaired"),
+        ({"step_time": metric("regressed", evidence="screen")}, "screen"),
+        ({"ops": metric("regressed", kind="counted", limit="0")}, "other"),
+        ({"step_time": metric("regressed", limit="<= 1ms")}, "other"),
+        ({"step_time": metric("unchanged", evidence="paired"), "ops": metric("regressed", kind="counted")}, "other"),
+        ({"step_time": metric("regressed", evidence="paired"), "ops": metric("regressed", kind="counted")}, "paired"),
+    ],
+    ids=["paired", "unpaired", "screen", "count", "budget", "other-time", "both"],
+)
+def test_what_a_verdict_rests_on(metrics, basis):
+    (test,) = kept(case_in_file("regressed", **metrics)).cases
+
+    assert test.basis == basis
+
+
+@pytest.mark.parametrize(
+    "verdict, record, judged",
+    [("unchanged", True, True), ("unchanged", False, False), ("missing", True, False), ("invalid", False, False)],
+    ids=["judged", "alternatives", "missing", "invalid"],
+)
+def test_what_is_a_trial(verdict, record, judged):
+    (test,) = kept(case_in_file(verdict, record=record)).cases
+
+    assert test.judged == judged
+
+
+def test_what_is_no_run_file():
+    for data in ({}, [], None, {"tests": 5}, run_file({"id": "a"}), run_file(case_in_file("splendid"))):
+        with pytest.raises(OutcomeError, match="is not a run file of pytest --perf"):
+            outcome_of(data, inject=0.0, seconds=1.0, arguments=())
+
+
+def test_there_and_back():
+    written = outcome(case_of("regressed", basis="paired", effect=0.07), case_of("invalid", "b"), inject=0.1)
+
+    assert from_json(json.loads(json.dumps(to_json(written)))) == written
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"schema": 9}, "newer pytest-perfdl"),
+        ({"inject": "5"}, "is not a run of perfdl qualify"),
+        ({"seconds": True}, "is not a run of perfdl qualify"),
+        ({"cases": [{"id": "a"}]}, "no 'verdict'"),
+        ({"cases": None}, "is not a run of perfdl qualify"),
+    ],
+    ids=["newer", "text", "bool", "test", "nothing"],
+)
+def test_what_is_no_run(change, message):
+    with pytest.raises(OutcomeError, match=message):
+        from_json({**to_json(outcome()), **change})

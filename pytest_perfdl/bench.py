@@ -86,6 +86,8 @@ class Bench:
     ) -> RemoteTest:
         """Start a worker on a test.
 
+        What `--perf-inject` slows down is the working tree, and of a `perf.compare` its second alternative.
+
         Parameters
         ----------
         test, script
@@ -121,6 +123,7 @@ class Bench:
                 own=own,
                 foreign=foreign,
                 side=side,
+                inject=self.settings.inject if checkout is None and not side.startswith("base") else 0.0,
             ),
             threads=test.plan.threads,
             timeout=self.timeout(test),

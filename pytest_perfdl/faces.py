@@ -43,6 +43,8 @@ class Host(Protocol):
     key_extra: tuple[str, ...]
     side: str
     """Which alternative of which comparison is measured, `base:NAME` or `head:NAME`; empty for all other calls."""
+    inject: float
+    """Share of their own time by which steps are slowed down on purpose."""
 
     def start_call(self, call: CallInfo) -> None:
         """Announce a call; commands about it follow."""
@@ -320,6 +322,7 @@ class Measured(Perf):
     ) -> Program:
         from pytest_perfdl.measure.commands import CallInfo
         from pytest_perfdl.measure.environment import describe
+        from pytest_perfdl.measure.injected import Delay
         from pytest_perfdl.measure.machine import seed_everything
         from pytest_perfdl.measure.program import Program
 
@@ -330,7 +333,8 @@ class Measured(Perf):
         self._host.start_call(CallInfo(name, kind, period, None if items is None else float(items), key, context))
         self._last = name
         self._metrics.clear()
-        self._program = Program(self._host, reset=reset, iterates=kind == "iterable", prepares=prepares)
+        delay = Delay(self._host.inject, period)
+        self._program = Program(self._host, reset=reset, iterates=kind == "iterable", prepares=prepares, delay=delay)
         return self._program
 
 

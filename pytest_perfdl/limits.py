@@ -37,6 +37,8 @@ _LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
 _EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
 _TIMES = ("step_time", "block_time", "cpu_time", "kernel_time", "data_wait", "compile_time")
 _STEPS = ("step_p25", "step_p50", "step_p95", "step_p99")
+PER_KERNEL = "per_kernel"
+"""Stands for the time of every single kernel and operator: not a metric, but what each of them is held to."""
 UNITS = {
     **dict.fromkeys((*_TIMES, *_STEPS), "ns"),
     **dict.fromkeys(("ops", "kernels", "launches", "allocations", "recompiles", "graph_breaks"), "1"),
@@ -179,7 +181,9 @@ class Limits:
 
     def unmatched(self, full_names: Iterable[str]) -> tuple[str, ...]:
         """Names in these limits and budgets that no measured metric answers to, such as a misspelt one."""
-        known = {name for full in full_names for name in (full, _general(full))}
+        measured = tuple(full_names)
+        kernels = (f"{full.rpartition('.')[0]}.{PER_KERNEL}".lstrip(".") for full in measured)
+        known = {name for full in (*measured, *kernels) for name in (full, _general(full))}
         return tuple(sorted({*self.limits, *self.budgets} - known))
 
 
@@ -209,6 +213,8 @@ def parse_limit(metric: str, text: Spec) -> Limit:
     limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
     if not all(map(math.isfinite, shares)):
         raise ValueError(f"limit of {metric}: {written!r} is not finite")
+    if _general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
+        raise ValueError(f"limit of {metric}: {written!r} is not a share: write it as 5% or off")
     unit = UNITS.get(_general(metric))
     if unit is not None:
         try:
@@ -229,6 +235,8 @@ def parse_budget(metric: str, value: Spec) -> Budget:
     written = str(value).strip()
     if isinstance(value, bool) or not written:
         raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
+    if _general(metric) == PER_KERNEL:
+        raise ValueError(f"budget of {metric}: kernels have a limit only")
     budget = Budget(written)
     unit = UNITS.get(_general(metric))
     if unit is not None and not budget.off:
@@ -296,5 +304,5 @@ def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | No
     return None if demand is None or demand.off else demand
 
 
-BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB"})
+BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB", PER_KERNEL: "5%"})
 """What holds unless a project says otherwise."""

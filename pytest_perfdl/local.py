@@ -30,6 +30,9 @@ class LocalSession:
         """Validate the perf tests among the items and put them first."""
         self._tests = adopt(items, self._settings)
 
+    def estimate(self) -> None:
+        """Nothing is known of how long measuring takes here."""
+
     def host(self, item: pytest.Item) -> LocalHost | None:
         """Who asks for this item's measurements."""
         test = (self._tests or {}).get(item.nodeid)

@@ -129,6 +129,13 @@ OPTIONS: tuple[Option, ...] = (
         default=f"{CONFIRMING_SECONDS:g}",
     ),
     Option(
+        "--perf-inject",
+        "slow the measured steps of the working tree down by a known share, to see whether that is found; see perfdl "
+        "qualify",
+        metavar="PERCENT",
+        default="none",
+    ),
+    Option(
         "--perf-isolate",
         "`process` measures every repeat in a fresh process; `none` measures in this one, for debugging, and "
         "neither judges nor writes baselines",
@@ -204,9 +211,16 @@ class Settings:
     against_tests: Literal["base", "head"]
     budget: float
     """Seconds for confirming one suspect in pairs."""
+    inject: float
+    """Share by which the working tree's steps are slowed down on purpose: 0.05 for 5 %; 0 for not at all."""
     key_extra: tuple[str, ...]
     baseline_trace: bool
     verbosity: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What everything that tells of the run must say."""
+        return (f"every step slowed down by {self.inject * 100:g} % on purpose (--perf-inject)",) if self.inject else ()
 
 
 def resolve(config: pytest.Config) -> Settings:
@@ -236,6 +250,13 @@ def resolve(config: pytest.Config) -> Settings:
         raise pytest.UsageError(f"{cause} in this process, which never writes baselines: drop --perf-update")
     if isolate == "none" and against is not None:
         raise pytest.UsageError("--perf-against needs processes of its own: drop --perf-isolate=none and debuggers")
+    inject = config.getoption("perf_inject")
+    if inject is not None and update is not None:
+        raise pytest.UsageError(
+            "--perf-inject slows steps down, and no baseline may be made of that: drop --perf-update"
+        )
+    if inject is not None and isolate == "none":
+        raise pytest.UsageError("--perf-inject needs processes of its own: drop --perf-isolate=none and debuggers")
     json = config.getoption("perf_json")
     verbosity = config.getini("verbosity_perf")
     fallback = config.get_verbosity()
@@ -265,10 +286,22 @@ def resolve(config: pytest.Config) -> Settings:
         against_setup=config.getini("perf_against_setup") or "",
         against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
         budget=reader.seconds("perf_budget", CONFIRMING_SECONDS),
+        inject=0.0 if inject is None else _share(inject),
         key_extra=tuple(config.getini("perf_key_extra") or ()),
         baseline_trace=config.getini("perf_baseline_trace") is not False,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
     )
+
+
+def _share(text: str) -> float:
+    """The share that `--perf-inject` names in percent."""
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent < float("inf"):
+        raise pytest.UsageError(f"--perf-inject = {text!r}: expected a number of percent above 0, such as 5")
+    return percent / 100
 
 
 _DEBUGGING = {
@@ -354,7 +387,7 @@ def header(settings: Settings, root: Path) -> str:
     stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
     mode = f"update {settings.update}" if settings.update else "on"
     where = "in this process, not judged" if settings.isolate == "none" else "each test in processes of its own"
-    return f"perf: {mode}, {where}, {stored} baselines in {settings.folder}"
+    return ", ".join((f"perf: {mode}", where, f"{stored} baselines in {settings.folder}", *settings.notes))
 
 
 def smoke_line(tests: int) -> str:

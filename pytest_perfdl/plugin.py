@@ -63,6 +63,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     session.collect(items)
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    session = config.stash.get(SESSION, None)
+    return None if session is None else session.estimate()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     host = _host(item)

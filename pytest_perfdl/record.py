@@ -135,6 +135,10 @@ class Finding:
     message: str
 
 
+INJECTED = "injected"
+"""Code of the finding that every measurement carries whose steps were slowed down on purpose."""
+
+
 @dataclass(frozen=True, slots=True)
 class Occasion:
     """When and on what code a group of repeats was measured."""
@@ -145,6 +149,10 @@ class Occasion:
     """Commit checked out while measuring, `None` outside git."""
     tree: str | None
     """Hash of the working tree without the baseline folder: identifies the measured code."""
+    reference_ns: tuple[int, ...] = ()
+    """What the reference load took around each repeat: how fast the machine was. Empty where it was not timed."""
+    seconds: float | None = None
+    """What one repeat took on average, its worker's start included; `None` where that was not noted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +177,11 @@ class Record:
         """Number of measured processes."""
         return sum(occasion.repeats for occasion in self.occasions)
 
+    @property
+    def reference_ns(self) -> tuple[int | None, ...]:
+        """What the reference load took around each repeat, `None` where it was not timed."""
+        return tuple(ns for occasion in self.occasions for ns in occasion.reference_ns or (None,) * occasion.repeats)
+
     def metrics(self) -> dict[str, Series]:
         """Every metric under its full name: `step_time`, or `forward.step_time` for a named call."""
         return {metric_name(call.name, name): series for call in self.calls for name, series in call.series.items()}
@@ -177,6 +190,19 @@ class Record:
 def metric_name(call: str, name: str) -> str:
     """A metric's full name: that of a named call has the call's name in front."""
     return f"{call}.{name}" if call else name
+
+
+def row_name(call: str, kind: RowKind, name: str) -> str:
+    """A row's full name among all of a test's.
+
+    >>> row_name("forward", "operator", "aten::mm"), row_name("", "kernel", "gemm")
+    ('forward.operator aten::mm', 'kernel gemm')
+    """
+    return metric_name(call, f"{kind} {name}")
+
+
+PROFILED_STEP = "profiled_step"
+"""Stands beside rows for the mean duration of the steps that they are parts of."""
 
 
 def significant(value: float, digits: int = 4) -> float:
@@ -199,7 +225,7 @@ def to_json(record: Record) -> dict[str, Any]:
         "context": dict(record.context),
         "test_hash": record.test_hash,
         "plan": dataclasses.asdict(record.plan),
-        "occasions": [dataclasses.asdict(occasion) for occasion in record.occasions],
+        "occasions": [_occasion_to_json(occasion) for occasion in record.occasions],
         "modes": {name: list(labels) for name, labels in record.modes.items()},
         "integrity": [dataclasses.asdict(finding) for finding in record.integrity],
         "calls": [_call_to_json(call) for call in record.calls],
@@ -230,7 +256,7 @@ def from_json(data: Any) -> Record:
             context=_scalars(_typed(data, "context", dict)),
             test_hash=_typed(data, "test_hash", str),
             plan=Plan(**{name: int(value) for name, value in _typed(data, "plan", dict).items()}),
-            occasions=tuple(Occasion(**occasion) for occasion in data["occasions"]),
+            occasions=tuple(_occasion_from_json(occasion) for occasion in data["occasions"]),
             modes={name: tuple(labels) for name, labels in data["modes"].items()},
             integrity=tuple(Finding(**finding) for finding in data["integrity"]),
             calls=_checked(tuple(_call_from_json(call) for call in data["calls"]), data["occasions"]),
@@ -240,6 +266,21 @@ def from_json(data: Any) -> Record:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"has no {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
         raise RecordError(what) from error
+
+
+def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:
+    """Its fields; without those that were not noted, as in files of before they were."""
+    fields = dataclasses.asdict(occasion) | {"reference_ns": _numbers(occasion.reference_ns, significant)}
+    return {name: value for name, value in fields.items() if name not in ("reference_ns", "seconds") or value}
+
+
+def _occasion_from_json(data: Mapping[str, Any]) -> Occasion:
+    if "reference_ns" not in data:
+        return Occasion(**data)
+    occasion = Occasion(**{**data, "reference_ns": tuple(int(value) for value in _finite(data["reference_ns"]))})
+    if len(occasion.reference_ns) != occasion.repeats or min(occasion.reference_ns) <= 0:
+        raise RecordError(f"is malformed (an occasion of {occasion.repeats} repeats has other reference times)")
+    return occasion
 
 
 def _call_to_json(call: Call) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
-from pytest_perfdl.measure.assemble import side_values
-from pytest_perfdl.measure.commands import CallInfo, one_side
+from pytest_perfdl.measure.assemble import side_rows, side_values
+from pytest_perfdl.measure.commands import CallInfo, SideResult, one_side
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
@@ -64,6 +64,8 @@ class Rounds:
         A context around waiting for a worker, which ends it when something goes wrong.
     seed
         Of the lots.
+    profiled
+        Whether each side also profiles some steps, after those that are timed.
     """
 
     def __init__(
@@ -75,13 +77,17 @@ class Rounds:
         serving: Callable[[RemoteTest], AbstractContextManager[None]],
         *,
         seed: int,
+        profiled: bool,
     ) -> None:
         self._bench = bench
         self._test = test
         self._sides = (base, head)
         self._serving = serving
         self._seed = seed
+        self._profiled = profiled
         self._fits = True
+        self.results: list[SideResult] = []
+        """What all processes measured so far, of both sides."""
 
     def measure(self, number: int) -> Round:
         """One round; `number` counts from 1.
@@ -104,10 +110,13 @@ class Rounds:
         base, head = self._sides
         for side in order:
             self._check(side, remotes[side.name], number)
+            self.results += remotes[side.name].results
         return Round(
             order=drawn,
             base=side_values(remotes[base.name].results),
             head=side_values(remotes[head.name].results),
+            kernels_base=side_rows(remotes[base.name].results),
+            kernels_head=side_rows(remotes[head.name].results),
         )
 
     def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
@@ -138,7 +147,8 @@ class Rounds:
         )
 
     def _script(self, info: CallInfo) -> Script:
-        return one_side(replace(self._test.plan, period=info.period), info)
+        plan = replace(self._test.plan, period=info.period)
+        return one_side(plan, info, str(self._bench.scratch), profiled=self._profiled)
 
     def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
         """The test must pass on both sides, and each side must have run its own code."""

@@ -30,7 +30,7 @@ from pytest_perfdl.record import Key
 from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
-from pytest_perfdl.report.progress import Progress
+from pytest_perfdl.report.progress import Expected, Progress, estimate
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.trial import Trial, unjudged
@@ -95,6 +95,19 @@ class PerfSession:
             item.teardown = _bound(self._teardown, test)
             # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
             item.fixturenames = []
+
+    def estimate(self) -> str | None:
+        """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
+        if not self.tests:
+            return None
+        bench = self._bench
+        times = [
+            Expected(
+                bench.store.repeat_seconds(nodeid), test.options.repeats_for(self.settings, recording=bench.recording)
+            )
+            for nodeid, test in self.tests.items()
+        ]
+        return estimate(times, self.settings.budget, against=self.settings.against is not None)
 
     def _check_out(self) -> None:
         """Have the other revision ready before anything is measured."""
@@ -230,6 +243,7 @@ class PerfSession:
             date=self._bench.date,
             commit=self._bench.source.commit,
             seconds=time.monotonic() - self._started,
+            notes=self.settings.notes,
         )
 
 

@@ -7,9 +7,8 @@ judgement needs more repeats. What all trials of a run share is on the `bench`.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -19,25 +18,23 @@ from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
+from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import Expectation
 from pytest_perfdl.isolate.checkout import CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.expectation import demand, sides
-from pytest_perfdl.judge.expectation import verdict as verdict_on
-from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.kernels import suspected
 from pytest_perfdl.judge.screen import screen
-from pytest_perfdl.judge.settle import settle, suspects, unsettled
+from pytest_perfdl.judge.settle import suspects, unsettled
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
 from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, one_repeat
-from pytest_perfdl.record import Finding, Key, Record, metric_name
+from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
-from pytest_perfdl.rounds import Rounds, Side, SideError
+from pytest_perfdl.rounds import SideError
 
 CONFIRMING_REPEATS = 5
 """Fresh repeats that a suspect draws at most."""
@@ -66,8 +63,6 @@ class Trial:
         self._base_repeats: list[Repeat] = []
         """The other revision's, under `--perf-against`."""
         self._others: tuple[Record, ...] = ()
-        self._confirmed: list[MetricVerdict] = []
-        """What rounds decided of this test; the test has one level for all of it."""
         self.remote = bench.start(test, self._script, first=True)
         self._announce(1)
 
@@ -93,7 +88,8 @@ class Trial:
         with self._serving(remote):
             phase = remote.wait("call")
             remote.finish()
-        self.bench.progress.end_repeat(time.monotonic() - self._started)
+        seconds = time.monotonic() - self._started
+        self.bench.progress.end_repeat(seconds)
         if phase.raw != "passed":
             if phase.raw == "skipped":
                 self._note("unmeasured", "the test was skipped")
@@ -107,14 +103,16 @@ class Trial:
                 f"a perf test must measure something: {self.test.item.name} never called perf(...), perf.steps(...) "
                 "or perf.step()",
             )
+        questions = bool(remote.results) + len(remote.expectations)
+        self._confirming = Confirmation(self.bench, self.test, self._serving, questions)
         if remote.results:
-            self._first = _repeat(remote)
+            self._first = _repeat(remote, seconds)
             self._repeats.append(self._first)
             self.result = self._judge()
         if remote.expectations:
             self.result = self._with_expectations(remote.expectations)
-        if self._confirmed:
-            self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in self._confirmed))
+        if decided := self._confirming.decided:
+            self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in decided))
 
     def tear_down(self) -> None:
         """Wait for the worker's end and raise what its teardown phase raised."""
@@ -153,8 +151,7 @@ class Trial:
         code = self._code()
         limits = self.test.limits if code.commit else self.test.limits.unpaired()
         judgement = screen(new, base, self._others, limits)
-        found = suspects(judgement, limits, everything=False)
-        if found and base is not None and code.commit:
+        if base is not None and code.commit and (found := self._suspects(judgement, new, base)):
             judgement = self._confirm_in_pairs(found, judgement, new, base, code.commit)
         elif judgement.suspects:
             judgement = self._confirm_unpaired(judgement, limits)
@@ -189,13 +186,18 @@ class Trial:
                 break
         return confirm(judgement, base, fresh, limits, remaining=left)
 
+    def _suspects(self, judgement: Judgement, new: Record, base: Record) -> Suspects | None:
+        """What the screen leaves for rounds to decide; a suspected kernel needs the step's rounds too."""
+        rows = suspected(new, base, self.test.limits) if judgement.verdict not in ("invalid", "outdated") else ()
+        metrics = suspects(judgement, self.test.limits, everything=bool(rows))
+        return Suspects(metrics, rows) if metrics else None
+
     def _confirm_in_pairs(
-        self, found: tuple[Suspect, ...], judgement: Judgement, new: Record, base: Record, commit: str
+        self, found: Suspects, judgement: Judgement, new: Record, base: Record, commit: str
     ) -> Judgement:
-        """Measure the baseline's code and the working tree's in turns until every suspect is decided."""
+        """Measure the other commit's code and the working tree's in turns until every suspect is decided."""
         try:
-            checkout = self.bench.checkout(commit)
-            outcome, rounds = self._rounds(found, Side("base", checkout), Side("head", against=checkout))
+            return self._confirming.of_code(found, judgement, new, base, self.bench.checkout(commit))
         except CheckoutError as error:
             return unsettled(judgement, str(error))
         except SideError as error:
@@ -205,33 +207,6 @@ class Trial:
             if more:
                 self.test.item.add_report_section("call", "the other side", more)
             return unsettled(judgement, why)
-        return settle(judgement, new, base, outcome, rounds, self.test.limits)
-
-    def _rounds(
-        self,
-        found: tuple[Suspect, ...],
-        base: Side,
-        head: Side,
-        as_judged: Callable[[list[Round]], list[Round]] = list,
-    ) -> tuple[PairedOutcome, list[Round]]:
-        """Measure rounds until nothing is left to decide, or the budget ends."""
-        bench = self.bench
-        families = len(self.remote.expectations) + bool(self.remote.results)
-        paired = PairedTest(found, bench.spending.level(bench.confirmed) / families)
-        measuring = Rounds(bench, self.test, base, head, self._serving, seed=secrets.randbits(32))
-        rounds: list[Round] = []
-        outcome = paired.look(rounds)
-        started = time.monotonic()
-        ended = False
-        while outcome.next_look is not None and not ended:
-            while len(rounds) < outcome.next_look and not ended:
-                bench.progress.start_round(len(rounds) + 1, outcome.next_look, self.test.item.nodeid)
-                rounds.append(measuring.measure(len(rounds) + 1))
-                ended = time.monotonic() - started > bench.settings.budget
-            outcome = paired.look(as_judged(rounds), ended=ended)
-        bench.progress.clear()
-        self._confirmed += outcome.decided.values()
-        return outcome, rounds
 
     def _code(self) -> BaselineCode:
         """The commit with the baseline's code."""
@@ -259,13 +234,13 @@ class Trial:
         self._check_phases(remote, f"on the side of {self.bench.settings.against} the test")
         if not remote.results or remote.origins is None:
             self._fail(f"the test measured nothing on the side of {self.bench.settings.against}")
-        self._base_repeats.append(_repeat(remote))
+        self._base_repeats.append(_repeat(remote, 0.0))
         self._base = self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
         judgement = screen(new, self._base, (), self.test.limits)
         found = suspects(judgement, self.test.limits, everything=True)
         if judgement.verdict in ("invalid", "outdated") or not found:
             return judgement
-        return self._confirm_in_pairs(found, judgement, new, self._base, commit)
+        return self._confirm_in_pairs(Suspects(found), judgement, new, self._base, commit)
 
     def _with_expectations(self, expectations: Sequence[Expectation]) -> Result:
         """Judge what the test expects of alternatives, and join that with what is known of its own steps."""
@@ -291,14 +266,10 @@ class Trial:
         return replace(self.result, judgement=judgement, fails=fails, seconds=time.monotonic() - self._started)
 
     def _expectation(self, expectation: Expectation) -> MetricVerdict:
-        kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
-        metric = metric_name(name, "step_time")
-        base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
         try:
-            outcome, _ = self._rounds((demand(metric, kind, amount),), base, head, lambda rounds: sides(rounds, kind))
+            return self._confirming.of_alternatives(expectation)
         except SideError as error:
             self._fail(str(error))
-        return verdict_on(outcome, metric, kind, amount, (expectation.base, expectation.head))
 
     def _absent(self, new: Record) -> Judgement:
         reason = f"the test does not exist at {self.bench.settings.against}"
@@ -315,10 +286,11 @@ class Trial:
             remote = self.bench.start(self.test, self._script)
             with self._serving(remote):
                 remote.finish()
-            self.bench.progress.end_repeat(time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.bench.progress.end_repeat(seconds)
             self._check_phases(remote, f"repeat {number} of the test")
             assert self._first is not None
-            self._repeats.append(sharing_flops(self._first, _repeat(remote)))
+            self._repeats.append(sharing_flops(self._first, _repeat(remote, seconds)))
         self.bench.progress.clear()
 
     def _usable(self) -> int:
@@ -470,6 +442,6 @@ def unjudged(test: PerfTest, judgement: Judgement, *, fails: bool, seconds: floa
     )
 
 
-def _repeat(remote: RemoteTest) -> Repeat:
+def _repeat(remote: RemoteTest, seconds: float) -> Repeat:
     values = tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
-    return Repeat(tuple(remote.results), values)
+    return Repeat(tuple(remote.results), values, seconds)

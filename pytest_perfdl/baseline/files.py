@@ -83,6 +83,17 @@ class Store:
         found = [self._load(folder / inside, node_id) for folder in folders if folder.name != mine.name]
         return tuple(record for record in found if record is not None)
 
+    def repeat_seconds(self, node_id: str) -> float | None:
+        """What one repeat of a test took when its newest baseline under any key was recorded; `None` if unknown.
+
+        A file that cannot be read says nothing here: it will be refused when it is needed.
+        """
+        known: list[tuple[str, float]] = []
+        with contextlib.suppress(BaselineError):
+            for record in self.others(node_id, ""):
+                known += [(occasion.date, occasion.seconds) for occasion in record.occasions if occasion.seconds]
+        return max(known)[1] if known else None
+
     def exemplars(self, node_id: str, slug: str) -> dict[str, Path]:
         """The exemplar traces that lie beside a baseline, by call; the unnamed call is "".
 

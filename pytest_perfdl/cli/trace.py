@@ -51,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.analysis.ranks import ranks
     from pytest_perfdl.analysis.selection import SelectionError, parse, select
     from pytest_perfdl.analysis.summary import summarize
 
@@ -68,7 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]
-    across = ranks(traces) if len(traces) > 1 else None
+    across = None
+    if len(traces) > 1:
+        from pytest_perfdl.analysis.ranks import ranks
+
+        across = ranks(traces)
     for summary in summaries:
         for finding in summary.findings:
             print(f"perfdl trace: {summary.source}: {finding}", file=sys.stderr)

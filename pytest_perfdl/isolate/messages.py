@@ -40,6 +40,8 @@ class Job:
     """Folder of the other side's code, of which nothing may be loaded."""
     side: str = ""
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
+    inject: float = 0.0
+    """Share of its own time by which every step is slowed down on purpose; 0 for not at all."""
 
 
 @dataclass(frozen=True, slots=True)

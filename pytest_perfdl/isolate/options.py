@@ -17,6 +17,7 @@ _DENIED = frozenset(
         "perf_update",
         "perf_against",
         "perf_budget",
+        "perf_inject",
         "perf_isolate",
         "perf_report",
         "perf_json",

@@ -101,6 +101,7 @@ class WorkerPlugin:
         self.plan = job.plan
         self.key_extra = job.key_extra
         self.side = job.side
+        self.inject = job.inject
         self._raw: dict[str, RawOutcome] = {}
         self._marks: list[pytest.Mark] = []
         self._item: pytest.Function | None = None

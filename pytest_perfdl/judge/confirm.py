@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from scipy.special import ndtri
 
 from pytest_perfdl.judge import budget, ranks, timed, wording
-from pytest_perfdl.judge.screen import broken_reason, judgement, outdated, with_modes
+from pytest_perfdl.judge.screen import broken_reason, judgement, outdated, with_machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,10 +102,12 @@ def _confirmed(
     if series is None:
         return replace(metric, reason=f"{metric.reason}; not measured again")
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
-    metric = replace(metric, new=timed.mean(series), limit=None, verdict=None, reason="", times_over=None)
+    metric = replace(
+        metric, new=timed.mean(series), limit=None, verdict=None, reason="", times_over=None, evidence=None
+    )
     if base is not None and before is not None and limit is not None:
         metric = _test(replace(metric, limit=limit.text), before, series, limit, remaining)
-        metric = with_modes(metric, base, fresh)
+        metric = with_machine(metric, base, fresh, limit)
     return budget.hold(metric, series, limits.budget_for(metric.name), confirmed=True)
 
 
@@ -126,6 +128,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         effect=timed.as_ratio(center),
         ci95=(timed.as_ratio(low), timed.as_ratio(high)),
         mde=_detectable(base.values, fresh.values, past, sign, remaining),
+        evidence="unpaired",
     )
     text = wording.interval(metric, "unpaired")
     if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
 from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.wording import interval
+from pytest_perfdl.judge.wording import interval, paired
 from pytest_perfdl.limits import parse_limit
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def verdict(outcome: PairedOutcome, metric: str, kind: Kind, amount: str, labels
     found = replace(found, limit=expected, times_over=None)
     if kind == "faster":
         found = _turned(found)
-    basis = found.reason.partition("95% interval, ")[2].partition(")")[0] or "paired rounds"
+    basis = paired(found.rounds or 0)
     text = f"{labels[1]} against {labels[0]}: {interval(replace(found, limit=None), basis)}".rstrip(": ")
     if found.verdict in ("invalid", "inconclusive"):
         why = found.reason.rpartition(": ")[2] if found.verdict == "inconclusive" else found.reason

@@ -160,12 +160,12 @@ class PairedTest:
     def _decided(self, suspect: Suspect, rounds: Sequence[Round], verdict: Verdict, *, ended: bool) -> MetricVerdict:
         reach = len(rounds) if ended and verdict == "inconclusive" else self.most_rounds
         metric = self._verdict(suspect, rounds, reach, verdict, "")
-        text = wording.interval(metric, _paired(len(rounds)))
+        text = wording.interval(metric, wording.paired(len(rounds)))
         if verdict == "inconclusive":
             if metric.mde is not None:
                 text += f": smallest detectable {wording.percent(metric.mde)}"
             elif reach < self.plan.least:
-                text += f": {_paired(reach)} prove nothing, {self.plan.least} are needed"
+                text += f": {wording.paired(reach)} prove nothing, {self.plan.least} are needed"
         return self._verdict(suspect, rounds, reach, verdict, text)
 
     def _verdict(
@@ -199,6 +199,8 @@ class PairedTest:
             verdict=verdict,
             reason=reason,
             times_over=times_over,
+            evidence="paired",
+            rounds=len(rounds),
         )
 
     def _detectable(self, ratios: Floats, limit: float, rounds: int, sign: int) -> float | None:
@@ -213,7 +215,3 @@ class PairedTest:
         if reach is None or not np.isfinite(limit):
             return None
         return timed.worsening(limit + reach * float(ratios.std(ddof=1)), sign)
-
-
-def _paired(rounds: int) -> str:
-    return f"{rounds} paired round{'' if rounds == 1 else 's'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, timed, wording
+from pytest_perfdl.judge import budget, counted, drift, timed, wording
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
 from pytest_perfdl.record import Plan
@@ -175,8 +175,25 @@ def _against(
         shown = counted.judge(shown, before, series, limit, differs)
     else:
         shown = timed.screen(shown, before, series, limit)
-        shown = with_modes(shown, base, new)
+        shown = with_machine(shown, base, new, limit)
     return replace(shown, limit=None, verdict=None, reason="") if standing == "outdated" else shown
+
+
+def with_machine(metric: MetricVerdict, base: Record, new: Record, limit: Limit | None) -> MetricVerdict:
+    """Say what the machine has to do with a time that was held against one of another moment.
+
+    Where the reference load says that it is faster now, the time is looked at again at the baseline's speed
+    (`drift.unhidden`), which may make it a suspect. Otherwise the verdict stays: a change of speed, like a state
+    that the baseline was never in, is named as a suspect's explanation. Times that were measured in pairs share
+    their moment and need no word about it: `with_modes`.
+    """
+    before, series = base.metrics().get(metric.name), new.metrics().get(metric.name)
+    moved = drift.between(base, new) if limit is not None and drift.follows(metric) else None
+    if moved is not None and limit is not None and before is not None and series is not None:
+        metric = drift.unhidden(metric, before, series, limit, moved)
+        if metric.verdict not in (None, "unchanged"):
+            metric = replace(metric, reason=f"{metric.reason}; {wording.machine(moved.log_ratio)}")
+    return with_modes(metric, base, new)
 
 
 def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:

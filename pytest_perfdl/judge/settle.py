@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget
+from pytest_perfdl.judge.kernels import as_measured
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
 from pytest_perfdl.judge.screen import judgement, with_modes
 from pytest_perfdl.record import Finding, Series
@@ -37,13 +38,16 @@ def settle(
     outcome: PairedOutcome,
     rounds: Sequence[Round],
     limits: Limits,
+    rows: Sequence[MetricVerdict] = (),
 ) -> Judgement:
     """Put what the rounds decided in place of what the screen suspected.
 
-    A suspect that only a budget made one is held to it again, by the head's side of every round.
+    A suspect that only a budget made one is held to it again, by the head's side of every round. `rows` are the
+    verdicts on single kernels and operators. Blame is of the rounds' own profiled steps, where they have them.
     """
     metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
-    found = judgement(new, base, metrics, None, "")
+    sides = as_measured(new, rounds, "head"), as_measured(base, rounds, "base")
+    found = judgement(*sides, (*metrics, *rows), None, "")
     broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
     return replace(found, integrity=(*screened.integrity, *findings))
@@ -77,5 +81,5 @@ def _settled(
         return metric
     series = Series("timed", metric.unit, metric.better, heads)
     if decided is None:
-        metric = replace(metric, verdict=None, reason="", limit=None)
+        metric = replace(metric, verdict=None, reason="", limit=None, evidence=None)
     return budget.hold(metric, series, limits.budget_for(metric.name), confirmed=True)

@@ -29,7 +29,7 @@ from pytest_perfdl.judge import signedrank, timed
 from pytest_perfdl.judge.sequential import LOOKS, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -60,8 +60,13 @@ class SlowKernel:
     """A kernel that is slower by more than `DELTA`, with the family's chance of a false alarm kept."""
 
     name: str
+    base_ns: float
+    head_ns: float
+    """Geometric means over the rounds, per step."""
     effect: float
     """Hodges-Lehmann estimate of head / base - 1."""
+    ci95: tuple[float, float] | None
+    """Repeated confidence interval of the effect: those of all looks hold together. `None` after too few rounds."""
     p: float
     """Adjusted for the family, not for the looks."""
     rounds: int
@@ -82,7 +87,8 @@ class KernelTest:
     """The family. A kernel that a round lacks on either side is left out: that it came or went is a count."""
     alpha: float
     most_rounds: int = LOOKS[-1]
-    delta: float = DELTA
+    delta: float | tuple[float, ...] = DELTA
+    """How much slower each may be; one for all, or one for each."""
     plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,19 +105,59 @@ class KernelTest:
                     found.setdefault(kernel.name, kernel)
         return tuple(sorted(found.values(), key=lambda kernel: (-kernel.effect, kernel.name)))
 
+    def undecided(self, rounds: Sequence[Round], awaited: Iterable[str], *, ended: bool = False) -> tuple[str, ...]:
+        """Those of these kernels that are neither found slower nor surely slower by no more than their delta.
+
+        The latter by the signed-rank test at the level of `sequential.UNCHANGED_ALPHA`. Stopping for that only
+        removes alarms: it is free.
+        """
+        found = {kernel.name for kernel in self.look(rounds, ended=ended)}
+        return tuple(name for name in awaited if name not in found and not self._within(name, rounds))
+
+    def next_look(self, rounds: Sequence[Round]) -> int | None:
+        """How many rounds the next look takes that may find a kernel; `None` after the last."""
+        return next((look for look in self.plan.rejecting if look > len(rounds)), None)
+
+    def _within(self, name: str, rounds: Sequence[Round]) -> bool:
+        """Whether a kernel is surely not slower by more than its delta, or came or went: a count."""
+        if not rounds:
+            return False
+        if not all(_on_both(each, name) for each in rounds):
+            return True
+        base, head = _logs(rounds, [name])
+        below = self._past([name]) - (head - base)[:, 0]
+        return bool(signedrank.p_above(below) <= self.plan.clearing_level)
+
+    def _past(self, names: Sequence[str]) -> Floats:
+        """Log of the factor by which each of these kernels may be slower."""
+        if not isinstance(self.delta, tuple):
+            return np.full(len(names), math.log1p(self.delta))
+        known = dict(zip(self.kernels, self.delta, strict=True))
+        return np.log1p([known[name] for name in names])
+
     def _slower(self, rounds: Sequence[Round]) -> list[SlowKernel]:
         names = [name for name in self.kernels if all(_on_both(each, name) for each in rounds)]
         if not names:
             return []
-        base = np.log([[each.kernels_base[name] for name in names] for each in rounds])
-        head = np.log([[each.kernels_head[name] for name in names] for each in rounds])
-        p = step_down(scores(base, head, self.delta), self.plan.level)
-        slower = np.flatnonzero(p <= self.plan.level)
-        centers = signedrank.center(signedrank.averages((head - base).T[slower]))
+        base, head = _logs(rounds, names)
+        p = step_down(scores(base, head, self._past(names)), self.plan.level)
         return [
-            SlowKernel(names[place], timed.as_ratio(float(middle)), float(p[place]), len(rounds))
-            for place, middle in zip(slower.tolist(), centers.tolist(), strict=True)
+            self._found(names[place], base[:, place], head[:, place], float(p[place]))
+            for place in np.flatnonzero(p <= self.plan.level).tolist()
         ]
+
+    def _found(self, name: str, base: Floats, head: Floats, p: float) -> SlowKernel:
+        averages = signedrank.averages(head - base)
+        ends = signedrank.interval(averages, self.plan.confidence)
+        return SlowKernel(
+            name=name,
+            base_ns=float(np.exp(base.mean())),
+            head_ns=float(np.exp(head.mean())),
+            effect=timed.as_ratio(float(signedrank.center(averages))),
+            ci95=None if ends is None else (timed.as_ratio(float(ends[0])), timed.as_ratio(float(ends[1]))),
+            p=p,
+            rounds=len(base),
+        )
 
 
 def family(shares: Mapping[str, float]) -> tuple[str, ...]:
@@ -122,8 +168,10 @@ def family(shares: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(name for name, share in shares.items() if share >= LEAST_SHARE)
 
 
-def scores(base: Floats, head: Floats, delta: float = DELTA) -> Scores:
+def scores(base: Floats, head: Floats, past: float | Floats) -> Scores:
     """Scores of log times, both of shape (rounds, ..., kernels), which is that of the result.
+
+    `past` is the log of the factor by which the head may be slower, of all kernels or of each.
 
     The scale is 1.4826 * sqrt(2) * the median absolute change of (base + head) / 2 from one round to the next:
     for independent processes the standard deviation of head - base, larger where the machine drifts.
@@ -131,7 +179,7 @@ def scores(base: Floats, head: Floats, delta: float = DELTA) -> Scores:
     changes = np.abs(np.diff((base + head) / 2, axis=0))
     middle = np.median(changes, axis=0) if len(changes) else np.zeros(base.shape[1:])
     scale = np.maximum(1.4826 * math.sqrt(2) * middle, LEAST_SCALE)
-    clipped = np.clip((head - base - math.log1p(delta)) / scale, -CLIP, CLIP)
+    clipped = np.clip((head - base - past) / scale, -CLIP, CLIP)
     return np.asarray(np.rint(clipped * _GRAIN) / _GRAIN, np.float32)
 
 
@@ -206,6 +254,14 @@ def _signs(rounds: int, number: int, *, exact: bool) -> Iterator[Scores]:
 def _p(past: NDArray[np.int64], number: int, *, exact: bool) -> Floats:
     """All flips hold the observed signs; of drawn ones these are counted besides (Phipson and Smyth 2010)."""
     return past / number if exact else (past + 1) / (number + 1)
+
+
+def _logs(rounds: Sequence[Round], names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Log times of these kernels on both sides, (base, head), each of shape (rounds, kernels)."""
+    return (
+        np.log([[each.kernels_base[name] for name in names] for each in rounds]),
+        np.log([[each.kernels_head[name] for name in names] for each in rounds]),
+    )
 
 
 def _on_both(each: Round, name: str) -> bool:

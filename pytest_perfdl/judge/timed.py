@@ -115,7 +115,12 @@ def worsening(log_worse: float, sign: int) -> float:
 
 
 def screen(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None) -> MetricVerdict:
-    """Compare, and judge where there is a limit: suspect, improved, unchanged or inconclusive."""
+    """Compare, and judge where there is a limit: suspect, improved, unchanged or inconclusive.
+
+    This is the reading of the times as they are. Where the machine became faster meanwhile `drift.unhidden` adds
+    a second one, at the baseline's speed: what is worse in either is a suspect. That costs false suspicion, never
+    a false alarm, since a suspect is confirmed by times of one moment, or by raw ones past a wide limit.
+    """
     if not positive(base, new):
         if limit is None:
             return shown
@@ -134,7 +139,7 @@ def screen(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None)
         return shown
     past = log_limit(limit, mean(base), base)
     p_worse = found.p_above(sign)
-    shown = replace(shown, limit=limit.text)
+    shown = replace(shown, limit=limit.text, evidence="screen")
     text = wording.interval(shown, wording.fresh(len(new.values)))
     if len(base.values) == 1:
         text += f", spread of the one baseline repeat assumed to be {ASSUMED_SD:.0%}"

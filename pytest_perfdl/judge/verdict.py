@@ -26,6 +26,9 @@ Verdict = Literal[
     "unmeasured",
 ]
 
+Evidence = Literal["screen", "unpaired", "paired"]
+"""Fresh repeats against stored ones; more of them, drawn after a suspicion; rounds of pairs."""
+
 VERDICTS: tuple[Verdict, ...] = (
     "invalid",
     "regressed",
@@ -98,6 +101,12 @@ class MetricVerdict:
     reason: str = ""
     times_over: float | None = None
     """How many times over the limit, for a regressed metric."""
+    evidence: Evidence | None = None
+    """What the verdict on a time rests on; `None` for counts and budgets, and when it is only shown."""
+    rounds: int | None = None
+    """How many, for paired evidence."""
+    of_step: bool = True
+    """Whether it is the step's, rather than that of one of its kernels or operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.units import format_percent, format_quantity
@@ -29,6 +30,11 @@ def value(number: float, unit: str) -> str:
 def fresh(repeats: int) -> str:
     """What a screen rests on, "1 fresh repeat"."""
     return f"{repeats} fresh repeat{'' if repeats == 1 else 's'}"
+
+
+def paired(rounds: int) -> str:
+    """What a confirmation rests on, "10 paired rounds"."""
+    return f"{rounds} paired round{'' if rounds == 1 else 's'}"
 
 
 def interval(metric: MetricVerdict, basis: str) -> str:
@@ -71,10 +77,20 @@ def unseen_modes(base: Record, new: Record) -> str:
     return "; ".join(found)
 
 
+def machine(log_ratio: float) -> str:
+    """How the machine's speed compares, from the reference load's time now over that at the baseline.
+
+    >>> machine(math.log(1.12))
+    'the machine itself is 12% slower than at the baseline (reference load)'
+    """
+    size, direction = math.expm1(abs(log_ratio)), "slower" if log_ratio > 0 else "faster"
+    return f"the machine itself is {size:.0%} {direction} than at the baseline (reference load)"
+
+
 def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
     """The reason of a test's verdict: why it stands as it does, or the worst metrics' reason."""
     guilty = [metric for metric in metrics if metric.verdict == verdict]
-    guilty.sort(key=lambda metric: -(metric.times_over or 0.0))
+    guilty.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
     if verdict == standing or not guilty:
         return why or "nothing is held to a limit"
     first, *others = guilty

@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.measure.commands import CallResult, SideResult
+from pytest_perfdl.measure import surroundings
+from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed import lower_quartile, quantile
 from pytest_perfdl.record import (
+    PROFILED_STEP,
     Better,
     Call,
     Finding,
@@ -20,6 +22,7 @@ from pytest_perfdl.record import (
     RowKind,
     Series,
     metric_name,
+    row_name,
 )
 
 CONTENDED = 0.05
@@ -47,6 +50,8 @@ class Repeat:
 
     calls: tuple[CallResult, ...]
     values: tuple[UserValue, ...] = ()
+    seconds: float = 0.0
+    """From the worker's start to its end."""
 
 
 def assemble(
@@ -76,7 +81,16 @@ def assemble(
         test_hash=test_hash,
         plan=plan,
         calls=tuple(calls),
-        occasions=(Occasion(len(repeats), date, commit, tree),),
+        occasions=(
+            Occasion(
+                repeats=len(repeats),
+                date=date,
+                commit=commit,
+                tree=tree,
+                reference_ns=surroundings.reference_ns([repeat.calls for repeat in repeats]),
+                seconds=round(_mean([repeat.seconds for repeat in repeats]), 1) or None,
+            ),
+        ),
         modes={"page_faults": tuple(sorted({_fault_mode(r) for repeat in repeats for r in repeat.calls}))},
         integrity=_unique(findings),
     )
@@ -128,7 +142,7 @@ def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) 
     call = Call(
         name=first.info.name,
         series=series,
-        rows=_rows(results),
+        rows=_rows([result.profiled for result in results]),
         profiled_ns=tuple(round(_mean(result.profiled.step_ns)) for result in results),
         op_counts=first.profiled.op_counts,
         uncounted=tuple(sorted({name for result in results for name in result.counted.uncounted})),
@@ -143,6 +157,20 @@ def side_values(results: Sequence[SideResult]) -> dict[str, float]:
         for result in results
         for name, value in _step_times(result).items()
     }
+
+
+def side_rows(results: Sequence[SideResult]) -> dict[str, float]:
+    """Nanoseconds a step of every row of one of two processes that took turns, by full name, and of their sum.
+
+    Empty when its steps were not profiled.
+    """
+    found = {}
+    for result in results:
+        if result.profiled is not None:
+            found[metric_name(result.info.name, PROFILED_STEP)] = _mean(result.profiled.step_ns)
+            for row in _rows([result.profiled]):
+                found[row_name(result.info.name, row.kind, row.name)] = float(row.ns[0])
+    return found
 
 
 def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:
@@ -218,13 +246,13 @@ def _user_series(values: Sequence[Sequence[UserValue]]) -> dict[str, Series]:
     return found
 
 
-def _rows(results: Sequence[CallResult]) -> tuple[Row, ...]:
+def _rows(profiles: Sequence[Profiled]) -> tuple[Row, ...]:
     """Rows of all repeats joined; one that a repeat did not see has zero time there."""
     totals: list[Mapping[tuple[RowKind, str], tuple[float, int]]] = []
-    for result in results:
-        steps = len(result.profiled.step_ns)
+    for profile in profiles:
+        steps = len(profile.step_ns)
         sums: dict[tuple[RowKind, str], tuple[int, int]] = {}
-        for row in result.profiled.rows:
+        for row in profile.rows:
             key = row.kind, _GRAPH_HASH.sub(r"\1", row.name)
             count, ns = sums.get(key, (0, 0))
             sums[key] = count + row.count, ns + row.ns
@@ -273,6 +301,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         if cpu and system / cpu > SYSTEM_SHARE:
             yield Finding("note", "system-time", f"{where}{system / cpu:.0%} of the processor time went to the kernel")
         yield from (Finding(f.level, f.code, where + f.message) for f in result.profiled.findings)
+    yield from surroundings.findings(results)
     if len({frozenset(result.profiled.signatures) for result in results}) > 1:
         yield Finding(
             "note",

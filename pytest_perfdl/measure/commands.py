@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_perfdl.measure.machine import Surroundings
 from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
 
 BLOCKS = 4
@@ -56,6 +57,10 @@ class Time:
     block: int
     last: bool = False
     """Whether the call ends with these steps, so that its result is the last one's."""
+    opens: bool = False
+    """Whether the timed pass begins with them: the reference load is then timed before."""
+    closes: bool = False
+    """Whether it ends with them: the reference load is then timed after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class Profile:
     warmup: int
     scratch: str
     exemplar: bool
+    last: bool = False
+    """As for `Time`; a result that stays alive would be part of what a counted pass after it takes for static."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +130,11 @@ class Timed:
     other_load: float | None
     """Processors that others kept busy meanwhile; `None` where that is not known."""
     tracer: str
+    reference_before: tuple[int, ...] = ()
+    """Nanoseconds of each run of the reference load directly before the steps; empty where it was not asked for."""
+    reference_after: tuple[int, ...] = ()
+    """The same directly after them."""
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +211,7 @@ class SideResult:
     timed: Timed
     """All its blocks together."""
     compiled: Compiled
+    profiled: Profiled | None = None
 
 
 def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Generator[Command, Reply, CallResult]:
@@ -208,7 +221,7 @@ def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Gene
     records, and the counter costs the import of torch._dynamo.
     """
     settled = yield _settle(plan, info.period)
-    timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS))
+    timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS), opens=True, closes=True)
     profiled = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=True)
     counted = yield Count(info.period, scratch, flops=first)
     compiled = yield Finish()
@@ -220,21 +233,33 @@ def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Gene
     return CallResult(info, settled, timed, profiled, counted, compiled)
 
 
-def one_side(plan: Plan, info: CallInfo) -> Generator[Command | None, Reply, SideResult]:
+def one_side(
+    plan: Plan, info: CallInfo, scratch: str, *, profiled: bool
+) -> Generator[Command | None, Reply, SideResult]:
     """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
 
-    The last wait lets the other finish timing before this one goes on with its test.
+    Where steps are `profiled` too, that is a turn of its own. The last wait lets the other finish before this one
+    goes on with its test.
     """
     settled = yield _settle(plan, info.period)
     blocks = []
     for turn in range(1, TURNS + 1):
         yield None
-        blocks.append((yield Time(1, _block(plan, info.period, TURNS), last=turn == TURNS)))
+        ends = turn == TURNS
+        steps = _block(plan, info.period, TURNS)
+        blocks.append((yield Time(1, steps, last=ends and not profiled, opens=turn == 1, closes=ends)))
+    profile: Profiled | None = None
+    if profiled:
+        yield None
+        seen = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=False, last=True)
+        assert isinstance(seen, Profiled)
+        profile = seen
     yield None
     compiled = yield Finish()
     assert isinstance(settled, Settled)
     assert isinstance(compiled, Compiled)
-    return SideResult(info, settled, _joined([block for block in blocks if isinstance(block, Timed)]), compiled)
+    timed = _joined([block for block in blocks if isinstance(block, Timed)])
+    return SideResult(info, settled, timed, compiled, profile)
 
 
 def _joined(parts: Sequence[Timed]) -> Timed:
@@ -247,6 +272,9 @@ def _joined(parts: Sequence[Timed]) -> Timed:
         compiles=tuple(name for part in parts for name in part.compiles),
         other_load=None if None in loads else max((load for load in loads if load is not None), default=None),
         tracer=next((part.tracer for part in parts if part.tracer), ""),
+        reference_before=tuple(ns for part in parts for ns in part.reference_before),
+        reference_after=tuple(ns for part in parts for ns in part.reference_after),
+        surroundings=Surroundings.joined([part.surroundings for part in parts]),
     )
 
 

@@ -23,6 +23,7 @@ class LocalHost:
         self._values: list[UserValue] = []
 
     side = ""
+    inject = 0.0
 
     def expect(self, expectation: object) -> None:
         """Two alternatives are judged in processes of their own only."""

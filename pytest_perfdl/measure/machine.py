@@ -1,4 +1,4 @@
-"""The machine's state around a measurement: processor time, page faults, other load, tracers."""
+"""The machine's state around a measurement: processor time, page faults, other load, clocks, swapping, tracers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import random
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +103,138 @@ def _group_ticks() -> int:
         if int(fields[2]) == group:
             total += sum(map(int, fields[11:15]))
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the machine did during a timed pass besides the step; `None` where the system does not say."""
+
+    clocks_mhz: tuple[float, ...] = ()
+    """Clock of the processor that the step ran on, before and after."""
+    throttled: int | None = None
+    """Most times that any one core was slowed down for its temperature or power."""
+    swapped_pages: int | None = None
+    """Pages to and from the disk, of all processes."""
+    stolen_ticks: int | None = None
+    """Processors' time that a hypervisor gave to others although this system wanted to run."""
+    busy_ticks: int | None = None
+    """Processors' time in which this system ran or wanted to; a tick is 10 ms on most systems."""
+    major_faults: int = 0
+    """Pages that this process waited for the disk for."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Surroundings]) -> Surroundings:
+        """Those of several windows together."""
+        return cls(
+            clocks_mhz=tuple(clock for part in parts for clock in part.clocks_mhz),
+            throttled=_total([part.throttled for part in parts]),
+            swapped_pages=_total([part.swapped_pages for part in parts]),
+            stolen_ticks=_total([part.stolen_ticks for part in parts]),
+            busy_ticks=_total([part.busy_ticks for part in parts]),
+            major_faults=sum(part.major_faults for part in parts),
+        )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The kernel's counters (Linux) at a moment; whatever a system does not have is `None` or empty."""
+
+    clock_mhz: float | None
+    throttled: Mapping[str, int]
+    """By core and cause, since the start."""
+    swapped_pages: int | None
+    stolen_ticks: int | None
+    busy_ticks: int | None
+    major_faults: int
+
+    @classmethod
+    def now(cls, root: Path = Path("/")) -> State:
+        """Read them below `root`, which takes a fraction of a millisecond and no special rights."""
+        busy, stolen = _busy_ticks(root)
+        return cls(
+            _clock_mhz(root),
+            _throttled(root),
+            _swapped_pages(root),
+            stolen,
+            busy,
+            resource.getrusage(resource.RUSAGE_SELF).ru_majflt,
+        )
+
+    def since(self, before: State) -> Surroundings:
+        """What happened between two moments."""
+        slowed = [count - before.throttled[name] for name, count in self.throttled.items() if name in before.throttled]
+        return Surroundings(
+            clocks_mhz=tuple(clock for clock in (before.clock_mhz, self.clock_mhz) if clock is not None),
+            throttled=max(slowed, default=None),
+            swapped_pages=_difference(before.swapped_pages, self.swapped_pages),
+            stolen_ticks=_difference(before.stolen_ticks, self.stolen_ticks),
+            busy_ticks=_difference(before.busy_ticks, self.busy_ticks),
+            major_faults=self.major_faults - before.major_faults,
+        )
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _read(path: Path) -> str:
+    """Text of a file, empty where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _clock_mhz(root: Path) -> float | None:
+    """Clock of the processor that this thread runs on: cpufreq's figure, else that of `/proc/cpuinfo`."""
+    # The name, in parentheses, may hold anything; the processor is the 39th field of all (proc(5)).
+    fields = _read(root / "proc/thread-self/stat").rpartition(")")[2].split()
+    if len(fields) < 37:
+        return None
+    number = fields[36]
+    try:
+        return int(_read(root / f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq")) / 1000
+    except ValueError:
+        pass
+    for block in _read(root / "proc/cpuinfo").split("\n\n"):
+        known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in block.splitlines())}
+        if known.get("processor") == number:
+            with contextlib.suppress(KeyError, ValueError):
+                return float(known["cpu MHz"])
+    return None
+
+
+def _throttled(root: Path) -> dict[str, int]:
+    found = {}
+    for path in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count"):
+        with contextlib.suppress(ValueError):
+            found[f"{path.parts[-3]}/{path.name}"] = int(_read(path))
+    return found
+
+
+def _swapped_pages(root: Path) -> int | None:
+    counters = dict(line.split(None, 1) for line in _read(root / "proc/vmstat").splitlines() if " " in line)
+    try:
+        return int(counters["pswpin"]) + int(counters["pswpout"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _busy_ticks(root: Path) -> tuple[int | None, int | None]:
+    """Ticks of all processors in which something ran or wanted to, and of those the stolen ones."""
+    try:
+        name, *fields = _read(root / "proc/stat").split("\n", 1)[0].split()[:9]
+        user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, fields)
+    except ValueError:
+        return None, None
+    if name != "cpu":
+        return None, None
+    return user + nice + system + irq + softirq + stolen, stolen
 
 
 def active_tracer() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Generator
 from pathlib import Path
@@ -30,8 +31,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.trace import exemplar, read
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
-    # A result that stayed alive would be part of what the counted pass, which comes next, takes for static.
-    yield from record(path, command.warmup, command.steps, memory=False, keep_last_result=False)
+    yield from record(path, command.warmup, command.steps, memory=False, keep_last_result=command.last)
     try:
         trace = read(path)
         tables = profile_tables(trace)
@@ -119,8 +119,9 @@ class _DeviceProfiler:
         self._profiler.stop()
 
 
+@functools.cache
 def _make_room() -> None:
-    """Touch memory and free it again, so that the heap has pages to spare.
+    """Touch memory and free it again, once in a process, so that the heap has pages to spare.
 
     The profiler keeps its records in the heap that tensors live in. Without room they cut into the space that
     steps would use again, which then fault in thousands of new pages a step: time that no operator really takes.

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
+from pytest_perfdl.measure.injected import Delay
 from pytest_perfdl.measure.machine import collect_garbage, run_delay_reader
 
 SETTLED_WITHIN = 0.05
@@ -61,6 +62,8 @@ class Program:
     prepares
         Whether something that must not count happens before each step. The device is then synchronised
         around every step, since only so can the two be told apart.
+    delay
+        What slows every step down on purpose once the warm-up is over; by default nothing does.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class Program:
         reset: Callable[[], object] | None = None,
         iterates: bool = False,
         prepares: bool = False,
+        delay: Delay | None = None,
     ) -> None:
         self._conversation = conversation
         self._reset = reset
         self._iterates = iterates
         self._prepares = prepares
+        self._delay = delay or Delay(0.0)
         self.annotating = False
         """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
         self.step_ns = 0
@@ -99,44 +104,51 @@ class Program:
             return (yield from self._settle(command))
         if isinstance(command, Time):
             collect_garbage()
-            result = yield from timed.run(command, iterates=self._iterates, prepares=self._prepares)
+            timing = timed.run(command, iterates=self._iterates, prepares=self._prepares)
+            result = yield from self._delay.after_each(timing)
             self.step_ns = timed.lower_quartile(result.step_ns)
             return result
         self.annotating = True
         try:
             if isinstance(command, Profile):
-                return (yield from profiled.run(command))
+                return self._delay.confess((yield from self._delay.after_each(profiled.run(command))))
             if isinstance(command, Count):
-                return (yield from counted.run(command))
+                return (yield from self._delay.after_each(counted.run(command)))
         finally:
             self.annotating = False
         raise TypeError(f"unknown command {command!r}")
 
-    @staticmethod
-    def _settle(command: Settle) -> Generator[bool, Aside | None, Settled]:
+    def _settle(self, command: Settle) -> Generator[bool, Aside | None, Settled]:
         medians: list[float] = []
+        recent: tuple[int, ...] = ()
         steps = 0
         spread = float("inf")
         with run_delay_reader() as run_delay_ns:
             while True:
                 compiled_before = compiling.events()
                 durations = []
+                setups, block_start = 0, perf_counter_ns()
                 for _ in range(command.block):
                     delayed, start = run_delay_ns(), perf_counter_ns()
                     aside = (yield False) or NOTHING
                     taken = perf_counter_ns() - start - aside.setup_ns
                     # Others may have the processor now and then while the step has long settled.
                     durations.append(taken - (run_delay_ns() - delayed))
+                    setups += aside.setup_ns
                 timed.synchronize()
+                whole = perf_counter_ns() - block_start - setups
+                # A host that runs ahead of its device says little about single steps.
+                typical = [whole // command.block] * command.block if timed.uses_device() else durations
+                recent = (*recent, *typical)[-2 * command.block :]
                 steps += command.block
                 medians.append(statistics.median(durations))
                 if len(medians) > 1:
                     spread = medians[-1] / max(medians[-2], 1) - 1
                 quiet = compiling.events() == compiled_before
-                if steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN:
-                    return Settled(steps, settled=True, spread=spread)
-                if steps >= command.most:
-                    return Settled(steps, settled=False, spread=spread)
+                settled = steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN
+                if settled or steps >= command.most:
+                    self._delay.fix(recent)
+                    return Settled(steps, settled=settled, spread=spread)
 
 
 @contextlib.contextmanager

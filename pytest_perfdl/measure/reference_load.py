@@ -1,6 +1,7 @@
 """A fixed workload of ours: where its time changes the machine has changed, not the code under test.
 
-`reference_ns` is short enough to be timed around every test; `drift` compares what it gave before and after.
+`reference_ns` is short enough to be timed around every test; `drift` compares what it gave before and after, and the
+record keeps one figure a repeat, so that a later run knows how fast the machine was (`judge.drift`).
 `machine_noise` runs a longer one in blocks and says what differences this machine can tell apart at best.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import mmap
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,9 +22,16 @@ _ROUNDS = 40_000
 
 
 @functools.cache
-def _buffers() -> tuple[bytes, memoryview]:
-    """Source and target of the copies, every page of them touched."""
-    return bytes(range(256)) * (_BYTES // 256), memoryview(bytearray(b"\1" * _BYTES))
+def _buffers() -> tuple[memoryview, memoryview]:
+    """Source and target of the copies, every page of them touched.
+
+    Mapped apart from the heap: what the measured step finds there, and with it its page faults, must stay as it was.
+    """
+    page = bytes(range(256)) * (mmap.PAGESIZE // 256)
+    source, target = memoryview(mmap.mmap(-1, _BYTES)), memoryview(mmap.mmap(-1, _BYTES))
+    for start in range(0, _BYTES, mmap.PAGESIZE):
+        source[start : start + mmap.PAGESIZE] = target[start : start + mmap.PAGESIZE] = page
+    return source, target
 
 
 def _work() -> int:
@@ -36,16 +45,23 @@ def _work() -> int:
     return value
 
 
-def reference_ns(repeats: int = 3) -> tuple[int, ...]:
+def _no_delay() -> int:
+    return 0
+
+
+def reference_ns(repeats: int = 3, run_delay_ns: Callable[[], int] = _no_delay) -> tuple[int, ...]:
     """Time the reference workload.
 
-    One run before them warms up and is not counted. Neither torch nor numpy is used, nothing is allocated and no
-    thread is started, so that a session may call it between tests.
+    One run before them warms up and is not counted. Neither torch nor numpy is used, nothing is allocated from the
+    heap and no thread is started, so that it may be called beside a measurement.
 
     Parameters
     ----------
     repeats
         Runs to time, each about 5 ms.
+    run_delay_ns
+        The scheduler's account of how long this thread waited for a processor that others had
+        (`machine.run_delay_reader`): that is not the machine's speed, and is taken off.
 
     Returns
     -------
@@ -53,7 +69,12 @@ def reference_ns(repeats: int = 3) -> tuple[int, ...]:
         Nanoseconds of each run.
     """
     _work()
-    return tuple(_timed(_work) for _ in range(repeats))
+    times = []
+    for _ in range(repeats):
+        delayed = run_delay_ns()
+        taken = _timed(_work)
+        times.append(max(1, taken - (run_delay_ns() - delayed)))
+    return tuple(times)
 
 
 def _timed(function: Callable[[], object]) -> int:

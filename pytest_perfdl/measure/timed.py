@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.measure import compiling, machine
+from pytest_perfdl.measure import compiling, machine, reference_load
 from pytest_perfdl.measure.commands import Block, Time, Timed
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _WORTH_ASKING_NS = 100_000
 """Shortest step about which the scheduler is asked."""
+_REFERENCE_RUNS = 3
+"""Runs of the reference load before the steps and again after them: with their warm-ups about 40 ms in all."""
 
 
 class _Clock(Protocol):
@@ -89,13 +91,14 @@ class _DeviceClock:
 
 
 def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Aside | None, Timed]:
-    """Time `blocks` blocks of `block` steps; see `Program` for the flags."""
+    """Time `blocks` blocks of `block` steps, between two looks at the machine; see `Program` for the flags."""
+    reference_before = _reference_ns(command.opens)
     steps: list[int] = []
     waits: list[int] = []
     delays: list[int] = []
     blocks = []
     compiled_before = compiling.compilations()
-    load_before = machine.Load.now()
+    load_before, state_before = machine.Load.now(), machine.State.now()
     with machine.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
@@ -124,15 +127,29 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
             steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
+    surroundings = machine.State.now().since(state_before)
+    other_load = machine.Load.now().others_since(load_before)
     return Timed(
         step_ns=tuple(steps),
         wait_ns=tuple(waits) if iterates else (),
         delay_ns=tuple(delays),
         blocks=tuple(blocks),
         compiles=compiling.names_since(compiled_before),
-        other_load=machine.Load.now().others_since(load_before),
+        other_load=other_load,
         tracer=machine.active_tracer(),
+        reference_before=reference_before,
+        reference_after=_reference_ns(command.closes),
+        surroundings=surroundings,
     )
+
+
+def _reference_ns(wanted: bool) -> tuple[int, ...]:
+    """Time the reference load while the device is idle too."""
+    if not wanted:
+        return ()
+    synchronize()
+    with machine.run_delay_reader() as run_delay_ns:
+        return reference_load.reference_ns(_REFERENCE_RUNS, run_delay_ns)
 
 
 def synchronize() -> None:

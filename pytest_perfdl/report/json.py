@@ -117,6 +117,8 @@ def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[
         "limit": metric.limit,
         "times_over": metric.times_over,
         "verdict": metric.verdict,
+        "evidence": metric.evidence,
+        "rounds": metric.rounds,
         "reason": metric.reason,
         "base_values": [_integer(value) for value in base] if whole else base,
         "new_values": [_integer(value) for value in new] if whole else new,

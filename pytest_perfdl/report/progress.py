@@ -6,10 +6,13 @@ On a terminal the line is rewritten in place; elsewhere (a CI log) it is printed
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
+LOOKS = (10, 30)
+"""Rounds that a paired test takes at least and at most: of `judge.sequential`, which would import numpy."""
 PRINT_EVERY_SECONDS = 30.0
 
 
@@ -108,6 +111,51 @@ def line(test: int, tests: int, repeat: int, repeats: int, seconds_left: float |
     """
     left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
     return f"perf: test {test} of {tests}, repeat {repeat} of {repeats}{left}: {name}"[:118]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a test is expected to take."""
+
+    repeat_seconds: float | None
+    """One repeat, as noted when the baseline was recorded."""
+    repeats: int
+
+
+def estimate(tests: Sequence[Expected], budget: float, *, against: bool) -> str:
+    """The line before the first test: how long all of them will take.
+
+    A round of a pair is taken for one repeat's time: its two processes start side by side, and half of what they
+    do is done in turns.
+
+    >>> estimate([Expected(4.0, 1), Expected(5.0, 1)], 300, against=False)
+    'perf: 2 tests, about 9 s; a suspect takes up to 5 min 0 s more (--perf-budget)'
+    >>> estimate([Expected(4.0, 1), Expected(None, 1)], 300, against=True)
+    'perf: 2 tests, about 48 s to 2 min 8 s; 1 of them without a baseline to tell how long it takes'
+
+    Parameters
+    ----------
+    budget
+        Seconds that confirming one test may take.
+    against
+        Whether every test is measured in pairs (`--perf-against`), after one repeat on each side.
+    """
+    known = [(test.repeat_seconds, test.repeats) for test in tests if test.repeat_seconds is not None]
+    parts = [f"perf: {len(tests)} test{'s' * (len(tests) != 1)}"]
+    if known and against:
+        least, most = (sum(min(seconds * rounds, budget) + 2 * seconds for seconds, _ in known) for rounds in LOOKS)
+        parts.append(f"about {duration(least)} to {duration(most)}")
+    elif known:
+        parts.append(f"about {duration(sum(seconds * repeats for seconds, repeats in known))}")
+    line = ", ".join(parts)
+    unknown = len(tests) - len(known)
+    if not known:
+        return f"{line}; how long they take is not known before a baseline is recorded"
+    if unknown:
+        line += f"; {unknown} of them without a baseline to tell how long it takes"
+    elif not against:
+        line += f"; a suspect takes up to {duration(budget)} more (--perf-budget)"
+    return line
 
 
 def duration(seconds: float) -> str:

@@ -129,7 +129,14 @@ def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool
 def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
     judgement = result.judgement
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
+    told = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
+    kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
+    # What the step lost is explained by its kernels below; on its own a slower kernel is the news.
+    left_out = [] if verbosity > 1 else kernels if told else kernels[CAUSES_SHOWN:]
+    metrics = [metric for metric in metrics if metric not in left_out]
     lines = _metric_lines(metrics, verbosity, width)
+    if left_out and not told:
+        lines.append(Line(f"    and {len(left_out)} more kernels past their limit (-vv)"))
     for metric in metrics:
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"

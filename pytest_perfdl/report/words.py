@@ -79,11 +79,12 @@ def worst_first(results: Iterable[Result]) -> list[Result]:
 
 
 def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
-    """By verdict, times over the limit largest first; otherwise as they were measured."""
+    """By verdict, the step's before its kernels', times over the limit largest first; otherwise as measured."""
     return sorted(
         metrics,
         key=lambda metric: (
             len(VERDICTS) if metric.verdict is None else VERDICTS.index(metric.verdict),
+            not metric.of_step,
             -(metric.times_over or 0.0),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -17,7 +18,9 @@ SHORT = ("--perf-steps=4", "--perf-warmup=2")
 """The least run shape: for tests to which the figures do not matter."""
 NOT_JUDGED = (*SHORT, "--perf-fail-on=invalid")
 """For tests that have no baseline."""
-_NOT_INHERITED = ("PYTEST_", "COV_", "COVERAGE_", "GITHUB_", "PERFDL_")
+_NOT_INHERITED = ("PYTEST_", "COV_", "COVERAGE_", "GITHUB_", "PERFDL_", "PYTHONDONTWRITEBYTECODE")
+_written = itertools.count(1_700_000_000)
+"""Times of files: a module written again within a second and of equal size is taken for the compiled one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Project:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
+        os.utime(path, times=(now := next(_written), now))
         return path
 
     def copy(self, folder):
@@ -106,7 +110,7 @@ class Project:
     def start(self, *args, plugins=(), autoload=False, **env):
         """Start pytest; of all plugins only this one and those named are loaded, unless `autoload`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-        settings = {"COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+        settings = {"COLUMNS": "120", "NO_COLOR": "1"}
         if not autoload:
             settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         named = [] if autoload else [f"-p{name}" for name in ("perfdl", *plugins)]

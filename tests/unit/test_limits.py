@@ -151,6 +151,7 @@ def test_sources_merge_marker_over_cli_over_ini_over_built_in():
         "block_time": "4%",
         "ops": "0",
         "peak_memory": "2%+1MiB",
+        "per_kernel": "5%",
     }
     assert merged.budget_for("step_time").text == "45ms"
 
@@ -178,6 +179,7 @@ def test_built_in_limits():
         "step_time": "3%",
         "block_time": "3%",
         "peak_memory": "2%+1MiB",
+        "per_kernel": "5%",
     }
     assert not BUILT_IN.budgets
 

@@ -75,6 +75,25 @@ def test_repeats_are_those_of_all_occasions():
     assert record(occasions=(Occasion(2, "", None, None), Occasion(3, "", None, None))).repeats == 5
 
 
+def test_what_the_reference_load_took_is_kept_with_its_occasion():
+    old, new = Occasion(2, "", None, None), Occasion(2, "", None, None, (4_812_345, 4_900_000))
+    stored = record({"ops": counted(1, 1, 1, 1)}, occasions=(old, new))
+    data = to_json(stored)
+
+    assert stored.reference_ns == (None, None, 4_812_345, 4_900_000)
+    assert [occasion.get("reference_ns") for occasion in data["occasions"]] == [None, [4_812_000, 4_900_000]]
+    assert through_json(stored).reference_ns == (None, None, 4_812_000, 4_900_000)
+    assert to_json(through_json(stored)) == data
+
+
+def test_a_record_of_before_the_reference_load_was_timed_is_read_and_written_as_it_was():
+    data = json.loads(json.dumps(to_json(RECORD)))
+
+    assert list(data["occasions"][0]) == ["repeats", "date", "commit", "tree"]
+    assert to_json(from_json(data)) == data
+    assert from_json(data).reference_ns == (None, None)
+
+
 def test_stability_is_agreement_of_all_repeats():
     assert counted(3, 3, 3).stable
     assert not counted(3, 3, 4).stable
@@ -122,6 +141,10 @@ def broken(**change):
         ({"calls__0__rows__0__kind": "magic"}, "'magic' is none of operator, kernel, idle"),
         ({"calls__0__rows__0__ns": [1, 2, 3]}, "a metric has 3"),
         ({"occasions": [{"repeats": 2}]}, "is malformed"),
+        ({"occasions__0__reference_ns": [5]}, "an occasion of 2 repeats has other reference times"),
+        ({"occasions__0__reference_ns": [5, 0]}, "an occasion of 2 repeats has other reference times"),
+        ({"occasions__0__reference_ns": [5, "6"]}, "'6' is not a finite number"),
+        ({"occasions__0__reference_ns": []}, "is malformed"),
         ({"integrity__0__level": KeyError}, "is malformed"),
         ({"modes": None}, "is malformed"),
     ],

@@ -261,3 +261,20 @@ def test_a_folder_that_cannot_be_listed_is_named(store, tmp_path, monkeypatch):
     (tmp_path / "baselines").mkdir()
     monkeypatch.setattr(Path, "iterdir", fails_with(errno.EACCES))
     refused(lambda: store.others(TEST, SLUG), "baselines cannot be read: Permission denied")
+
+
+def test_what_a_repeat_took_is_known_from_the_newest_baseline_of_any_key(store, tmp_path):
+    made = record()
+
+    def taken(date, seconds):
+        return replace(made, occasions=(replace(made.occasions[0], date=date, seconds=seconds),))
+
+    assert store.repeat_seconds(TEST) is None
+    store.save(taken("2026-05-01T10:00:00Z", None), {})
+    assert store.repeat_seconds(TEST) is None
+    store.save(taken("2026-05-01T10:00:00Z", 9.5), {})
+    elsewhere = replace(taken("2026-05-02T10:00:00Z", 4.2), key=Key("gpu-h100", {}))
+    store.save(elsewhere, {})
+    assert store.repeat_seconds(TEST) == 4.2
+    store.path(TEST, "gpu-h100").write_text("damaged")
+    assert store.repeat_seconds(TEST) is None

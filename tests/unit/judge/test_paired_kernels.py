@@ -135,8 +135,8 @@ def test_exchanging_the_sides_of_a_round_flips_its_scores_only():
     other_head = np.where(turned[:, None], base + shift, head)
     signs = np.where(turned, -1, 1)[:, None]
     # Rounding of floats may move a score by one grain.
-    assert signflip.scores(other_base, other_head, delta) == pytest.approx(
-        signs * signflip.scores(base, head, delta), abs=2**-13
+    assert signflip.scores(other_base, other_head, shift) == pytest.approx(
+        signs * signflip.scores(base, head, shift), abs=2**-13
     )
 
 

@@ -7,6 +7,7 @@ from answers import COUNTED, info, named, profiled, result, timed
 
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import Compiled, Settled
+from pytest_perfdl.measure.machine import Surroundings
 from pytest_perfdl.record import Finding, Plan
 
 
@@ -213,6 +214,23 @@ def test_repeats_whose_steps_run_other_operators():
 @pytest.mark.parametrize("faults, mode", [(0, "none"), (40, "few"), (4000, "many")])
 def test_the_mode_of_the_allocator(faults, mode):
     assert record(result(timed=timed(1, 1, minor_faults=faults))).modes == {"page_faults": (mode,)}
+
+
+def test_the_reference_load_is_kept_for_each_repeat():
+    def repeat(*runs):
+        return Repeat((result(timed=timed(1, 1, reference_before=runs[:1], reference_after=runs[1:])),))
+
+    made = record(repeat(100, 104), repeat(200, 200))
+    assert made.occasions[0].reference_ns == made.reference_ns == (101, 200)
+    assert record(result(), result()).reference_ns == (None, None)
+
+
+def test_what_the_machine_did_is_told_once_with_its_call():
+    disturbed = named("forward", result(timed=timed(1, 1, surroundings=Surroundings(swapped_pages=1))))
+    found = record(disturbed, named("forward", result()), disturbed).integrity
+
+    assert [(each.level, each.code) for each in found] == [("note", "swapping")]
+    assert found[0].message.startswith("forward: ")
 
 
 def test_the_exemplar_is_of_the_repeat_with_the_median_step():

@@ -3,8 +3,8 @@
 import pytest
 from answers import COUNTED, info, profiled, timed
 
-from pytest_perfdl.measure import machine, program
-from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat
+from pytest_perfdl.measure import machine, program, reference_load
+from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
 from pytest_perfdl.measure.program import NOTHING, Aside, Program
 from pytest_perfdl.record import Plan
 
@@ -32,7 +32,7 @@ def test_the_commands_of_a_repeat():
 
     assert given == [
         Settle(least=15, most=90, block=5),
-        Time(blocks=4, block=10),
+        Time(blocks=4, block=10, opens=True, closes=True),
         Profile(steps=4, warmup=1, scratch="/scratch", exemplar=True),
         Count(steps=1, scratch="/scratch", flops=True),
         Finish(),
@@ -48,11 +48,33 @@ def test_every_window_holds_whole_periods():
 
     assert given == [
         Settle(least=3, most=60, block=6),
-        Time(blocks=4, block=6),  # at least eight cycles in all
+        Time(blocks=4, block=6, opens=True, closes=True),  # at least eight cycles in all
         Profile(steps=6, warmup=3, scratch="/scratch", exemplar=True),
         Count(steps=3, scratch="/scratch", flops=False),
         Finish(),
     ]
+
+
+def test_a_side_looks_at_the_machine_before_its_first_turn_and_after_its_last():
+    script = one_side(Plan(warmup=15, steps=40), info(), "/scratch", profiled=False)
+    turns, command = [], next(script)
+    while True:
+        if isinstance(command, Time):
+            turns.append(command)
+            rest = {"reference_before": (50,) * command.opens, "reference_after": (60,) * command.closes}
+            disturbed = machine.Surroundings(clocks_mhz=(2600.0,), swapped_pages=1, major_faults=2)
+            answer = timed(100, 100, surroundings=disturbed, **rest)
+        else:
+            answer = None if command is None else ANSWERS[0] if isinstance(command, Settle) else ANSWERS[-1]
+        try:
+            command = script.send(answer)
+        except StopIteration as stop:
+            joined = stop.value.timed
+            break
+
+    assert [(turn.opens, turn.closes) for turn in turns] == [(True, False), *[(False, False)] * 6, (False, True)]
+    assert (joined.reference_before, joined.reference_after) == ((50,), (60,))
+    assert joined.surroundings == machine.Surroundings(clocks_mhz=(2600.0,) * 8, swapped_pages=8, major_faults=16)
 
 
 class Conversation:
@@ -154,6 +176,26 @@ def test_what_is_no_command():
 
     with pytest.raises(TypeError, match="unknown command 'dance'"):
         next(steps)
+
+
+def test_the_reference_load_is_timed_outside_the_steps(monkeypatch):
+    log = []
+
+    def reference_ns(runs, run_delay_ns):
+        assert run_delay_ns() >= 0
+        log.append(f"{runs} runs")
+        return (50,) * runs
+
+    monkeypatch.setattr(reference_load, "reference_ns", reference_ns)
+    conversation = Conversation(Time(1, 2, opens=True), Time(1, 1, closes=True))
+    for _ in Program(conversation).steps():
+        log.append("step")
+
+    assert log == ["3 runs", "step", "step", "step", "3 runs"]
+    first, second = conversation.answers[:-1]
+    assert (first.reference_before, first.reference_after) == ((50, 50, 50), ())
+    assert (second.reference_before, second.reference_after) == ((), (50, 50, 50))
+    assert first.surroundings.major_faults >= 0
 
 
 def test_a_timed_pass_tells_waiting_and_preparing_apart():

@@ -4,6 +4,7 @@ import os
 import random
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,103 @@ def test_the_load_of_others():
 def test_a_load_that_is_not_known():
     assert load(100.1, 60, 20).others_since(load(100, 50, 20)) is None
     assert load(110, 0, 0).others_since(load(100, 0, 0)) is None
+
+
+THREAD_STAT = "4711 (a (tricky) name) R " + " ".join(str(number) for number in range(4, 53))
+"""As in proc(5): the 39th field, the processor, is 39."""
+STAT = "cpu  100 20 30 400 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
+VMSTAT = "nr_free_pages 5\npswpin 30\npswpout 12\n"
+
+
+def state(root, files):
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return machine.State.now(root)
+
+
+def throttle(core, cause="core"):
+    return f"sys/devices/system/cpu/cpu{core}/thermal_throttle/{cause}_throttle_count"
+
+
+FREQUENCY = "sys/devices/system/cpu/cpu39/cpufreq/scaling_cur_freq"
+
+
+def test_the_kernels_counters(tmp_path):
+    files = {
+        "proc/thread-self/stat": THREAD_STAT,
+        "proc/stat": STAT,
+        "proc/vmstat": VMSTAT,
+        FREQUENCY: "2600123\n",
+        throttle(0): "3\n",
+        throttle(39): "7\n",
+        throttle(39, "package"): "9\n",
+    }
+    before = state(tmp_path, files)
+    assert (before.clock_mhz, before.swapped_pages) == (2600.123, 42)
+    assert (before.busy_ticks, before.stolen_ticks) == (100 + 20 + 30 + 6 + 7 + 8, 8)
+    assert before.throttled == {
+        "cpu0/core_throttle_count": 3,
+        "cpu39/core_throttle_count": 7,
+        "cpu39/package_throttle_count": 9,
+    }
+
+    after = state(tmp_path, {
+        "proc/stat": STAT.replace("100", "150").replace(" 8 0 0", " 18 0 0", 1),
+        "proc/vmstat": VMSTAT.replace("30", "35"),
+        FREQUENCY: "3200000\n",
+        throttle(0): "5\n",
+        throttle(2): "80\n",
+    })  # fmt: skip
+    assert replace(after.since(before), major_faults=0) == machine.Surroundings(
+        clocks_mhz=(2600.123, 3200.0), throttled=2, swapped_pages=5, stolen_ticks=10, busy_ticks=60
+    )
+
+
+def test_what_a_system_does_not_say(tmp_path):
+    nothing = state(tmp_path, {})
+
+    assert replace(nothing, major_faults=0) == machine.State(None, {}, None, None, None, 0)
+    assert nothing.since(nothing) == machine.Surroundings()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"proc/thread-self/stat": "4711 (x) R 1 2", "proc/stat": "cpu 1 2 3", "proc/vmstat": "pswpin"},
+        {"proc/thread-self/stat": THREAD_STAT, "proc/stat": "intr 1 2 3 4 5 6 7 8", "proc/vmstat": "pswpin 3\n"},
+        {"proc/thread-self/stat": THREAD_STAT, FREQUENCY: "<unknown>", throttle(0): "?", "proc/vmstat": "pswpin a\n"},
+        {"proc/thread-self/stat": THREAD_STAT, "proc/cpuinfo": "processor : 39\ncpu MHz : fast\n\nprocessor : 2"},
+    ],
+    ids=["short", "other", "words", "cpuinfo"],
+)
+def test_files_of_a_form_that_is_not_known_say_nothing(tmp_path, files):
+    assert replace(state(tmp_path, files), major_faults=0) == machine.State(None, {}, None, None, None, 0)
+
+
+def test_the_clock_of_a_guest_without_cpufreq(tmp_path):
+    blocks = [f"processor\t: {number}\nmodel name\t: CPU\ncpu MHz\t\t: {2000 + number}.5\n" for number in (0, 39, 40)]
+    files = {"proc/thread-self/stat": THREAD_STAT, "proc/cpuinfo": "\n".join(blocks)}
+
+    assert state(tmp_path, files).clock_mhz == 2039.5
+
+
+def test_this_machines_counters_can_be_read():
+    before = machine.State.now()
+    found = machine.State.now().since(before)
+
+    assert found.major_faults >= 0
+    assert found.swapped_pages is None or found.swapped_pages >= 0
+
+
+def test_surroundings_of_several_windows():
+    one = machine.Surroundings((2600.0,), throttled=1, swapped_pages=2, stolen_ticks=3, busy_ticks=40, major_faults=5)
+    other = machine.Surroundings((3000.0,), swapped_pages=1, stolen_ticks=1, busy_ticks=10, major_faults=1)
+
+    assert machine.Surroundings.joined([one, other]) == machine.Surroundings(
+        (2600.0, 3000.0), throttled=None, swapped_pages=3, stolen_ticks=4, busy_ticks=50, major_faults=6
+    )
 
 
 def test_a_tracer_is_seen():

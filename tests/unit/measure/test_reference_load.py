@@ -22,6 +22,23 @@ def test_each_repeat_is_timed_and_the_warm_up_is_not(monkeypatch):
     assert len(runs) == 3
 
 
+def test_waiting_for_a_processor_is_not_the_machines_speed(monkeypatch):
+    clock = iter([100, 130, 200, 207, 300, 302])
+    delays = iter([5, 25, 25, 25, 30, 40])
+    monkeypatch.setattr(reference_load, "_work", lambda: None)
+    monkeypatch.setattr(reference_load, "perf_counter_ns", lambda: next(clock))
+
+    assert reference_ns(3, lambda: next(delays)) == (10, 7, 1)
+
+
+def test_the_copies_stay_off_the_heap():
+    source, target = reference_load._buffers()
+
+    assert {type(buffer.obj).__name__ for buffer in (source, target)} == {"mmap"}
+    assert bytes(source[:3]) == bytes(source[4096:4099]) == b"\x00\x01\x02"
+    assert len(source) == len(target) == 4 * 2**20
+
+
 def test_drift_is_the_ratio_of_medians():
     assert drift((100, 110, 102), (153, 150, 400)) == Drift(153 / 102, (400 - 150) / 153)
     assert drift((100,), (90,)) == Drift(0.9, 0.0)

@@ -42,6 +42,8 @@ METRIC_KEYS = {
     "limit",
     "times_over",
     "verdict",
+    "evidence",
+    "rounds",
     "reason",
     "base_values",
     "new_values",

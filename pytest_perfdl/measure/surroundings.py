@@ -1,0 +1,128 @@
+"""What the machine did around the timed passes: one figure a repeat for the record, and findings with what to do."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.measure.reference_load import drift
+from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.record import Finding
+from pytest_perfdl.units import format_quantity
+
+if TYPE_CHECKING:
+    from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
+    from pytest_perfdl.measure.machine import Surroundings
+
+CHANGED = 0.10
+"""Change of the reference load's time, or of the processor's clock, within a timed pass that is worth a word."""
+STOLEN = 0.05
+"""Share of the processors' busy time that a hypervisor may give away before a word about it."""
+_LEAST_BUSY_TICKS = 20
+"""Fewer ticks than these make no share."""
+
+
+def reference_ns(repeats: Sequence[Sequence[CallResult]]) -> tuple[int, ...]:
+    """One time of the reference load a repeat, the lower quartile of all its runs, as for steps.
+
+    Parameters
+    ----------
+    repeats
+        The calls of each repeat.
+
+    Returns
+    -------
+    tuple[int, ...]
+        Nanoseconds; empty when a repeat has no time.
+    """
+    runs = [tuple(ns for call in calls for ns in _runs(call.timed)) for calls in repeats]
+    return tuple(map(lower_quartile, runs)) if all(runs) else ()
+
+
+def findings(results: Sequence[CallResult | SideResult]) -> Iterator[Finding]:
+    """What disturbed the timed passes of each call, each kind once, by its worst pass.
+
+    Parameters
+    ----------
+    results
+        Of the calls in every repeat, or on every side of every round, in any order.
+    """
+    for name in dict.fromkeys(result.info.name for result in results):
+        passes = [result.timed for result in results if result.info.name == name]
+        yield from _of_call(passes, f"{name}: " if name else "")
+
+
+def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
+    around = [timed.surroundings for timed in passes]
+    changes = [change for timed in passes if (change := _speed_change(timed)) > CHANGED]
+    if changes:
+        yield Finding(
+            "note",
+            "machine-changed",
+            f"{where}the machine's speed changed by {max(changes):.0%} while this test was measured (reference load): "
+            "others beside it, or the clock; perfdl check says more",
+        )
+    if clocks := max(around, key=_clock_change).clocks_mhz:
+        low, high = min(clocks), max(clocks)
+        if high > low * (1 + CHANGED):
+            yield Finding(
+                "note",
+                "clock-changed",
+                f"{where}the processor's clock was between {low:.0f} and {high:.0f} MHz while timing: set a fixed one "
+                "(sudo cpupower frequency-set -g performance)",
+            )
+    if throttled := max(part.throttled or 0 for part in around):
+        yield Finding(
+            "note",
+            "throttled",
+            f"{where}a processor was slowed down {_times(throttled)} for its temperature or power while timing: let it "
+            "cool; check the fan",
+        )
+    if swapped := max(part.swapped_pages or 0 for part in around):
+        yield Finding(
+            "note",
+            "swapping",
+            f"{where}{format_quantity(swapped * mmap.PAGESIZE, 'B')} went to or from swap while timing: free memory, "
+            "or sudo swapoff -a",
+        )
+    if faults := max(part.major_faults for part in around):
+        yield Finding(
+            "note",
+            "major-faults",
+            f"{where}the step waited for the disk {_times(faults)} while timing (major page faults): free memory, or "
+            "read mapped files before measuring",
+        )
+    if (stolen := max(map(_stolen_share, around))) > STOLEN:
+        yield Finding(
+            "note",
+            "stolen-time",
+            f"{where}other guests of the host had {stolen:.0%} of the processors' busy time while timing: use "
+            "a machine of your own, or compare on one (pytest --perf-against REF)",
+        )
+
+
+def _runs(timed: Timed) -> tuple[int, ...]:
+    return timed.reference_before + timed.reference_after
+
+
+def _speed_change(timed: Timed) -> float:
+    """By how much the machine's speed changed from the beginning to the end; 0 when runs differ by as much anyway."""
+    if not timed.reference_before or not timed.reference_after:
+        return 0.0
+    found = drift(timed.reference_before, timed.reference_after)
+    return max(found.ratio, 1 / found.ratio) - 1 if found.beyond(CHANGED) else 0.0
+
+
+def _clock_change(part: Surroundings) -> float:
+    return max(part.clocks_mhz) / min(part.clocks_mhz) if part.clocks_mhz and min(part.clocks_mhz) > 0 else 0.0
+
+
+def _stolen_share(part: Surroundings) -> float:
+    if part.stolen_ticks is None or part.busy_ticks is None or part.busy_ticks < _LEAST_BUSY_TICKS:
+        return 0.0
+    return part.stolen_ticks / part.busy_ticks
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

@@ -1,0 +1,85 @@
+"""What is said of the machine after a timed pass."""
+
+import mmap
+
+import pytest
+from answers import named, result, timed
+
+from pytest_perfdl.measure import surroundings
+from pytest_perfdl.measure.machine import Surroundings
+
+
+def around(before=(), after=(), **state):
+    return result(
+        timed=timed(100, 100, reference_before=before, reference_after=after, surroundings=Surroundings(**state))
+    )
+
+
+def found(*results):
+    return [(finding.code, finding.message) for finding in surroundings.findings(results)]
+
+
+def test_a_quiet_machine_gives_no_findings():
+    quiet = around((50, 51, 50), (50, 52, 51), clocks_mhz=(2600.0, 2700.0), throttled=0, swapped_pages=0,
+                   stolen_ticks=1, busy_ticks=40)  # fmt: skip
+
+    assert found(quiet, around(), around(clocks_mhz=(0.0, 0.0))) == []
+
+
+def test_a_machine_that_changed_while_measuring():
+    changed = around((50, 51, 50), (65, 66, 65))
+    ((code, message),) = found(around((50,), (60,)), changed)
+
+    assert code == "machine-changed"
+    assert message.startswith("the machine's speed changed by 30% while this test was measured (reference load): ")
+
+
+def test_each_call_is_told_apart():
+    forward, backward = (named(name, around((50,), (60,))) for name in ("forward", "backward"))
+    messages = [message for _, message in found(forward, backward, forward)]
+
+    assert [message.split(":")[0] for message in messages] == ["forward", "backward"]
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [((100, 100, 100), (109, 109, 109)), ((100, 100, 160), (130, 130, 130)), ((), (130,)), ((100,), ())],
+    ids=["nine-percent", "within-the-runs-spread", "not-before", "not-after"],
+)
+def test_what_is_no_change_of_speed(before, after):
+    assert found(around(before, after)) == []
+
+
+def test_a_faster_machine_changed_too():
+    assert "changed by 30%" in found(around((130,), (100,)))[0][1]
+
+
+@pytest.mark.parametrize(
+    "state, code, says",
+    [
+        ({"clocks_mhz": (2600.0, 3200.0)}, "clock-changed", "clock was between 2600 and 3200 MHz while timing: set"),
+        ({"throttled": 1}, "throttled", "slowed down once for its temperature or power while timing: let it cool"),
+        ({"throttled": 3}, "throttled", "slowed down 3 times"),
+        ({"swapped_pages": 2**20 // mmap.PAGESIZE}, "swapping", "1.000 MiB went to or from swap while timing: free"),
+        ({"major_faults": 2}, "major-faults", "waited for the disk 2 times while timing (major page faults): free"),
+        ({"stolen_ticks": 3, "busy_ticks": 30}, "stolen-time", "had 10% of the processors' busy time while timing"),
+    ],
+    ids=["clock", "throttled-once", "throttled", "swap", "faults", "stolen"],
+)
+def test_what_disturbed_is_named_with_what_to_do(state, code, says):
+    ((seen, message),) = found(around(), around(**state), around(**state))
+
+    assert seen == code
+    assert says in message
+
+
+def test_too_few_ticks_make_no_share():
+    assert found(around(stolen_ticks=10, busy_ticks=19)) == []
+    assert found(around(stolen_ticks=10)) == []
+
+
+def test_one_reference_time_a_repeat_is_the_lower_quartile_of_all_its_calls():
+    first, second = around((10, 20), (30, 40)), around((50,), ())
+
+    assert surroundings.reference_ns([[first, second], [second]]) == (20, 50)
+    assert surroundings.reference_ns([[named("forward", first)], [around()]]) == ()

@@ -3,6 +3,10 @@
 `step_windows` says which time belongs to which step; `profile_tables` what a step's time is made of, as a
 closed account; `memory_figures`, `copies` and `communication_overlap` one subject each. All times are integer
 nanoseconds. The definitions are in the functions' docstrings.
+
+Here are those that measuring needs. The others are in modules of their own, which a measured process has no need to
+import: `summary.summarize` computes all that `perfdl trace` says, from `critical_path`, `roofline`, `operator_tables`,
+`kernel_tables`, `launch_stats`, `memory_timeline`, `trace_findings` and the rest; `ranks` compares processes.
 """
 
 from pytest_perfdl.analysis.communication import communication_overlap

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import numpy as np
 
+from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.tree import pair_codes
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.trace.once import once
 
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
 """What the engine runs, by name: for traces without `Fwd thread id`."""
-
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
-
-
-_NONE = 2**63
-"""Numbers from here on are unsigned ones that stand for none."""
-
-
-class _Sequence(msgspec.Struct, gc=False):
-    number: int = msgspec.field(name="Sequence number", default=-1)
-    thread: int = msgspec.field(name="Fwd thread id", default=-1)
 
 
 @once
@@ -42,10 +30,9 @@ def forward_of(trace: Trace) -> Rows:
     that ran first and that no smaller id stands for. In traces without it, backward operators are known by name.
     """
     found = np.full(len(trace), -1, dtype=np.intp)
-    operators = np.flatnonzero(trace.category == Category.CPU_OP)
-    number, forward_thread = _sequences(trace, operators)
-    known = number >= 0
-    operators, number, forward_thread = operators[known], number[known], forward_thread[known]
+    args = operator_args(trace)
+    operators = np.flatnonzero(args.sequence >= 0)
+    number, forward_thread = args.sequence[operators], args.forward_thread[operators]
     named = np.array([bool(_BACKWARD.match(name)) for name in trace.names], dtype=bool)
     is_backward = (forward_thread > 0) | ((forward_thread < 0) & named[trace.name[operators]])
     forward, backward = operators[~is_backward], operators[is_backward]
@@ -61,15 +48,6 @@ def forward_of(trace: Trace) -> Rows:
     offered = thread * count + keys[~is_backward]
     found[backward] = _last_before(asked, trace.start[backward], offered, trace.start[forward], forward)
     return found
-
-
-def _sequences(trace: Trace, rows: Rows) -> tuple[I64, I64]:
-    number, thread = np.full(len(rows), -1, dtype=np.int64), np.full(len(rows), -1, dtype=np.int64)
-    for first in range(0, len(rows), _BLOCK):
-        found = trace.decode_args(rows[first : first + _BLOCK].tolist(), _Sequence)
-        number[first : first + _BLOCK] = [args.number if args.number < _NONE else -1 for args in found]
-        thread[first : first + _BLOCK] = [args.thread if args.thread < _NONE else -1 for args in found]
-    return number, thread
 
 
 def _threads_of_ids(

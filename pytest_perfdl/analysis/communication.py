@@ -38,7 +38,6 @@ class _Collective(msgspec.Struct, gc=False):
     group: msgspec.Raw = msgspec.field(name="Process Group Name", default=msgspec.Raw(b""))
 
 
-@once
 def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
     """By which evidence each row of the trace is a communication kernel: an index into `EVIDENCE`, -1 for none.
 
@@ -67,6 +66,11 @@ def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
     re.error
         When one of `also` is not a regular expression.
     """
+    return _evidence(trace, *also)
+
+
+@once
+def _evidence(trace: Trace, *also: str) -> Evidence:
     rows = trace.rows(Category.KERNEL)
     patterns = [_KERNEL, *(re.compile(pattern, re.IGNORECASE) for pattern in also)]
     named = np.array([any(pattern.search(name) for pattern in patterns) for name in trace.names], dtype=bool)
@@ -117,12 +121,12 @@ def communication_overlap(trace: Trace, also: Sequence[str] = ()) -> float | Non
 
 
 def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
+    place = np.argsort(rows)
+    rows = rows[place]  # in the order of the file, in which their text lies together
+    named = trace.raw_args.containing(rows, (b'"Collective name"', b'"Process Group Name"'))
+    known = trace.decode_args(rows[named], _Collective)
     found = np.zeros(len(rows), dtype=bool)
-    text = trace.raw_args.joined(np.sort(rows))
-    # Searching the text costs a tenth of decoding it, and most traces have no collective.
-    if b'"Collective name"' in text or b'"Process Group Name"' in text:
-        known = trace.decode_args(rows, _Collective)
-        found[:] = [bytes(args.name) not in _EMPTY or bytes(args.group) not in _EMPTY for args in known]
+    found[place[named]] = [bytes(args.name) not in _EMPTY or bytes(args.group) not in _EMPTY for args in known]
     return found
 
 

@@ -8,8 +8,10 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.launches import Launches
 from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.trace.model import Rows, Trace
+from pytest_perfdl.trace.once import once
 
 
+@once
 def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
     """Index of the step that launched each device event of `joined`, -1 for none.
 
@@ -32,6 +34,7 @@ def streams_of(trace: Trace, device: Rows) -> Rows:
     return stream
 
 
+@once
 def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
     """Unlinked device events ahead of the first linked one of their stream.
 

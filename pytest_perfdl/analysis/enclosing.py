@@ -36,9 +36,6 @@ def innermost(trace: Trace, rows: Rows, time: I64, pid: I64, tid: I64) -> Rows:
         own = rows[(trace.pid[rows] == process) & (trace.tid[rows] == thread)]
         if len(own) == 0:
             continue
-        owned = ownership(trace.start[own], trace.end[own])
-        piece = np.searchsorted(owned.start, time[asked], side="right") - 1
-        inside = piece >= 0
-        inside[inside] = time[asked][inside] < owned.end[piece[inside]]
-        found[asked[inside]] = own[owned.owner[piece[inside]]]
+        place = ownership(trace.start[own], trace.end[own]).at(time[asked])
+        found[asked] = np.where(place >= 0, own[place], -1)
     return found

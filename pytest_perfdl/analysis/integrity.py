@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.device_steps import carried_over, streams_of
-from pytest_perfdl.analysis.enclosing import threads_of
 from pytest_perfdl.analysis.launches import Launches, launches
-from pytest_perfdl.analysis.nesting import ownership
+from pytest_perfdl.analysis.operator_time import operator_time
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
 _COUNTS = re.compile(r"(Out-of-range|Unexpected CUDA events) = (\d+)")
@@ -137,9 +136,7 @@ def _overhead(trace: Trace) -> Mapping[str, int]:
 
 
 def _bled_over(trace: Trace) -> int:
-    rows = trace.rows(Category.CPU_OP)
-    threads = (rows[own] for _, _, own in threads_of(trace.pid[rows], trace.tid[rows]))
-    return sum(ownership(trace.start[own], trace.start[own] + trace.duration[own]).overlapping for own in threads)
+    return sum(owned.overlapping for _, owned in operator_time(trace).values())
 
 
 def _losses(trace: Trace) -> tuple[int, int, tuple[str, ...]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.enclosing import innermost
-from pytest_perfdl.trace.model import I32, I64, Category, MemoryEvents, Rows, Trace
+from pytest_perfdl.analysis.operator_time import operator_at
+from pytest_perfdl.trace.model import I32, I64, MemoryEvents, Rows, Trace
 
 BEFORE = "before the window"
 """`Alive.operator` of what was allocated before the first memory event and not freed since."""
@@ -127,7 +127,7 @@ def _alive(trace: Trace, until: Rows, base: int | None, peak: int, modules: Modu
     """What is alive after the memory events `until`, grouped; with a base it adds up to `peak`."""
     memory = trace.memory
     alive, foreign = _unfreed(memory, until)
-    rows = innermost(trace, trace.rows(Category.CPU_OP), memory.time[alive], memory.pid[alive], memory.tid[alive])
+    rows = operator_at(trace, memory.time[alive], memory.pid[alive], memory.tid[alive])
     sizes, counts = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row, size in zip(rows.tolist(), memory.bytes[alive].tolist(), strict=True):
         owner = (trace.name_of(row), _module(modules, row)) if row >= 0 else (NO_OPERATOR, "")

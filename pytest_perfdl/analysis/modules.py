@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.inherit import inherited
+from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
 from pytest_perfdl.trace.once import once
@@ -17,13 +17,6 @@ _FRAME = "nn.Module: "
 
 _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 """One level of a module hierarchy: attribute and class, `attn(Attention)`."""
-
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
-
-
-class _Hierarchy(msgspec.Struct, gc=False):
-    text: str = msgspec.field(name="Module Hierarchy", default="")
 
 
 @once
@@ -67,18 +60,12 @@ def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) 
 
 
 def _from_hierarchies(trace: Trace, own: I32, paths: dict[str, int]) -> None:
-    operators = np.flatnonzero(trace.category == Category.CPU_OP)
-    known: dict[str, int] = {"": -1}
-    for first in range(0, len(operators), _BLOCK):
-        rows = operators[first : first + _BLOCK].tolist()
-        for row, args in zip(rows, trace.decode_args(rows, _Hierarchy), strict=True):
-            if args.text:
-                index = known.get(args.text)
-                if index is None:
-                    path = _path(args.text)
-                    index = known[args.text] = paths.setdefault(path, len(paths)) if path else -1
-                if index >= 0:
-                    own[row] = index
+    args = operator_args(trace)
+    spelt = [_path(text) for text in args.hierarchies]
+    index = np.array([paths.setdefault(path, len(paths)) if path else -1 for path in spelt], dtype=np.int32)
+    rows = np.flatnonzero(args.hierarchy >= 0)
+    rows = rows[index[args.hierarchy[rows]] >= 0]
+    own[rows] = index[args.hierarchy[rows]]
 
 
 def _path(hierarchy: str) -> str:

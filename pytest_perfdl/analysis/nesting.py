@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.trace.model import I32, I64, Rows
+from pytest_perfdl.trace.order import sorted_by
 
 Mask = npt.NDArray[np.bool_]
 
@@ -43,10 +44,19 @@ class Ownership:
         np.add.at(total, self.owner, self.end - self.start)
         return total
 
+    def at(self, time: I64) -> Rows:
+        """Position of the event that owns each moment, -1 for none."""
+        piece = np.searchsorted(self.start, time, side="right") - 1
+        inside = piece >= 0
+        inside[inside] = time[inside] < self.end[piece[inside]]
+        found = np.full(len(time), -1, dtype=np.intp)
+        found[inside] = self.owner[piece[inside]]
+        return found
+
 
 def nesting_order(start: I64, end: I64) -> Rows:
     """The order in which a parent comes before its children: by start, the longer first, then as given."""
-    return _sorted(start, -end)
+    return sorted_by(start, -end)
 
 
 def nest(start: I64, end: I64) -> Nest:
@@ -96,19 +106,6 @@ def by_level(depth: npt.NDArray[np.signedinteger]) -> tuple[Rows, Rows]:
     return np.argsort(narrow, kind="stable"), np.concatenate(([0], np.cumsum(counts))).astype(np.intp)
 
 
-def _sorted(first: I64, second: I64) -> Rows:
-    """Positions by the first key, then by the second, then as given."""
-    order = np.argsort(first, kind="stable")
-    keys = first[order]
-    same = keys[1:] == keys[:-1]
-    if same.any():
-        # Sorting by two keys costs many times as much as by one, and ties are few.
-        tied = np.flatnonzero(np.concatenate((same, [False])) | np.concatenate(([False], same)))
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((second[rows], first[rows]))]
-    return order
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sweep:
     """The bounds of events that all have a duration, in the order of time; ends come before starts."""
@@ -121,7 +118,7 @@ class _Sweep:
 
     @classmethod
     def over(cls, start: I64, end: I64) -> _Sweep:
-        ender = _sorted(end, np.arange(len(end), 0, -1))
+        ender = sorted_by(end, np.arange(len(end), 0, -1))
         both = np.concatenate((end[ender], start))
         order = np.argsort(both, kind="stable")
         return cls(both[order], order, ender)

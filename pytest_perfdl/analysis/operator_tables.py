@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.modules import module_paths, parent_path
-from pytest_perfdl.analysis.nesting import Mask, ownership
+from pytest_perfdl.analysis.nesting import Mask
+from pytest_perfdl.analysis.operator_args import operator_args
+from pytest_perfdl.analysis.operator_time import operator_time
 from pytest_perfdl.analysis.source_lines import source_lines
-from pytest_perfdl.analysis.tree import CallTree, by_thread, call_tree, launching_operator
+from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 Grouping = Literal["name", "shapes", "module", "line"]
-
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +56,15 @@ class _Keys:
 class _Times:
     """Figures of each row of the trace, 0 for rows that are no operator."""
 
+    around: Rows
+    """Row of the innermost operator around each one; -1 for none."""
     begins: I64
     """1 for an operator that begins in the window."""
     self_ns: I64
     total_ns: I64
     device_self_ns: I64
+    device_total_ns: I64
     kernels: I64
-
-
-class _Shapes(msgspec.Struct, gc=False):
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
 
 
 def operator_table(
@@ -103,13 +100,13 @@ def operator_tables(trace: Trace, window: tuple[int, int] | None = None) -> Mapp
 
 def _table(trace: Trace, tree: CallTree, times: _Times, by: Grouping) -> tuple[OperatorRow, ...]:
     keys = _keys(trace, tree, by)
-    outer = _outermost_of_key(tree, keys.code)
+    outer = _outermost_of_key(times.around, keys.code)
     if by == "module":
         total = _over_submodules(keys, _sum(keys, times.self_ns))
         device_total = _over_submodules(keys, _sum(keys, times.device_self_ns))
     else:
         total = _sum(keys, times.total_ns, outer)
-        device_total = _sum(keys, tree.subtree_sums(times.device_self_ns), outer)
+        device_total = _sum(keys, times.device_total_ns, outer)
     columns = (
         _sum(keys, times.begins),
         _sum(keys, times.self_ns),
@@ -155,13 +152,9 @@ def _keys(trace: Trace, tree: CallTree, by: Grouping) -> _Keys:
         code[operators] = trace.name[operators]
         return _Keys(code, [{**empty, "name": name} for name in trace.names])
     if by == "shapes":
-        known: dict[tuple[int, bytes], int] = {}
-        for first in range(0, len(operators), _BLOCK):
-            rows = operators[first : first + _BLOCK]
-            dims = [bytes(args.dims) for args in trace.decode_args(rows.tolist(), _Shapes)]
-            pairs = zip(trace.name[rows].tolist(), dims, strict=True)
-            code[rows] = [known.setdefault(pair, len(known)) for pair in pairs]
-        return _Keys(code, [{**empty, "name": trace.names[name], "shapes": _spaced(dims)} for name, dims in known])
+        args = operator_args(trace)
+        labels = [{**empty, "name": trace.names[name], "shapes": _spaced(dims)} for name, dims in args.calls]
+        return _Keys(args.call, labels)
     if by in ("module", "line"):
         index, texts = module_paths(trace, tree) if by == "module" else source_lines(trace, tree)
         code[operators] = index[operators] + 1
@@ -176,14 +169,13 @@ def _spaced(dims: bytes) -> str:
 
 def _times(trace: Trace, tree: CallTree, window: tuple[int, int] | None) -> _Times:
     is_operator = trace.category == Category.CPU_OP
-    start, end = trace.start, trace.start + trace.duration
+    start, end = trace.start, trace.end
     first, last = window or (int(start.min(initial=0)), int(end.max(initial=0)) + 1)
     begins = is_operator & (start >= first) & (start < last)
     total = np.where(is_operator, np.maximum(np.minimum(end, last) - np.maximum(start, first), 0), 0)
     self_ns = np.zeros(len(trace), dtype=np.int64)
     inside = Intervals.between(first, last)
-    for rows in by_thread(trace, np.flatnonzero(is_operator)):
-        owned = ownership(start[rows], end[rows])
+    for rows, owned in operator_time(trace).values():
         np.add.at(self_ns, rows[owned.owner], inside.within(owned.start, owned.end))
     joined = launches(trace)
     operator = launching_operator(trace, tree, joined)[joined.device]
@@ -192,12 +184,12 @@ def _times(trace: Trace, tree: CallTree, window: tuple[int, int] | None) -> _Tim
     device_ns, kernels = np.zeros(len(trace), dtype=np.int64), np.zeros(len(trace), dtype=np.int64)
     np.add.at(device_ns, operator[counts], trace.duration[joined.device[counts]])
     np.add.at(kernels, operator[counts], 1)
-    return _Times(begins.astype(np.int64), self_ns, total, device_ns, kernels)
+    around = np.where(tree.parent >= 0, tree.nearest(is_operator)[tree.parent], -1)
+    return _Times(around, begins.astype(np.int64), self_ns, total, device_ns, tree.subtree_sums(device_ns), kernels)
 
 
-def _outermost_of_key(tree: CallTree, code: Rows) -> Mask:
-    """Whether each operator is inside no other of its group."""
-    above = np.where(tree.parent >= 0, tree.nearest(code >= 0)[tree.parent], -1)
+def _outermost_of_key(above: Rows, code: Rows) -> Mask:
+    """Whether each operator is inside no other of its group; `above` is the operator around each."""
     outer = code >= 0
     rows = np.flatnonzero(outer)
     around = above[rows]

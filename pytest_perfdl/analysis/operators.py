@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import operator
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.communication import covered
 from pytest_perfdl.analysis.intervals import Intervals
-from pytest_perfdl.analysis.nesting import Ownership, nesting_order, ownership
+from pytest_perfdl.analysis.nesting import Ownership, ownership
+from pytest_perfdl.analysis.operator_args import operator_args
+from pytest_perfdl.analysis.operator_time import operator_time
 from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.analysis.threads import Thread, input_rows, on_thread
-from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
-
-_DIMS = operator.attrgetter("dims")
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
-
-
-class _Shapes(msgspec.Struct, gc=False):
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+from pytest_perfdl.trace.model import I32, I64, Rows, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,15 +45,12 @@ def thread_operators(trace: Trace, steps: Steps, thread: Thread) -> ThreadOperat
     Annotations (ProfilerStep, record_function ranges, `Optimizer.step#...`) are not operators and take no time.
     Where operators overlap without nesting, a moment belongs to the one that started last (see `ownership`).
     """
-    mine = (trace.category == Category.CPU_OP) & (trace.pid == thread[0]) & (trace.tid == thread[1])
-    rows = np.flatnonzero(mine)
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    order = nesting_order(start, end)
-    rows, start, end = rows[order], start[order], end[order]
+    none: I64 = np.zeros(0, dtype=np.int64)
+    rows, owned = operator_time(trace).get(thread) or (none, ownership(none, none))
+    start = trace.start[rows]
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     step = steps.of_host_time(start)
     works = ~waiting.contains(start)
-    owned = ownership(start, end)
     time, per_step = _time_in_steps(owned, steps, waiting)
     return ThreadOperators(
         names=_names(trace, rows, step, len(steps.windows)),
@@ -112,34 +101,17 @@ def _first_seen(names: I32) -> list[int]:
     return [int(name) for name in seen[np.argsort(first[seen])]]
 
 
-class _Texts(dict[tuple[int, bytes], bytes]):
-    """What a digest is fed for an operator, by name and shapes as the file has them; made when first asked for."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-
-    def __missing__(self, key: tuple[int, bytes]) -> bytes:
-        name, dims = key
-        text = self[key] = b"%b\0%b\n" % (self.names[name].encode(), b"".join(dims.split()))
-        return text
-
-
 def _digests(trace: Trace, rows: Rows, step: Rows, steps: int) -> tuple[str, ...]:
     """Digest of the sequence of (name, shapes) in each step; rows come by time, -1 for those outside the steps."""
     rows, step = rows[step >= 0], step[step >= 0]
-    texts = _Texts(trace.names)
-    listed: list[bytes] = []
-    # In the order of the file the args of many rows are one piece of text.
-    filed = np.argsort(rows)
-    for block in range(0, len(rows), _BLOCK):
-        own = rows[filed[block : block + _BLOCK]]
-        dims = map(bytes, map(_DIMS, trace.decode_args(own, _Shapes)))
-        listed.extend(map(texts.__getitem__, zip(trace.name[own].tolist(), dims, strict=True)))
-    place = np.empty(len(rows), dtype=np.intp)
-    place[filed] = np.arange(len(rows))
-    sequence = [listed[at] for at in place.tolist()]
+    args = operator_args(trace)
+    calls = args.call[rows]
+    texts = dict.fromkeys(calls.tolist(), b"")
+    for call in texts:
+        name, dims = args.calls[call]
+        texts[call] = b"%b\0%b\n" % (trace.names[name].encode(), b"".join(dims.split()))
     bounds = np.searchsorted(step, np.arange(steps + 1)).tolist()
     return tuple(
-        hashlib.blake2b(b"".join(sequence[first:last]), digest_size=8).hexdigest()
+        hashlib.blake2b(b"".join(map(texts.__getitem__, calls[first:last].tolist())), digest_size=8).hexdigest()
         for first, last in itertools.pairwise(bounds)
     )

@@ -13,10 +13,10 @@ import numpy as np
 
 from pytest_perfdl.analysis.cost_models import cost_model
 from pytest_perfdl.analysis.intervals import Intervals
-from pytest_perfdl.analysis.nesting import ownership
 from pytest_perfdl.analysis.operator_costs import Call, Cost
+from pytest_perfdl.analysis.operator_time import operator_time
 from pytest_perfdl.analysis.peaks import Peaks
-from pytest_perfdl.analysis.tree import CallTree, by_thread, call_tree, launching_operator
+from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
 
 __all__ = ["Peaks", "RooflineRow", "roofline"]
@@ -24,9 +24,6 @@ __all__ = ["Peaks", "RooflineRow", "roofline"]
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE)
 _TF32 = re.compile(r"tf32|s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)
 """Kernels of tensor cores that round float32 to TF32."""
-
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
 
 NO_MODEL = "no model"
 NO_ARGUMENTS = "arguments not recorded"
@@ -133,9 +130,10 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
     caller = tree.outermost(costs.number >= 0)
     on_device = len(trace.device_rows()) > 0
     groups: dict[_Key, _Group] = defaultdict(_Group)
+    numbers = costs.number.tolist()
     for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
         if call >= 0:
-            groups[costs.key(call)].add(event, call, int(costs.number[call]))
+            groups[costs.keys[numbers[call]]].add(event, call, numbers[call])
         else:
             name = "" if operator < 0 else trace.name_of(operator)
             key = _Key(name, reason=reason or costs.reason(operator))
@@ -185,24 +183,22 @@ class _Costs:
         self.trace = trace
         self.costs: list[Cost] = []
         self.keys: list[_Key] = []
+        """Operator, shapes and element type of each cost."""
         self.number: I32 = np.full(len(trace), -1, dtype=np.int32)
         """Which of the costs is that of each row, -1 for none."""
         self.modelled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
         operators = np.flatnonzero(trace.category == Category.CPU_OP)
         rows = operators[self.modelled[trace.name[operators]]]
         known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
-        for first in range(0, len(rows), _BLOCK):
-            own = rows[first : first + _BLOCK].tolist()
-            for row, name, args in zip(own, trace.name[own].tolist(), trace.decode_args(own, _Args), strict=True):
+        for block, decoded in trace.args_by_block(rows, _Args):
+            numbers = []
+            for name, args in zip(trace.name[block].tolist(), decoded, strict=True):
                 key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
                 number = known.get(key)
                 if number is None:
                     number = known[key] = self._add(trace.names[name], *key[1:])
-                self.number[row] = number
-
-    def key(self, call: int) -> _Key:
-        """Operator, shapes and element type of a call that has a cost."""
-        return self.keys[int(self.number[call])]
+                numbers.append(number)
+            self.number[block] = numbers
 
     def reason(self, operator: int) -> str:
         """Why an operator has no cost."""
@@ -254,9 +250,11 @@ def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
     for key, group in groups.items():
         rounding: set[int] = set()
         if key.dtype == "float32":
-            rounding = {
-                call for event, call in zip(group.events, group.owners, strict=True) if is_tf32[trace.name[event]]
-            }
+            owners = np.array(group.owners, dtype=np.intp)
+            rounding = set(owners[is_tf32[trace.name[group.events]]].tolist())
+        if not rounding:
+            found[key] = group
+            continue
         for event, call in zip(group.events, group.owners, strict=True):
             found[key._replace(dtype="tf32") if call in rounding else key].add(event, call, group.calls[call])
     return found
@@ -265,13 +263,13 @@ def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
 def _self_times(trace: Trace) -> I64:
     """Nanoseconds on the host in each operator and in none inside it."""
     time = np.zeros(len(trace), dtype=np.int64)
-    for rows in by_thread(trace, np.flatnonzero(trace.category == Category.CPU_OP)):
-        time[rows] = ownership(trace.start[rows], trace.start[rows] + trace.duration[rows]).self_time(len(rows))
+    for rows, owned in operator_time(trace).values():
+        time[rows] = owned.self_time(len(rows))
     return time
 
 
 def _covered(trace: Trace, rows: Rows) -> int:
-    return Intervals.union_of(trace.start[rows], trace.start[rows] + trace.duration[rows]).length
+    return Intervals.union_of(trace.start[rows], trace.end[rows]).length
 
 
 def _peaks_of(trace: Trace) -> Peaks | None:

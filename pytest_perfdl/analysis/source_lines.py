@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import sys
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.inherit import inherited
+from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
 from pytest_perfdl.trace.once import once
@@ -35,13 +35,6 @@ _LIBRARY_PACKAGES = frozenset(
 
 _LIBRARY_MODULES = sys.stdlib_module_names - {"code", "profile", "site", "statistics", "this", "trace"}
 """Modules of Python's library, but for those after which people are apt to name scripts."""
-
-_BLOCK = 4096
-"""Rows whose args are decoded at a time: their text then stays in the cache."""
-
-
-class _Stack(msgspec.Struct, gc=False):
-    text: str = msgspec.field(name="Call stack", default="")
 
 
 @once
@@ -82,15 +75,9 @@ def is_user_code(frame: str) -> bool:
 
 
 def _from_stacks(trace: Trace, own: I32, lines: dict[str, int]) -> None:
-    operators = np.flatnonzero(trace.category == Category.CPU_OP)
-    known: dict[str, int] = {"": -1}
-    for first in range(0, len(operators), _BLOCK):
-        rows = operators[first : first + _BLOCK].tolist()
-        for row, args in zip(rows, trace.decode_args(rows, _Stack), strict=True):
-            if args.text:
-                index = known.get(args.text)
-                if index is None:
-                    frame = next(filter(is_user_code, map(str.strip, args.text.split(";"))), None)
-                    index = known[args.text] = -1 if frame is None else lines.setdefault(frame, len(lines))
-                if index >= 0:
-                    own[row] = index
+    args = operator_args(trace)
+    frames = [next(filter(is_user_code, map(str.strip, text.split(";"))), None) for text in args.stacks]
+    index = np.array([-1 if frame is None else lines.setdefault(frame, len(lines)) for frame in frames], dtype=np.int32)
+    rows = np.flatnonzero(args.stack >= 0)
+    rows = rows[index[args.stack[rows]] >= 0]
+    own[rows] = index[args.stack[rows]]

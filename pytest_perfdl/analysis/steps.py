@@ -11,6 +11,7 @@ from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 SETUP = "perfdl.setup"
 """Our annotation around what prepares a step and is not part of it."""
@@ -96,6 +97,7 @@ def step_windows(trace: Trace) -> tuple[StepWindow, ...]:
     return steps_of(trace, launches(trace)).windows
 
 
+@once
 def steps_of(trace: Trace, joined: Launches) -> Steps:
     """The steps as `step_windows` defines them, ready to be asked what belongs to them."""
     rows, numbers = step_annotations(trace)

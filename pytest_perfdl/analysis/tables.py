@@ -212,7 +212,7 @@ def _integrity(
     in_steps = int(np.count_nonzero(steps.of_host_time(trace.start[operators]) >= 0))
     carried = carried_over(trace, joined)
     if steps.windows:
-        carried |= joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
+        carried = carried | joined.linked & (trace.start[joined.call] < steps.windows[0].host_start)
     return Integrity(
         device_events=len(joined.device),
         unlinked=int(np.count_nonzero(~joined.linked)),

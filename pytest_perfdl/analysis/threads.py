@@ -8,6 +8,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.steps import StepWindow
 from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 Thread = tuple[int, int]
 """Process and thread id."""
@@ -30,6 +31,7 @@ def thread_of(window: StepWindow) -> Thread:
     return window.pid, window.tid
 
 
+@once
 def input_rows(trace: Trace) -> Rows:
     """Annotations during which a thread waits for its next batch."""
     named = np.array([bool(_INPUT.match(name)) for name in trace.names], dtype=bool)
@@ -49,4 +51,4 @@ def operator_threads(trace: Trace, owner: Thread) -> list[Thread]:
     """
     rows = backward_rows(trace)
     rows = rows[trace.pid[rows] == owner[0]]
-    return list(dict.fromkeys([owner, *((owner[0], tid) for tid in trace.tid[rows].tolist())]))
+    return list(dict.fromkeys([owner, *((owner[0], tid) for tid in dict.fromkeys(trace.tid[rows].tolist()))]))

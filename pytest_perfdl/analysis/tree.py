@@ -29,6 +29,8 @@ class CallTree:
 
     The parent of such an event is the innermost one that contains it, not the one it bled over.
     """
+    levels: tuple[Rows, ...]
+    """Rows that have a parent, those of one depth after the other."""
 
     def ancestors(self, row: int) -> Rows:
         """Rows around one row, the innermost first."""
@@ -49,14 +51,14 @@ class CallTree:
     def nearest(self, mask: Mask) -> Rows:
         """For each row the nearest of itself and its ancestors that satisfies `mask`, one boolean per row; or -1."""
         found = np.where(mask, np.arange(len(mask)), -1)
-        for rows in self._below_the_roots():
+        for rows in self.levels:
             found[rows] = np.where(mask[rows], rows, found[self.parent[rows]])
         return found
 
     def outermost(self, mask: Mask) -> Rows:
         """For each row the farthest of itself and its ancestors that satisfies `mask`, one boolean per row; or -1."""
         found = np.where(mask, np.arange(len(mask)), -1)
-        for rows in self._below_the_roots():
+        for rows in self.levels:
             above = found[self.parent[rows]]
             found[rows] = np.where(above >= 0, above, found[rows])
         return found
@@ -64,16 +66,9 @@ class CallTree:
     def subtree_sums(self, values: I64) -> I64:
         """For each row the sum of `values`, one per row, over itself and everything below it."""
         total: I64 = values.copy()
-        for rows in reversed(list(self._below_the_roots())):
+        for rows in reversed(self.levels):
             np.add.at(total, self.parent[rows], total[rows])
         return total
-
-    def _below_the_roots(self) -> Iterator[Rows]:
-        """Rows that have a parent, one depth after the other."""
-        below = np.flatnonzero(self.parent >= 0)
-        order, bounds = by_level(self.depth[below])
-        for first, last in zip(bounds[1:-1].tolist(), bounds[2:].tolist(), strict=True):
-            yield below[order[first:last]]
 
 
 @once
@@ -93,7 +88,10 @@ def call_tree(trace: Trace) -> CallTree:
         parent[rows[inner]] = rows[forest.parent[inner]]
         depth[rows] = forest.depth
         bled.append(rows[forest.bled])
-    return CallTree(parent, depth, np.sort(np.concatenate(bled)) if bled else np.zeros(0, dtype=np.intp))
+    below = np.flatnonzero(parent >= 0)
+    order, bounds = by_level(depth[below])
+    levels = tuple(below[level] for level in np.split(order, bounds[1:-1])[1:])
+    return CallTree(parent, depth, np.sort(np.concatenate(bled)) if bled else np.zeros(0, dtype=np.intp), levels)
 
 
 def pair_codes(first: I64, second: I64) -> Rows:

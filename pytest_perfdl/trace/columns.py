@@ -22,6 +22,7 @@ from pytest_perfdl.trace.model import (
     decode_args,
     whole_numbers,
 )
+from pytest_perfdl.trace.numbering import Numbering
 from pytest_perfdl.trace.points import CounterColumns, MemoryColumns
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
 
@@ -51,15 +52,26 @@ class _Named(msgspec.Struct, gc=False):
     name: str = ""
 
 
+class _CategoryOf(dict[str, int]):
+    """The code of each category as it was written, of those met so far."""
+
+    def __init__(self, codes: Numbering[str]) -> None:
+        self._codes = codes
+
+    def __missing__(self, written: str) -> int:
+        alias = _ALIASES.get(written)
+        code = self[written] = self._codes[written] if alias is None else int(alias)
+        return code
+
+
 class Columns:
     """Collects events and becomes a `Trace`; the events themselves are not kept."""
 
     def __init__(self, spill_bytes: int = SPILL_BYTES) -> None:
         self.ids = Ids()
-        self.names: dict[str, int] = {}
-        self.categories: dict[str, int] = {known.label: int(known) for known in Category}
-        self.category_of = {**self.categories, **_ALIASES}
-        self.legacy = False
+        self.names = Numbering[str]()
+        self.categories = Numbering[str]({known.label: int(known) for known in Category})
+        self.category_of = _CategoryOf(self.categories)
         self.start: list[I64] = []
         self.duration: list[I64] = []
         self.name: list[I32] = []
@@ -92,8 +104,8 @@ class Columns:
             return
         self.start.append(start)
         self.duration.append(self._durations(events))
-        self.name.append(_intern([event.name for event in events], self.names))
-        category = self._categories([event.cat for event in events])
+        self.name.append(np.array([self.names[event.name] for event in events], dtype=np.int32))
+        category = np.array([self.category_of[event.cat] for event in events], dtype=np.int32)
         self.category.append(category)
         self.pid.append(self.ids.column([event.pid for event in events]))
         self.tid.append(self.ids.column([event.tid for event in events]))
@@ -110,25 +122,17 @@ class Columns:
             duration = np.maximum(duration, 0)
         return duration
 
-    def _categories(self, written: list[str]) -> I32:
-        for label in dict.fromkeys(written):
-            if label not in self.category_of:
-                self.category_of[label] = self.categories[label] = len(self.categories)
-            self.legacy |= label == "Operator"
-        return np.array(list(map(self.category_of.__getitem__, written)), dtype=np.int32)
-
     def _add_others(self, events: list[RawEvent]) -> None:
-        counters = [event for event in events if event.ph == "C"]
-        if counters:
-            self.counters.add(counters)
+        phases = Counter([event.ph for event in events])
+        if phases["C"]:
+            self.counters.add([event for event in events if event.ph == "C"])
         memory = [event for event in events if event.name == "[memory]" and event.ph in ("i", "I")]
         if memory:
             self.memory.add(memory)
-        for name in ("process_name", "thread_name"):
+        for name in ("process_name", "thread_name") if phases["M"] else ():
             named = [event for event in events if event.ph == "M" and event.name == name]
             if named:
                 self._add_names(named)
-        phases = Counter([event.ph for event in events])
         for phase in phases.keys() - _READ_PHASES:
             self.unread[phase] += phases[phase]
 
@@ -146,7 +150,7 @@ class Columns:
         names = tuple(self.names)
         category = concatenated(self.category, np.int32)
         name = concatenated(self.name, np.int32)
-        if self.legacy:
+        if "Operator" in self.category_of:
             annotation = np.array([bool(_LEGACY_ANNOTATION.match(text)) for text in names], dtype=bool)
             category[(category == Category.CPU_OP) & annotation[name]] = Category.USER_ANNOTATION
         labels, renumber = self.ids.close()
@@ -184,13 +188,6 @@ class Columns:
             yield f"{self.negative} events have a negative duration: taken as 0"
         for phase, count in sorted(self.unread.items()):
             yield f"{count} events of phase {phase!r} were not read"
-
-
-def _intern(values: list[str], index: dict[str, int]) -> I32:
-    """Each value's number in `index`, which grows by the new ones."""
-    for value in dict.fromkeys(values):
-        index.setdefault(value, len(index))
-    return np.array(list(map(index.__getitem__, values)), dtype=np.int32)
 
 
 def _correlations(category: I32, raw_args: list[msgspec.Raw]) -> I64:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.trace.order import sorted_by
 from pytest_perfdl.trace.raw_args import RawArgs
 
 I64 = npt.NDArray[np.int64]
@@ -19,6 +20,9 @@ F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
 T = TypeVar("T")
+
+_BLOCK = 4096
+"""Rows whose args are decoded at a time."""
 
 
 class TraceError(ValueError):
@@ -185,8 +189,13 @@ class Trace:
 
     @property
     def end(self) -> I64:
-        """Nanoseconds at which each event ended, `start + duration`."""
-        return self.start + self.duration
+        """Nanoseconds at which each event ended, `start + duration`. The array is shared and read-only."""
+        if "end" not in self.derived:
+            ends = self.start + self.duration
+            ends.flags.writeable = False
+            self.derived["end"] = ends
+        end: I64 = self.derived["end"]
+        return end
 
     def rows(self, *categories: Category) -> Rows:
         """Rows of these categories by start; among equal starts the longer first, then file order.
@@ -198,7 +207,7 @@ class Trace:
                 found = np.flatnonzero(self.category == categories[0])
             else:
                 found = np.flatnonzero(np.isin(self.category, categories))
-            found = found[np.lexsort((-self.duration[found], self.start[found]))]
+            found = found[sorted_by(self.start[found], -self.duration[found])]
             found.flags.writeable = False
             self.derived[categories] = found
         rows: Rows = self.derived[categories]
@@ -232,7 +241,14 @@ class Trace:
 
         An event whose arguments do not fit yields `kind()`.
         """
-        return decode_args(self.raw_args.joined(rows), kind)
+        return [args for _, block in self.args_by_block(rows, kind) for args in block]
+
+    def args_by_block(self, rows: Rows | Sequence[int], kind: type[T]) -> Iterator[tuple[Rows, list[T]]]:
+        """As `decode_args`, some rows at a time: so that not all of the text is held, and it stays in the cache."""
+        wanted = np.asarray(rows, dtype=np.intp)
+        for first in range(0, len(wanted), _BLOCK):
+            block = wanted[first : first + _BLOCK]
+            yield block, decode_args(self.raw_args.joined(block), kind)
 
     def external_ids(self, rows: Rows) -> I64:
         """`External id` of each row, which joins a call or device event to the operator above; -1 if absent."""
@@ -262,7 +278,7 @@ def decode_args(text: bytes, kind: type[T]) -> list[T]:
 
     `kind` must be constructible without arguments: a value that does not fit yields `kind()`.
     """
-    text = b"[" + text + b"]"
+    text = b"[%b]" % text
     try:
         return msgspec.json.decode(text, type=list[kind])  # type: ignore[valid-type]
     except (msgspec.DecodeError, RecursionError):

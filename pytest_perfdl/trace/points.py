@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -42,7 +43,7 @@ class MemoryColumns:
         found = decode_args(join([event.args for event in events]), _Memory)
         self._parts["time"].append(time)
         for name in _MEMORY_FIELDS:
-            self._parts[name].append(whole_numbers([getattr(memory, name) for memory in found]))
+            self._parts[name].append(whole_numbers(list(map(attrgetter(name), found))))
         self._parts["pid"].append(self._ids.column([event.pid for event in events]))
         self._parts["tid"].append(self._ids.column([event.tid for event in events]))
 
@@ -70,7 +71,7 @@ class CounterColumns:
         time, events = _timed(events)
         pid = self._ids.column([event.pid for event in events])
         rows: list[int] = []
-        series = msgspec.json.decode(b"[" + join([event.args for event in events]) + b"]", type=list[msgspec.Raw])
+        series = msgspec.json.decode(b"[%b]" % join([event.args for event in events]), type=list[msgspec.Raw])
         for row, (event, raw) in enumerate(zip(events, series, strict=True)):
             for key, value in _numbers(raw):
                 rows.append(row)

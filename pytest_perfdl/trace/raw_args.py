@@ -20,7 +20,7 @@ _NONE = msgspec.Raw(b"{}")
 
 def join(raws: list[msgspec.Raw]) -> bytes:
     """Comma-separated text of arguments, `{}` for absent ones."""
-    if not all(map(len, raws)):
+    if not all(raws):
         raws = [raw if len(raw) else _NONE for raw in raws]
     return b",".join(raws)
 
@@ -65,10 +65,29 @@ class RawArgs(Sequence[bytes]):
         store = self._store
         return b",".join([store[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
 
+    def containing(self, rows: npt.ArrayLike, needles: Sequence[bytes]) -> npt.NDArray[np.bool_]:
+        """Whether the text of each of these rows contains one of the needles.
+
+        Searching text costs a tenth of decoding it. A needle must not reach from one row's text into the next.
+        """
+        wanted = np.asarray(rows, dtype=np.intp)
+        text = self.joined(wanted)
+        places = [place for needle in needles for place in _places(text, needle)]
+        found = np.zeros(len(wanted), dtype=bool)
+        found[np.searchsorted(np.cumsum(self._lengths[wanted] + 1, dtype=np.int64), places, side="right")] = True
+        return found
+
     def take(self, rows: npt.ArrayLike) -> RawArgs:
         """The arguments of these rows; the store is shared."""
         wanted = np.asarray(rows, dtype=np.intp)
         return RawArgs(self._store, self._offsets[wanted], self._lengths[wanted])
+
+
+def _places(text: bytes, needle: bytes) -> Iterator[int]:
+    place = text.find(needle)
+    while place >= 0:
+        yield place
+        place = text.find(needle, place + 1)
 
 
 @dataclass(slots=True)

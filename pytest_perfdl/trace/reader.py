@@ -37,7 +37,7 @@ def read(
         Bytes of decompressed text that are allowed: by default 16 GiB in a plain file and 8 GiB in a compressed
         one, and beyond 256 MiB not over 200 times the compressed size.
     progress
-        Called with the bytes of the file that have been read and the bytes it has, about once per MiB of text.
+        Called with the bytes of the file that have been read and the bytes it has, some times per MiB of text.
     slice_bytes
         Bytes of text to decode at a time.
     spill_bytes

@@ -209,7 +209,8 @@ class Slices:
             if back > len(cuts):
                 break
             closes, opens = cuts[-back]
-            events = self._decoder.events(b"[" + self._text[:closes] + b"]", self._at)
+            whole = b"".join((b"[", memoryview(self._text)[:closes], b"]"))
+            events = self._decoder.events(whole, self._at)
             if events is not None:
                 return events, opens
         return None

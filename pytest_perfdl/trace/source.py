@@ -26,7 +26,9 @@ RATIO_LIMIT = 200
 """How many times larger than the file its text may be, beyond `RATIO_FROM`: traces compress 10 to 25 times."""
 RATIO_FROM = 2**28
 
-CHUNK = 2**20
+CHUNK = 2**18
+"""Bytes of text that are read at a time. The memory of larger pieces goes back to the system each time, and costs a
+page fault for every page of the next one."""
 _PACKED_CHUNK = 2**16
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAGIC = (

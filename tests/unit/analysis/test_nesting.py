@@ -85,6 +85,15 @@ def test_ownership_equals_the_stack_piece_by_piece(pairs):
     check_ownership(*columns(pairs))
 
 
+@given(spans)
+def test_the_owner_of_a_moment_is_that_of_its_piece(pairs):
+    start, end = columns(pairs)
+    pieces, _ = slow_pieces(start, end)
+    moments = np.unique(np.concatenate((start, end, end + 1)))
+    owners = [[owner for first, last, owner in pieces if first <= moment < last] for moment in moments.tolist()]
+    assert ownership(start, end).at(moments).tolist() == [owner[0] if owner else -1 for owner in owners]
+
+
 @each_corpus_file
 def test_ownership_on_public_traces(path):
     trace = read(path)

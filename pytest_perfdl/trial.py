@@ -187,9 +187,19 @@ class Trial:
         return confirm(judgement, base, fresh, limits, remaining=left)
 
     def _suspects(self, judgement: Judgement, new: Record, base: Record) -> Suspects | None:
-        """What the screen leaves for rounds to decide; a suspected kernel needs the step's rounds too."""
-        rows = suspected(new, base, self.test.limits) if judgement.verdict not in ("invalid", "outdated") else ()
-        metrics = suspects(judgement, self.test.limits, everything=bool(rows))
+        """What the screen leaves for rounds to decide; a suspected kernel needs the step's rounds too.
+
+        One interruption within the few profiled steps makes a kernel slow: a second repeat must suspect it as well,
+        which is cheaper than rounds.
+        """
+        limits = self.test.limits
+        metrics = suspects(judgement, limits, everything=False)
+        rows = suspected(new, base, limits) if judgement.verdict not in ("invalid", "outdated") else ()
+        if rows and not metrics:
+            self._draw(self._usable() + 1)
+            again = suspected(self._record(self._repeats[-1:]), base, limits)
+            rows = tuple(name for name in rows if name in again)
+            metrics = suspects(judgement, limits, everything=bool(rows))
         return Suspects(metrics, rows) if metrics else None
 
     def _confirm_in_pairs(

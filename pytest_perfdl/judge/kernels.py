@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
 SCREEN_SHARE = 0.002
 """Rows with a smaller part of the step are not even suspected."""
-FALSE_DISCOVERIES = 0.10
-"""Share of the suspected rows that may be so by chance (Benjamini and Hochberg 1995): sets cost and power only."""
+SCREEN_ALPHA = 0.01
+"""Chance that any row of an unchanged test is suspected, for normal noise: sets cost and power only. Tails are
+heavier than normal ones, and a suspect costs rounds: statistics.md, section 3, measured 0 to 5 % for this rule."""
+SCREEN_LIMIT = 0.10
+"""A row must be slower by this much, whatever its limit, before one repeat makes it suspect."""
 REPEATS_FOR_SCREEN = 5
 """Fewer stored repeats say too little about how much a row differs from process to process."""
 
@@ -73,9 +76,9 @@ def suspected(new: Record, base: Record, limits: Limits) -> tuple[str, ...]:
 
     Statistics.md, section 5, stage 1: each process' common factor, the median over its rows of the log ratio to
     the baseline's mean, is taken off; then the one-sided t of the new repeats against the K stored ones, with the
-    spread of the stored ones (at least `timed.SD_FLOOR`) and K - 1 degrees of freedom, and of those p-values
-    Benjamini and Hochberg's choice at `FALSE_DISCOVERIES`. What is left must be past its limit, and its change at
-    least `signflip.LEAST_SHARE` of the step.
+    spread of the stored ones (at least `timed.SD_FLOOR`) and K - 1 degrees of freedom, and Holm's procedure over all
+    rows at `SCREEN_ALPHA`. What is left must be past its limit and `SCREEN_LIMIT`, and its change at least
+    `signflip.LEAST_SHARE` of the step.
     """
     if base.repeats < REPEATS_FOR_SCREEN:
         return ()
@@ -98,11 +101,11 @@ def suspected(new: Record, base: Record, limits: Limits) -> tuple[str, ...]:
         for (name, (old, _)), spread, moved in zip(pairs.items(), stored, fresh, strict=True):
             error = max(statistics.stdev(spread), SD_FLOOR) * math.sqrt(1 / len(spread) + 1 / len(moved))
             effect = statistics.fmean(moved)
-            past = effect > math.log1p(limit.relative or 0.0)
+            past = effect > math.log1p(max(limit.relative or 0.0, SCREEN_LIMIT))
             cost = math.expm1(effect) * statistics.fmean(old.ns) / step
             p = float(stdtr(len(spread) - 1, -effect / error))
             candidates.append((p, name, past and cost >= LEAST_SHARE, cost))
-    chosen = _benjamini_hochberg([candidate[0] for candidate in candidates])
+    chosen = _holm([candidate[0] for candidate in candidates])
     found = [(-cost, name) for (_, name, told, cost), kept in zip(candidates, chosen, strict=True) if kept and told]
     return tuple(name for _, name in sorted(found))
 
@@ -194,10 +197,11 @@ def _without_common(logs: Sequence[Sequence[float]]) -> list[list[float]]:
     return [[value - factor for value, factor in zip(row, common, strict=True)] for row in logs]
 
 
-def _benjamini_hochberg(p: Sequence[float]) -> list[bool]:
-    order = sorted(range(len(p)), key=p.__getitem__)
-    last = max(
-        (rank for rank, place in enumerate(order, 1) if p[place] <= FALSE_DISCOVERIES * rank / len(p)), default=0
-    )
-    chosen = {*order[:last]}
-    return [place in chosen for place in range(len(p))]
+def _holm(p: Sequence[float]) -> list[bool]:
+    """Which hypotheses Holm's procedure rejects at `SCREEN_ALPHA`."""
+    chosen = [False] * len(p)
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        if p[place] > SCREEN_ALPHA / (len(p) - rank):
+            break
+        chosen[place] = True
+    return chosen

@@ -14,6 +14,7 @@ from pytest_perfdl.fixture import Expectation
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.remote import RemoteTest
 from pytest_perfdl.judge import kernels
+from pytest_perfdl.judge.blame import located
 from pytest_perfdl.judge.expectation import demand, sides
 from pytest_perfdl.judge.expectation import verdict as verdict_on
 from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
@@ -23,7 +24,7 @@ from pytest_perfdl.judge.signflip import KernelTest
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.record import Finding, Record, metric_name
-from pytest_perfdl.rounds import Rounds, Side
+from pytest_perfdl.rounds import Explanation, Rounds, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,14 @@ class Confirmation:
             rows += (kernels.undecided(name, family.limits[name], len(rounds)) for name in still_open)
         settled = settle(screened, new, base, outcome, rounds, limits, rows)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
+
+    def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
+        """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
+        sides = (Side("base", checkout), Side("head", against=checkout))
+        self.bench.progress.start_stacks(self.test.item.nodeid)
+        found = [Explanation(self.bench, self.test, side, self.serving).measure() for side in sides]
+        self.bench.progress.clear()
+        return replace(judgement, blame=located(judgement.blame, *found))
 
     def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
         """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""

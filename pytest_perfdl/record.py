@@ -201,10 +201,6 @@ def row_name(call: str, kind: RowKind, name: str) -> str:
     return metric_name(call, f"{kind} {name}")
 
 
-PROFILED_STEP = "profiled_step"
-"""Stands beside rows for the mean duration of the steps that they are parts of."""
-
-
 def significant(value: float, digits: int = 4) -> float:
     """Round to significant digits, so that a stored number carries no noise that git would show.
 

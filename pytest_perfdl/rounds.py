@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
-from pytest_perfdl.measure.assemble import side_rows, side_values
-from pytest_perfdl.measure.commands import CallInfo, SideResult, one_side
+from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
+from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
@@ -117,6 +118,8 @@ class Rounds:
             head=side_values(remotes[head.name].results),
             kernels_base=side_rows(remotes[base.name].results),
             kernels_head=side_rows(remotes[head.name].results),
+            parts_base=side_parts(remotes[base.name].results),
+            parts_head=side_parts(remotes[head.name].results),
         )
 
     def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
@@ -165,6 +168,41 @@ class Rounds:
                 "package editable from the repository, or set perf_against_setup",
                 invalid=True,
             )
+
+
+class Explanation:
+    """One process on a side that says where its steps' parts come from."""
+
+    def __init__(
+        self, bench: Bench, test: PerfTest, side: Side, serving: Callable[[RemoteTest], AbstractContextManager[None]]
+    ) -> None:
+        self._bench = bench
+        self._test = test
+        self._side = side
+        self._serving = serving
+
+    def measure(self) -> dict[str, StepParts]:
+        """The parts of each call's steps, with lines and functions.
+
+        Raises
+        ------
+        SideError
+            When the test does not pass there.
+        PerfError
+            Through `serving`, when the worker dies or hangs.
+        """
+        side = self._side
+        remote = self._bench.start(self._test, self._script, checkout=side.checkout, against=side.against)
+        with self._serving(remote):
+            remote.finish()
+        if text := _failure(remote, self._bench.config):
+            raise SideError(
+                f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
+            )
+        return {result.call: result.parts for result in remote.results}
+
+    def _script(self, info: CallInfo) -> Script:
+        return explanation(replace(self._test.plan, period=info.period), info, str(self._bench.scratch))
 
 
 def _failure(remote: RemoteTest, config: pytest.Config) -> str:

@@ -21,7 +21,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import Expectation
-from pytest_perfdl.isolate.checkout import CheckoutError
+from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.judge.confirm import confirm, settled
@@ -207,7 +207,9 @@ class Trial:
     ) -> Judgement:
         """Measure the other commit's code and the working tree's in turns until every suspect is decided."""
         try:
-            return self._confirming.of_code(found, judgement, new, base, self.bench.checkout(commit))
+            checkout = self.bench.checkout(commit)
+            judgement = self._confirming.of_code(found, judgement, new, base, checkout)
+            return self._located(judgement, checkout)
         except CheckoutError as error:
             return unsettled(judgement, str(error))
         except SideError as error:
@@ -217,6 +219,16 @@ class Trial:
             if more:
                 self.test.item.add_report_section("call", "the other side", more)
             return unsettled(judgement, why)
+
+    def _located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
+        """The judgement with the places of its causes; without them where a test does not bear to be looked into."""
+        if not judgement.blame:
+            return judgement
+        try:
+            return self._confirming.located(judgement, checkout)
+        except SideError:
+            self.bench.progress.clear()
+            return judgement
 
     def _code(self) -> BaselineCode:
         """The commit with the baseline's code."""

@@ -15,6 +15,7 @@ from pytest_perfdl.analysis.launches import Launches
 from pytest_perfdl.analysis.steps import Steps
 from pytest_perfdl.analysis.threads import Thread, input_rows, on_thread
 from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
 
 _BLOCKING = re.compile(
     r"(cuda|hip)(Device|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
@@ -53,18 +54,36 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     busy = covered(trace, joined.device)
     pieces = _pieces(steps)
     within = [intervals.within(pieces.start, pieces.end) for intervals in (compute, kernels, busy)]
-    idle = _idle(pieces, busy)
-    call = _launching_call(trace, joined, idle.end)
-    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
-    call[idle.end >= ends[idle.window]] = -1
     busy_ns = np.diff(within, axis=0, prepend=0)
-    idle_ns = _explain(trace, idle.start, idle.end, call)
+    idle = idle_time(trace, steps, joined)
     columns = [
         *(_by_window(pieces.window, ns, len(steps.windows)) for ns in busy_ns),
-        *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle_ns),
+        *(_by_window(idle.window, ns, len(steps.windows)) for ns in idle.by_cause.values()),
     ]
     names = (*BUSY_CLASSES, *IDLE_CLASSES)
     return tuple(dict(zip(names, account, strict=True)) for account in zip(*columns, strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IdleTime:
+    """The idle intervals of all windows: columns of equal length."""
+
+    window: Rows
+    call: Rows
+    """Row of the call that launched what ends each one; -1 for none."""
+    by_cause: Mapping[str, I64]
+    """Nanoseconds of each class of `IDLE_CLASSES`."""
+
+
+@once
+def idle_time(trace: Trace, steps: Steps, joined: Launches) -> IdleTime:
+    """When nothing runs on any device, by cause: see `device_accounts`."""
+    idle = _idle(_pieces(steps), covered(trace, joined.device))
+    call = _launching_call(trace, joined, idle.end)
+    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
+    call[idle.end >= ends[idle.window]] = -1
+    causes = _explain(trace, idle.start, idle.end, call)
+    return IdleTime(idle.window, call, dict(zip(IDLE_CLASSES, causes, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from pytest_perfdl.trace.model import Category, Rows, Trace
 OPERATOR_CLASSES = ("forward", "backward", "optimizer", "copies")
 HOST_IDLE_CLASSES = ("input", "communication", "Python and host")
 
-_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
+COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 """Operators that move data themselves; `aten::to`, `aten::clone` and `aten::contiguous` call one of them."""
 
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
@@ -41,7 +41,7 @@ def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
     operators = trace.rows(Category.CPU_OP)
     waiting = own(input_rows(trace))
     busy = own(operators).difference(waiting)
-    copying = own(_named(trace, operators, lambda name: name in _COPIES)).intersection(busy)
+    copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
     annotations = trace.rows(Category.USER_ANNOTATION)
     updating = own(_named(trace, annotations, lambda name: bool(_OPTIMIZER.match(name)))).intersection(busy)
     backward = own(backward_rows(trace)).intersection(busy)

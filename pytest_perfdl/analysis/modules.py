@@ -15,6 +15,9 @@ from pytest_perfdl.trace.once import once
 _FRAME = "nn.Module: "
 """How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""
 
+MODULE = "perfdl.module: "
+"""How our annotation of a module's forward pass begins; its path is the rest."""
+
 _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 """One level of a module hierarchy: attribute and class, `attn(Attention)`."""
 
@@ -23,16 +26,18 @@ _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 def module_paths(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     """The module of each row as an index into the paths, -1 for none; and the paths.
 
-    A path names modules from the outermost to the innermost, joined by ".". It comes from the `Module Hierarchy`
-    of an operator (`with_modules`; written by TorchScript only), where `TOP(Net)::forward.layers(Block)::forward.`
-    is 'Net.layers', else from the Python frames of modules (`with_stack`), where `nn.Module: Block_1` inside
-    `nn.Module: Net_0` is 'Net_0.Block_1'. Operators, calls, frames and device events inherit it as `inherited`
-    says, backward operators from their forward operators.
+    A path names modules from the outermost to the innermost, joined by ".". It comes from our own ranges around
+    modules where there are any (`MODULE`), which hold it whole, by the names of attributes. Else it comes from the
+    `Module Hierarchy` of an operator (`with_modules`; written by TorchScript only), where
+    `TOP(Net)::forward.layers(Block)::forward.` is 'Net.layers', or from the Python frames of modules (`with_stack`),
+    where `nn.Module: Block_1` inside `nn.Module: Net_0` is 'Net_0.Block_1'. Operators, calls, frames and device
+    events inherit it as `inherited` says, backward operators from their forward operators.
     """
     paths: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
-    _from_frames(trace, tree, own, paths)
-    _from_hierarchies(trace, own, paths)
+    if not _from_ranges(trace, own, paths):
+        _from_frames(trace, tree, own, paths)
+        _from_hierarchies(trace, own, paths)
     return inherited(trace, tree, own), tuple(paths)
 
 
@@ -43,6 +48,17 @@ def parent_path(path: str) -> str:
     'Net_0'
     """
     return path.rpartition(".")[0]
+
+
+def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
+    """Whether the trace has our ranges, and if so their paths."""
+    named = np.array([name.startswith(MODULE) for name in trace.names], dtype=bool)
+    rows = trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+    index = {
+        name: paths.setdefault(trace.names[name].removeprefix(MODULE), len(paths)) for name in trace.name[rows].tolist()
+    }
+    own[rows] = [index[name] for name in trace.name[rows].tolist()]
+    return bool(len(rows))
 
 
 def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:

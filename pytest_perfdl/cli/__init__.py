@@ -8,12 +8,12 @@ code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be u
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli import accept, check, listing, prune, qualify, show, trace
 from pytest_perfdl.cli.common import CommandError
 
 
@@ -31,32 +31,38 @@ class _Command(Protocol):
         ...
 
 
-_COMMANDS: dict[str, _Command] = {
-    "accept": accept,
-    "list": listing,
-    "show": show,
-    "prune": prune,
-    "check": check,
-    "qualify": qualify,
-    "trace": trace,
+_MODULES = {
+    "accept": "accept",
+    "list": "listing",
+    "show": "show",
+    "prune": "prune",
+    "check": "check",
+    "qualify": "qualify",
+    "trace": "trace",
+    "diff": "diff",
 }
+"""Module of each subcommand in this package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (by default the process's) and return the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="perfdl", description="Performance regression tests for deep learning, without pytest."
     )
     parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    # Each imports what it needs, so only the one that is meant is loaded, and all of them only to be listed.
+    meant = given[0] if given and given[0] in _MODULES else None
+    modules = {name: _load(name) for name in _MODULES if meant in (None, name)}
+    for name, module in modules.items():
         summary = (module.__doc__ or "").splitlines()[0]
         subparser = commands.add_parser(name, help=summary, description=summary)
         subparser.add_argument("--dir", default="baselines", help="folder of the baselines (default: %(default)s)")
         module.add_arguments(subparser)
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_args(given)
     try:
-        return _COMMANDS[parsed.command].run(parsed)
+        return modules[parsed.command].run(parsed)
     except CommandError as error:
         print(f"perfdl {parsed.command}: {error}", file=sys.stderr)
         return 2
@@ -64,3 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader, `head` say, has seen enough.
         sys.stderr.close()
         return 0
+
+
+def _load(name: str) -> _Command:
+    module: Any = importlib.import_module(f"pytest_perfdl.cli.{_MODULES[name]}")
+    command: _Command = module
+    return command

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
@@ -18,8 +18,12 @@ from pytest_perfdl.judge.counted import same
 from pytest_perfdl.judge.verdict import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.judge.diff import Diff
+    from pytest_perfdl.judge.diff.causes import Cause as DiffCause
+    from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.record import Call, Record, Row
 
 LEAST_SHARE = 0.005
@@ -81,6 +85,89 @@ def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cau
         )
     )
     return tuple(pair.cause for pair, _ in named)
+
+
+def explained(rounds: Sequence[Round]) -> dict[str, Diff]:
+    """What changed in each call, from the profiled steps of rounds; empty where a round has none."""
+    from pytest_perfdl.judge.diff import diff, of_traces
+
+    if not rounds or not all(each.parts_base and each.parts_head for each in rounds):
+        return {}
+    return {
+        call: diff(
+            of_traces("base", [each.parts_base[call] for each in rounds]),
+            of_traces("head", [each.parts_head[call] for each in rounds]),
+            paired=True,
+        )
+        for call in rounds[0].parts_head
+        if all(call in each.parts_base and call in each.parts_head for each in rounds)
+    }
+
+
+def of_diffs(diffs: Mapping[str, Diff], *, counts_first: bool = False) -> tuple[Cause, ...]:
+    """The causes of all calls' changes, ordered as `blame` orders them."""
+    from pytest_perfdl.judge.diff import causes
+
+    found = [_of_diff(call, each, cause) for call, each in diffs.items() for cause in causes(each)]
+
+    def order(cause: Cause) -> tuple[bool, int, float, str]:
+        recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
+        more = abs(cause.new_count - cause.base_count)
+        return counts_first and not recounted, -abs(cause.delta_ns), -more, cause.name
+
+    return tuple(sorted(found, key=order))
+
+
+def located(blame: Sequence[Cause], base: Mapping[str, StepParts], new: Mapping[str, StepParts]) -> tuple[Cause, ...]:
+    """The causes with the modules and lines that a stack pass on each side found, by call.
+
+    Recording Python's frames distorts times, so of these steps only names are taken: what has a module or a line
+    already keeps it. Time of Python is called by the function that gained most there.
+    """
+    from pytest_perfdl.judge.diff import causes, diff, of_traces
+
+    found: dict[tuple[str, str, str], DiffCause] = {}
+    python: dict[str, DiffCause] = {}
+    for call in base.keys() & new.keys():
+        whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]))
+        for cause in causes(whole, everything=True):
+            found.setdefault((call, cause.kind, cause.name), cause)
+            if cause.kind == "idle" and cause.line and cause.own_ns > 0:
+                python.setdefault(call, cause)
+    return tuple(
+        _located(cause, found.get((cause.call, cause.kind, cause.name)), python.get(cause.call)) for cause in blame
+    )
+
+
+def _located(cause: Cause, same_name: DiffCause | None, python: DiffCause | None) -> Cause:
+    if cause.kind == "idle" and cause.delta_ns > 0 and python is not None and not _of_the_device(cause.name):
+        return replace(cause, name=python.name, module=cause.module or python.module, line=python.line)
+    if same_name is None:
+        return cause
+    return replace(cause, module=cause.module or same_name.module, line=cause.line or same_name.line)
+
+
+def _of_the_device(name: str) -> bool:
+    """Whether idle time has a cause of its own, that no function of Python is behind."""
+    return name in ("input", "communication", "launch latency", "synchronisation", "device wait", "unattributed")
+
+
+def _of_diff(call: str, each: Diff, cause: DiffCause) -> Cause:
+    base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
+    told = abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
+    return Cause(
+        kind=cause.kind,
+        name=cause.name,
+        call=call,
+        base_count=cause.base.count,
+        new_count=cause.new.count,
+        base_ns=base,
+        new_ns=new,
+        share=(new - base) / each.delta_ns if told else None,
+        module=cause.module,
+        line=cause.line,
+        effects={name: round(ns) for name, ns in asdict(cause.effects).items()},
+    )
 
 
 def _named(base: Call, new: Call) -> list[tuple[_Pair, bool]]:

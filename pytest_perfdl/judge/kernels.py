@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scipy.special import stdtr
 
@@ -21,12 +21,11 @@ from pytest_perfdl.judge.signflip import LEAST_SHARE, KernelTest, family
 from pytest_perfdl.judge.timed import SD_FLOOR
 from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.limits import PER_KERNEL
-from pytest_perfdl.record import PROFILED_STEP, metric_name, row_name
+from pytest_perfdl.record import metric_name, row_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.judge.signflip import SlowKernel
     from pytest_perfdl.limits import Limit, Limits
     from pytest_perfdl.record import Call, Record, Row
@@ -147,22 +146,6 @@ def undecided(name: str, limit: Limit, rounds: int) -> MetricVerdict:
         rounds=rounds,
         of_step=False,
     )
-
-
-def as_measured(record: Record, rounds: Sequence[Round], side: Literal["base", "head"]) -> Record:
-    """The record with the rows' times of one side of these rounds in place of its own; a blame of those is paired."""
-    values = [each.kernels_base if side == "base" else each.kernels_head for each in rounds]
-    if not values or not all(values):
-        return record
-    return replace(record, calls=tuple(_measured(call, values) for call in record.calls))
-
-
-def _measured(call: Call, values: Sequence[Mapping[str, float]]) -> Call:
-    def of(name: str) -> tuple[int, ...]:
-        return tuple(round(each.get(name, 0.0)) for each in values)
-
-    rows = tuple(replace(row, ns=of(row_name(call.name, row.kind, row.name))) for row in call.rows)
-    return replace(call, rows=rows, profiled_ns=of(metric_name(call.name, PROFILED_STEP)))
 
 
 def _calls(new: Record, limits: Limits) -> list[tuple[Call, Limit]]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytest_perfdl.analysis.parts import StepParts
+
 Order = Literal["base first", "head first"]
 
 ONE_ORDER_ALPHA = 0.001
@@ -38,6 +40,9 @@ class Round:
     kernels_base: Mapping[str, float] = field(default_factory=dict)
     """One positive number a kernel or operator: its time in a step."""
     kernels_head: Mapping[str, float] = field(default_factory=dict)
+    parts_base: Mapping[str, StepParts] = field(default_factory=dict)
+    """What the profiled steps are made of, by call."""
+    parts_head: Mapping[str, StepParts] = field(default_factory=dict)
 
 
 def orders(seed: int, count: int) -> tuple[Order, ...]:

@@ -62,18 +62,22 @@ def judgement(
     """The verdict on a test from those on its metrics and from how it stands to its baselines."""
     verdicts = [metric.verdict for metric in metrics if metric.verdict is not None]
     verdict = worst([*verdicts, standing] if standing else verdicts)
-    timed_moved = any(metric.kind == "timed" and metric.verdict in EXPLAINED for metric in metrics)
     explained = base is not None and not outdated(base, new) and verdict in EXPLAINED
     return Judgement(
         test=new.test,
         verdict=verdict,
         reason=wording.of_test(verdict, metrics, standing, why),
         metrics=metrics,
-        blame=blame(new, base, counts_first=not timed_moved) if base is not None and explained else (),
+        blame=blame(new, base, counts_first=not timed_moved(metrics)) if base is not None and explained else (),
         integrity=new.integrity,
         context_changes=context_changes(base, new),
         suspects=() if verdict == "invalid" else tuple(m.name for m in metrics if m.verdict == "suspect"),
     )
+
+
+def timed_moved(metrics: Sequence[MetricVerdict]) -> bool:
+    """Whether a time is what there is to explain, rather than counts alone."""
+    return any(metric.kind == "timed" and metric.verdict in EXPLAINED for metric in metrics)
 
 
 def broken_reason(new: Record) -> str:

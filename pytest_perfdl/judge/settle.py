@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget
-from pytest_perfdl.judge.kernels import as_measured
+from pytest_perfdl.judge.blame import explained, of_diffs
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
-from pytest_perfdl.judge.screen import judgement, with_modes
+from pytest_perfdl.judge.screen import EXPLAINED, judgement, timed_moved, with_modes
 from pytest_perfdl.record import Finding, Series
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ def settle(
     verdicts on single kernels and operators. Blame is of the rounds' own profiled steps, where they have them.
     """
     metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
-    sides = as_measured(new, rounds, "head"), as_measured(base, rounds, "base")
-    found = judgement(*sides, (*metrics, *rows), None, "")
+    found = judgement(new, base, (*metrics, *rows), None, "")
+    if found.verdict in EXPLAINED and (calls := explained(rounds)):
+        # Where no part of the profiled steps changed for certain, what the screen saw is better than nothing.
+        found = replace(found, blame=of_diffs(calls, counts_first=not timed_moved(found.metrics)) or found.blame)
     broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
     return replace(found, integrity=(*screened.integrity, *findings))

@@ -7,9 +7,12 @@ worst of its metrics'.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.record import Better, Finding, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Verdict = Literal[
     "invalid",
@@ -122,6 +125,12 @@ class Cause:
     new_ns: int
     share: float | None
     """`delta_ns` over the change of the profiled step; `None` when the step did not change."""
+    module: str = ""
+    """The innermost module that most of the change is in; empty where none is known."""
+    line: str = ""
+    """The user's line that most of it comes from."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    """Why the time changed, in nanoseconds (`judge.diff.effects`); empty where that is not known."""
 
     @property
     def delta_ns(self) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed import lower_quartile, quantile
 from pytest_perfdl.record import (
-    PROFILED_STEP,
     Better,
     Call,
     Finding,
@@ -24,6 +24,9 @@ from pytest_perfdl.record import (
     metric_name,
     row_name,
 )
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.parts import StepParts
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""
@@ -160,17 +163,25 @@ def side_values(results: Sequence[SideResult]) -> dict[str, float]:
 
 
 def side_rows(results: Sequence[SideResult]) -> dict[str, float]:
-    """Nanoseconds a step of every row of one of two processes that took turns, by full name, and of their sum.
+    """Nanoseconds a step of every row of one of two processes that took turns, by full name (`row_name`).
 
     Empty when its steps were not profiled.
     """
-    found = {}
-    for result in results:
-        if result.profiled is not None:
-            found[metric_name(result.info.name, PROFILED_STEP)] = _mean(result.profiled.step_ns)
-            for row in _rows([result.profiled]):
-                found[row_name(result.info.name, row.kind, row.name)] = float(row.ns[0])
-    return found
+    return {
+        row_name(result.info.name, row.kind, row.name): float(row.ns[0])
+        for result in results
+        if result.profiled is not None
+        for row in _rows([result.profiled])
+    }
+
+
+def side_parts(results: Sequence[SideResult]) -> dict[str, StepParts]:
+    """The parts of the steps of one of two processes that took turns, by call; empty when they were not profiled."""
+    return {
+        result.info.name: result.profiled.parts
+        for result in results
+        if result.profiled is not None and result.profiled.parts is not None
+    }
 
 
 def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.measure.machine import Surroundings
 from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.parts import StepParts
 
 BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronised only between them."""
@@ -20,6 +23,8 @@ LEAST_CYCLES = 8
 """Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
 TURNS = 8
 """Blocks in which each of two live processes times its steps, taking turns."""
+EXPLAINED_STEPS = 2
+"""Steps of the stack pass, at least."""
 MOST_WARMUP = 6
 """Warm-up gives up after this many times its least number of steps."""
 
@@ -73,6 +78,10 @@ class Profile:
     exemplar: bool
     last: bool = False
     """As for `Time`; a result that stays alive would be part of what a counted pass after it takes for static."""
+    parts: bool = False
+    """Whether the answer holds the steps' parts too."""
+    stacks: bool = False
+    """Whether Python's frames are recorded, which says lines and functions and distorts times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,8 @@ class Profiled:
     findings: tuple[Finding, ...]
     exemplar: str | None
     """Path of the exemplar step's trace in the scratch folder."""
+    parts: StepParts | None = None
+    """What the steps are made of, by place and shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +225,14 @@ class SideResult:
     profiled: Profiled | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedResult:
+    """Where the parts of one call's steps come from; their times are distorted."""
+
+    call: str
+    parts: StepParts
+
+
 def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
@@ -251,7 +270,9 @@ def one_side(
     profile: Profiled | None = None
     if profiled:
         yield None
-        seen = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=False, last=True)
+        seen = yield Profile(
+            _whole(plan.profiled, info.period), info.period, scratch, exemplar=False, last=True, parts=True
+        )
         assert isinstance(seen, Profiled)
         profile = seen
     yield None
@@ -260,6 +281,18 @@ def one_side(
     assert isinstance(compiled, Compiled)
     timed = _joined([block for block in blocks if isinstance(block, Timed)])
     return SideResult(info, settled, timed, compiled, profile)
+
+
+def explanation(plan: Plan, info: CallInfo, scratch: str) -> Generator[Command | None, Reply, ExplainedResult]:
+    """The commands for a process that only says where its steps' parts come from: the stack pass."""
+    yield _settle(plan, info.period)
+    profiled = yield Profile(
+        _whole(EXPLAINED_STEPS, info.period), info.period, scratch, exemplar=False, last=True, parts=True, stacks=True
+    )
+    yield Finish()
+    assert isinstance(profiled, Profiled)
+    assert profiled.parts is not None
+    return ExplainedResult(info.name, profiled.parts)
 
 
 def _joined(parts: Sequence[Timed]) -> Timed:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
+from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
 from pytest_perfdl.record import Finding
@@ -28,15 +29,20 @@ SETUP_ANNOTATION = "perfdl.setup"
 def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
     from pytest_perfdl.analysis import profile_tables
+    from pytest_perfdl.analysis.parts import step_parts
     from pytest_perfdl.trace import exemplar, read
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
-    yield from record(path, command.warmup, command.steps, memory=False, keep_last_result=command.last)
+    with module_ranges():
+        yield from record(
+            path, command.warmup, command.steps, memory=False, stacks=command.stacks, keep_last_result=command.last
+        )
     try:
         trace = read(path)
         tables = profile_tables(trace)
         step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
         picture = exemplar(trace, step) if command.exemplar else None
+        parts = step_parts(trace) if command.parts else None
     finally:
         path.unlink(missing_ok=True)
     stored = None
@@ -55,15 +61,18 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         signatures=tables.step_signatures,
         findings=tuple(_findings(tables, command.steps)),
         exemplar=str(stored) if stored else None,
+        parts=parts,
     )
 
 
 def record(
-    path: Path, warmup: int, steps: int, *, memory: bool, keep_last_result: bool
+    path: Path, warmup: int, steps: int, *, memory: bool, keep_last_result: bool, stacks: bool = False
 ) -> Generator[bool, Aside | None, None]:
     """Run `warmup + steps` steps and write a Chrome trace of the last `steps`, as ProfilerStep ranges, to `path`."""
     profiler: _Profiler = (
-        _DeviceProfiler(path, warmup, steps, memory) if uses_device() else _HostProfiler(path, warmup, steps, memory)
+        _DeviceProfiler(path, warmup, steps, memory, stacks)
+        if uses_device()
+        else _HostProfiler(path, warmup, steps, memory, stacks)
     )
     synchronize()
     with profiler_chatter():
@@ -94,7 +103,7 @@ class _DeviceProfiler:
     `repeat=1`, since the schedule would otherwise start the next, empty cycle and the export would hold that.
     """
 
-    def __init__(self, path: Path, warmup: int, steps: int, memory: bool) -> None:
+    def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool) -> None:
         from torch.profiler import ProfilerActivity, profile, schedule
 
         def export(finished: Any) -> None:
@@ -105,6 +114,7 @@ class _DeviceProfiler:
             schedule=schedule(wait=0, warmup=warmup, active=steps, repeat=1),
             record_shapes=True,
             profile_memory=memory,
+            with_stack=stacks,
             on_trace_ready=export,
         )
 
@@ -137,11 +147,12 @@ class _HostProfiler:
     torch.profiler would import all of torch._inductor when it starts, a second in every repeat.
     """
 
-    def __init__(self, path: Path, warmup: int, steps: int, memory: bool) -> None:
+    def __init__(self, path: Path, warmup: int, steps: int, memory: bool, stacks: bool) -> None:
         self._path = path
         self._warmup = warmup
         self._last = warmup + steps
         self._memory = memory
+        self._stacks = stacks
         self._index = 0
         self._profiler: Any = None
         self._range: Any = None
@@ -175,7 +186,9 @@ class _HostProfiler:
 
         if self._profiler is None:
             with profiler_chatter():
-                self._profiler = profile(use_cpu=True, record_shapes=True, profile_memory=self._memory)
+                self._profiler = profile(
+                    use_cpu=True, record_shapes=True, profile_memory=self._memory, with_stack=self._stacks
+                )
                 self._profiler.__enter__()
         self._range = record_function(f"ProfilerStep#{self._index}")
         self._range.__enter__()

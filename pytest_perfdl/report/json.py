@@ -137,6 +137,9 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "new_ns": cause.new_ns,
         "delta_ns": cause.delta_ns,
         "share": cause.share,
+        "module": cause.module,
+        "line": cause.line,
+        "effects": dict(cause.effects),
     }
 
 

@@ -73,6 +73,10 @@ class Progress:
         """A pair of processes begins to take turns; `until` is how many there are before the next look."""
         self._show(f"perf: test {self._test} of {self._tests}, paired round {number} of {until}: {test}"[:118])
 
+    def start_stacks(self, test: str) -> None:
+        """A stack pass on each side begins."""
+        self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
+
     def end_repeat(self, seconds: float) -> None:
         """A repeat took so long."""
         self._taken.append(seconds)

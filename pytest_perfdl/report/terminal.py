@@ -200,10 +200,24 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
         )
         for cause in shown
     ]
-    lines = ["      what changed in the profiled step", *layout.rows(table, "llrrr", 6, width)]
+    # Each row's place stands under it, so the rows are laid out together and then taken apart again.
+    rows = layout.rows(table, "llrrr", 6, width)
+    lines = ["      what changed in the profiled step"]
+    if len(rows) == len(shown):
+        for row, cause in zip(rows, shown, strict=True):
+            lines += [row, *layout.paragraph(_cause_place(cause), 10, width)]
+    else:
+        lines += rows
     if len(shown) < len(blame):
         lines.append(f"        and {len(blame) - len(shown)} more (-vv)")
     return lines
+
+
+def _cause_place(cause: Cause) -> str:
+    """Where in the model and in the code: "in GPT.blocks.0.mlp, at train.py(12): step"."""
+    module = f"in {words.visible(cause.module)}" if cause.module else ""
+    line = f"at {words.visible(cause.line)}" if cause.line else ""
+    return ", ".join(filter(None, (module, line)))
 
 
 def _cause_name(cause: Cause) -> str:

@@ -156,42 +156,6 @@ def test_arguments_of_odd_form_are_not_covered():
     assert row.not_covered == "arguments not recorded"
 
 
-@pytest.mark.parametrize(
-    ("name", "bandwidth", "bfloat16"),
-    [
-        ("Tesla V100-SXM2-16GB", 900e9, None),
-        ("NVIDIA A100-SXM4-40GB", 1555e9, 312e12),
-        ("NVIDIA A100-SXM4-80GB", 2039e9, 312e12),
-        ("NVIDIA A100 80GB PCIe", 1935e9, 312e12),
-        ("NVIDIA H100 80GB HBM3", 3350e9, 989.4e12),
-        ("NVIDIA H100 PCIe", 2000e9, 756e12),
-        ("NVIDIA H200", 4800e9, 989.4e12),
-        ("NVIDIA B200", 8000e9, 2250e12),
-        ("AMD Instinct MI250X/MI250", 1638.4e9, 191.5e12),
-        ("AMD Instinct MI250", 1638.4e9, 181.05e12),
-        ("AMD Instinct MI300X VF", 5300e9, 1307.4e12),
-        ("NVIDIA L4", 300e9, 121e12),
-        ("NVIDIA A10", 600e9, 125e12),
-        ("Tesla T4", 320e9, None),
-        ("NVIDIA GeForce RTX 4090", 1008e9, 165.2e12),
-    ],
-)
-def test_peaks_of_devices(name, bandwidth, bfloat16):
-    peaks = Peaks.of_device(name)
-    assert peaks is not None
-    assert peaks.bytes_per_s == pytest.approx(bandwidth)
-    assert peaks.flops_per_s.get("bfloat16") == (None if bfloat16 is None else pytest.approx(bfloat16))
-    assert "data sheet" in peaks.source or "white paper" in peaks.source
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["", "NVIDIA L40S", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A10G", "GB200"],
-)
-def test_devices_that_only_look_alike_are_unknown(name):
-    assert Peaks.of_device(name) is None
-
-
 def check_shares(trace_of):
     found = roofline(trace_of)
     if found:

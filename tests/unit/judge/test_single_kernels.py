@@ -2,10 +2,13 @@
 
 import math
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from making import record, timed
 
+from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.paired import PairedTest, Suspect
 from pytest_perfdl.judge.rounds import Round, orders
@@ -13,6 +16,7 @@ from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.settle import settle
 from pytest_perfdl.judge.signflip import KernelTest
 from pytest_perfdl.limits import BUILT_IN, Limits, parse_limit
+from pytest_perfdl.part import Part
 from pytest_perfdl.record import Call, Row, row_name
 
 STEP = {"mm": 6_000_000, "add": 1_200_000, "mul": 800_000, "gelu": 700_000, "copy_": 300_000, "view": 15_000}
@@ -104,7 +108,7 @@ def rounds(count, *, slower=(), seed=1, sd=0.02, step=1.0):
                 row_name("", "operator", name): ns * factors.get(name, 1) * math.exp(moment + rng.gauss(0, sd))
                 for name, ns in STEP.items()
             }
-            sides.append({**times, "profiled_step": sum(times.values())})
+            sides.append(times)
         base, head = ({"step_time": 1e7 * math.exp(rng.gauss(0, 0.005)) * factor} for factor in (1.0, step))
         found.append(Round(order, base, head, *sides))
     return found
@@ -177,14 +181,34 @@ def test_a_suspect_that_stays_open_is_inconclusive():
     assert open_row.reason == "suspected by the screen, neither confirmed nor cleared by 8 paired rounds"
 
 
-def test_blame_is_of_the_rounds():
-    found = judged(rounds(10, slower={"gelu": 2.0}))
-    first = found.blame[0]
-    assert (first.name, first.delta_ns / STEP["gelu"]) == ("gelu", pytest.approx(1.0, abs=0.1))
-    bare = [Round(each.order, each.base, each.head) for each in rounds(10)]
-    base = measured(10, 1)
-    assert kernels.as_measured(base, bare, "base") is base
-    assert kernels.as_measured(base, [], "base") is base
+def parts(values, seed):
+    """One run of two steps whose operators are those of `values`, in two modules."""
+    rng = random.Random(seed)
+    operators = [
+        Part("operator", name.removeprefix("operator "), module="Net.mlp" if "gelu" in name else "Net")
+        for name in values
+    ]
+    ns = np.array([[round(value * rng.gauss(1, 0.005)) for _ in range(2)] for value in values.values()])
+    count = np.full(ns.shape, 4)
+    return StepParts(False, ns.sum(axis=0), tuple(operators), ("forward",) * len(operators), ns, ns, count)
+
+
+def test_blame_is_of_the_rounds_and_says_where():
+    plain = rounds(10, slower={"gelu": 2.0})
+    with_parts = [
+        replace(
+            each,
+            parts_base={"": parts(each.kernels_base, 2 * number)},
+            parts_head={"": parts(each.kernels_head, 2 * number + 1)},
+        )
+        for number, each in enumerate(plain)
+    ]
+    first, *rest = judged(with_parts).blame
+    assert (first.name, first.module, rest) == ("gelu", "Net.mlp", [])
+    assert first.delta_ns / STEP["gelu"] == pytest.approx(1.0, abs=0.15)
+    assert first.effects["duration"] == pytest.approx(first.delta_ns, rel=0.01)
+    # Without parts it is what the screen saw: half as slow again.
+    assert judged(plain).blame[0].delta_ns / STEP["gelu"] == pytest.approx(0.5, abs=0.15)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,146 @@
+"""Which part of the step an event is of: the operators around it, its module, line and phase."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_perfdl.analysis.launches import launches
+from pytest_perfdl.analysis.modules import MODULE, module_paths
+from pytest_perfdl.analysis.operator_args import operator_args
+from pytest_perfdl.analysis.source_lines import is_user_code, source_lines
+from pytest_perfdl.analysis.threads import backward_rows
+from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
+from pytest_perfdl.part import Phase
+from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.model import I32, Category, Rows, Trace
+from pytest_perfdl.trace.numbering import Numbering
+from pytest_perfdl.trace.once import once
+
+PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
+"""By the numbers in `Labels.phase`."""
+
+_OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
+"""torch's annotation of `Optimizer.step` and `Optimizer.zero_grad`."""
+_ADDRESS = re.compile(r"( of type object| object)? at 0x[0-9a-f]+")
+_MODULE_FRAME = "nn.Module: "
+_MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _?(wrapped_)?call_impl$")
+"""How torch calls any module: says nothing that the module does not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Columns as long as the trace; -1 for none. Device events have the labels of what launched them."""
+
+    path: Rows
+    """Index into `paths`: the operators around an operator, those up to its launching one of a device event."""
+    paths: tuple[tuple[str, ...], ...]
+    call: Rows
+    """Index into `operator_args(trace).calls` of the operator itself, or of the launching one."""
+    module: I32
+    modules: tuple[str, ...]
+    line: I32
+    lines: tuple[str, ...]
+    function: I32
+    """Index into `functions`: what the user's line calls there, or else the innermost annotation."""
+    functions: tuple[str, ...]
+    """Without the addresses of objects, which no two processes share."""
+    phase: I32
+    """Index into `PHASES`."""
+
+
+@once
+def labels(trace: Trace) -> Labels:
+    """Label every row of a trace."""
+    tree = call_tree(trace)
+    joined = launches(trace)
+    is_operator = trace.category == Category.CPU_OP
+    own, around, paths = _paths(trace, tree, is_operator)
+    call = operator_args(trace).call.copy()
+    phase = _phases(trace, tree, is_operator)
+    operator = launching_operator(trace, tree, joined)[joined.device]
+    known = operator >= 0
+    around[joined.device[known]] = own[operator[known]]
+    call[joined.device[known]] = call[operator[known]]
+    phase[joined.device[known]] = phase[operator[known]]
+    module, modules = module_paths(trace, tree)
+    line, lines = source_lines(trace, tree)
+    functions = Numbering[str]()
+    texts = np.array([functions[_ADDRESS.sub("", name)] for name in trace.names], dtype=np.int32)
+    function = _functions(trace, tree)
+    function = np.where(function >= 0, texts[function], -1).astype(np.int32)
+    return Labels(around, paths, call, module, modules, line, lines, function, tuple(functions), phase)
+
+
+def _paths(
+    trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool_]
+) -> tuple[Rows, Rows, tuple[tuple[str, ...], ...]]:
+    """The path to and with each operator, and the path to it, as indices into the paths; one level after the other."""
+    own = np.full(len(trace), -1, dtype=np.intp)
+    around = np.full(len(trace), -1, dtype=np.intp)
+    above = tree.nearest(is_operator)
+    paths: list[tuple[str, ...]] = []
+    known: dict[tuple[int, int], int] = {}
+    operators = np.flatnonzero(is_operator)
+    depth = tree.depth[operators]
+    for level in np.unique(depth).tolist():
+        rows = operators[depth == level]
+        parent = tree.parent[rows]
+        inside = np.where(parent >= 0, above[parent], -1)
+        around[rows] = np.where(inside >= 0, own[inside], -1)
+        pairs = np.stack((around[rows], trace.name[rows].astype(np.intp)), axis=1)
+        distinct, index = np.unique(pairs, axis=0, return_inverse=True)
+        codes = []
+        for before, name in distinct.tolist():
+            if (before, name) not in known:
+                known[before, name] = len(paths)
+                paths.append((*(paths[before] if before >= 0 else ()), trace.names[name]))
+            codes.append(known[before, name])
+        own[rows] = np.array(codes, dtype=np.intp)[index.reshape(-1)]
+    return own, around, tuple(paths)
+
+
+def _phases(trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool_]) -> I32:
+    """Optimizer inside its annotations, backward inside what the autograd engine runs, else forward."""
+    updating = np.array([bool(_OPTIMIZER.match(name)) for name in trace.names], dtype=bool)
+    is_update = (trace.category == Category.USER_ANNOTATION) & updating[trace.name]
+    is_engine = np.zeros(len(trace), dtype=bool)
+    is_engine[backward_rows(trace)] = True
+    phase = np.where(is_operator, PHASES.index("forward"), 0).astype(np.int32)
+    phase[(tree.nearest(is_engine) >= 0)] = PHASES.index("backward")
+    phase[(tree.nearest(is_update) >= 0)] = PHASES.index("optimizer")
+    return phase
+
+
+def _functions(trace: Trace, tree: CallTree) -> I32:
+    """Index into `Trace.names` of the first function below the innermost frame of user code, handed down from there.
+
+    Frames of modules are not functions, and how torch calls a module says nothing. Where there are no frames, it is
+    the innermost annotation that is neither the step's nor a module's.
+    """
+    is_frame = trace.category == Category.PYTHON_FUNCTION
+    found = np.full(len(trace), -1, dtype=np.int32)
+    if is_frame.any():
+        user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
+        silent = np.array(
+            [name.startswith(_MODULE_FRAME) or bool(_MODULE_CALL.search(name)) for name in trace.names], dtype=bool
+        )
+        is_user = is_frame & user[trace.name]
+        speaks = is_frame & ~is_user & ~silent[trace.name]
+        # One above the other: whether a row is inside user code, with nothing of a library in between.
+        direct = is_user.copy()
+        for rows in tree.levels:
+            parent = tree.parent[rows]
+            begins = speaks[rows] & direct[parent]
+            inherits = ~is_user[rows] & ~begins
+            found[rows[begins]] = trace.name[rows[begins]]
+            found[rows[inherits]] = found[parent[inherits]]
+            direct[rows[inherits]] = direct[parent[inherits]] & ~speaks[rows[inherits]]
+        return found
+    told = np.array([not name.startswith(MODULE) for name in trace.names], dtype=bool)[trace.name]
+    told[step_annotations(trace)[0]] = False
+    named = tree.nearest((trace.category == Category.USER_ANNOTATION) & told)
+    found[named >= 0] = trace.name[named[named >= 0]]
+    return found

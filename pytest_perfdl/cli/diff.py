@@ -1,0 +1,80 @@
+"""Say what changed between two traces, sets of traces, runs, baselines or git revisions.
+
+`perfdl diff A B`: what the step did, the account of it, which kernels, operators and Python functions, in which
+module, from which line. Exit code 1 when a verdict is one that `--fail-on` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.cli.common import CommandError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.judge.diff import Diff
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    what = "trace, folder of traces, run.json, baseline, folder of baselines, or git revision (its baselines)"
+    parser.add_argument("base", metavar="A", help=what)
+    parser.add_argument("new", metavar="B", help="the same")
+    parser.add_argument("-k", metavar="TEXT", default="", help="of runs and baselines: only tests whose id contains it")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--html", metavar="OUT", type=Path, help="write a page that opens from disk")
+    parser.add_argument(
+        "--limit", metavar="PERCENT", default="3%", help="change of the step that is still unchanged (%(default)s)"
+    )
+    parser.add_argument("--fail-on", metavar="VERDICTS", default="", help="exit with 1 for these: regressed,improved")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
+    from pytest_perfdl.judge.diff import diff
+    from pytest_perfdl.judge.verdict import parse_fail_on
+    from pytest_perfdl.limits import parse_limit
+    from pytest_perfdl.sides import SourceError, load, pairs
+
+    if arguments.top < 1:
+        raise CommandError("--top must be at least 1")
+    try:
+        limit = parse_limit("step_time", arguments.limit).relative
+        fail_on = parse_fail_on(arguments.fail_on) if arguments.fail_on else frozenset()
+        base, new = (load(source, arguments.dir) for source in (arguments.base, arguments.new))
+    except (SourceError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    if limit is None:
+        raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
+    found = [(name.title, diff(*sides)) for name, *sides in pairs(base, new) if arguments.k in name.test]
+    if not found:
+        print(f"{arguments.base} and {arguments.new} have no test in common")
+        return 3
+    found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
+    _report(arguments, found, limit)
+    return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
+
+
+def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:
+    if arguments.html is not None:
+        from pytest_perfdl.report.diff.html import write_page
+        from pytest_perfdl.report.files import ReportError
+
+        try:
+            write_page(arguments.html, found, limit)
+        except ReportError as error:
+            raise CommandError(str(error)) from error
+        print(f"wrote {arguments.html}", file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        from pytest_perfdl.report.diff.json import dump, to_json
+
+        sys.stdout.write(dump(to_json(found, limit)))
+    elif arguments.html is None:
+        from pytest_perfdl.report.diff import terminal
+
+        width = max(60, shutil.get_terminal_size((100, 24)).columns)
+        print("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width) for title, each in found))

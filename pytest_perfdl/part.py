@@ -1,0 +1,42 @@
+"""What a step is made of, as two steps are compared by it: a part is all time of one sort in one place of the model.
+
+This is the word that `analysis` (which finds the parts of a trace), `judge` (which matches those of two sides) and
+`report` share; it stands on the ground floor beside `record`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PartKind = Literal["kernel", "operator", "idle"]
+Phase = Literal["forward", "backward", "optimizer", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The identity of a part; what is not known is empty."""
+
+    kind: PartKind
+    """A kernel, copy or memset on a device; an operator's own time on the host; a class of idle time."""
+    name: str
+    """The kernel's, the operator's or the class's."""
+    path: tuple[str, ...] = ()
+    """Operators around it from the outermost to the innermost; a kernel's ends with the one that launched it."""
+    shapes: str = ""
+    """Of the innermost operator's inputs, as JSON: "[[64, 512], [512]]"."""
+    module: str = ""
+    """Path of the module it runs in, "Net_0.Block_1"."""
+    line: str = ""
+    """The user's line it comes from, "train.py(12): step"."""
+    function: str = ""
+    """For time of Python: what that line calls, "torch/nn/utils/clip_grad.py(40): clip_grad_norm_", or else the
+    annotation around it."""
+    phase: Phase = ""
+
+    @property
+    def operator(self) -> str:
+        """The operator itself, or the one that launched the kernel; empty where none did."""
+        if self.kind == "operator":
+            return self.name
+        return self.path[-1] if self.path else ""

@@ -1,0 +1,1 @@
+"""What `perfdl diff` says of two sides: on the terminal, as JSON, and as a page that opens from disk."""

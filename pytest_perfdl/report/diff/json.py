@@ -1,0 +1,123 @@
+"""A diff as plain data: times in integer nanoseconds a step, shares as ratios of the step's change."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pytest_perfdl.judge.diff import causes, places
+from pytest_perfdl.judge.verdict import VERDICTS
+
+if TYPE_CHECKING:
+    from pytest_perfdl.judge.diff import Cause, Diff
+    from pytest_perfdl.judge.diff.effects import Amount
+
+SCHEMA = 1
+"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+
+
+def to_json(diffs: Sequence[tuple[str, Diff]], limit: float) -> dict[str, Any]:
+    """All of them under "tests"; the worst one's figures also at the top, where those of traces are."""
+    found = [{"id": title, **_diff(each, limit)} for title, each in diffs]
+    worst = min(found, key=lambda each: VERDICTS.index(each["verdict"]))
+    return {"schema": SCHEMA, "limit": limit, **worst, "tests": found if len(found) > 1 or found[0]["id"] else []}
+
+
+def dump(data: Any) -> str:
+    """As text that ends with a newline."""
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def share(part: float, whole: float) -> float | None:
+    """Part of the whole change; `None` where there is none."""
+    return part / whole if whole else None
+
+
+def _diff(each: Diff, limit: float) -> dict[str, Any]:
+    by: dict[str, float] = {}
+    for change in each.changes:
+        if change.kind != "idle":
+            by[change.group.by] = by.get(change.group.by, 0.0) + change.base.busy_ns + change.new.busy_ns
+    both = sum(by.values()) or 1.0
+    return {
+        "verdict": each.verdict(limit),
+        "base": {"label": each.base.label, "columns": each.base.columns, "unit": each.base.unit},
+        "new": {"label": each.new.label, "columns": each.new.columns, "unit": each.new.unit},
+        "step": {
+            "base_ns": each.base_ns,
+            "new_ns": each.new_ns,
+            "delta_ns": each.delta_ns,
+            "ci95_ns": _interval(each.interval),
+            "intervals_over": each.unit,
+            "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
+        },
+        "account": [
+            {
+                "class": line.name,
+                "base_ns": line.base_ns,
+                "new_ns": line.new_ns,
+                "delta_ns": line.delta_ns,
+                "share": share(line.delta_ns, each.delta_ns),
+            }
+            for line in each.account
+        ],
+        "residual_ns": each.residual_ns,
+        "blame": [_cause(cause, each) for cause in causes(each)],
+        "modules": _places(each, "module"),
+        "lines": _places(each, "line"),
+        "matching": {
+            "coverage": each.coverage,
+            "by": {name: ns / both for name, ns in sorted(by.items())},
+            "unmatched": [
+                {
+                    "side": "base" if change.base_parts else "new",
+                    "kind": change.kind,
+                    "name": part.name,
+                    "module": part.module,
+                    "ns": change.base_ns + change.new_ns,
+                }
+                for change in sorted(each.changes, key=lambda change: -(change.base_ns + change.new_ns))
+                if change.group.by in ("added", "gone")
+                for part in (*change.base_parts, *change.new_parts)
+            ],
+        },
+        "drift": {"factor": each.drift.factor, "applied": each.drift.applied, "ns": round(each.drift.ns)},
+        "detectable_ns": None if each.detectable_ns is None else round(each.detectable_ns),
+    }
+
+
+def _cause(cause: Cause, each: Diff) -> dict[str, Any]:
+    return {
+        "kind": cause.kind,
+        "name": cause.name,
+        "status": cause.status,
+        "module": cause.module,
+        "line": cause.line,
+        "delta_ns": cause.delta_ns,
+        "own_ns": round(cause.own_ns),
+        "share": share(cause.delta_ns, each.delta_ns),
+        "effects": {name: round(ns) for name, ns in dataclasses.asdict(cause.effects).items()},
+        "base": _amount(cause.base),
+        "new": _amount(cause.new),
+        "certain": cause.certain,
+        "confidence": cause.confidence,
+    }
+
+
+def _amount(amount: Amount) -> dict[str, Any]:
+    return {"count": amount.count, "busy_ns": round(amount.busy_ns), "ns": round(amount.ns)}
+
+
+def _places(each: Diff, kind: Literal["module", "line"]) -> list[dict[str, Any]]:
+    return [
+        {"name": place.name, "base_ns": place.base_ns, "new_ns": place.new_ns, "delta_ns": place.delta_ns}
+        for place in places(each, kind)
+        if place.name
+    ]
+
+
+def _interval(ends: tuple[float, float] | None) -> list[int] | None:
+    return None if ends is None or not all(map(math.isfinite, ends)) else [round(end) for end in ends]

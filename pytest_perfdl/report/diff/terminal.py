@@ -1,0 +1,210 @@
+"""A diff as text: what the step did, the account of it, the causes, and how well both sides could be matched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.judge.diff import causes, places
+from pytest_perfdl.report import layout
+from pytest_perfdl.report.words import plural, visible
+from pytest_perfdl.units import format_percent, format_quantity
+
+if TYPE_CHECKING:
+    from pytest_perfdl.judge.diff import Cause, Diff, Side
+
+LEAST_EFFECT = 0.1
+"""Share of a cause's change from which one of its effects is named."""
+UNMATCHED_SHOWN = 5
+_STATUS = {"new": "+", "gone": "-"}
+
+
+def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
+    """The report on one diff, wrapped to a width; tables have at most `top` rows.
+
+    Example::
+
+    before/ -> after/  5 and 5 runs
+    regressed: step  83.20 -> 91.50 ms  +9.98% [+9.1%, +10.9%] (95% interval over runs)
+
+    account
+      forward          40.10 -> 48.20 ms  +8.10 ms  98% of the change
+    """
+    sections = (
+        _head(title, each, limit, width),
+        _account(each),
+        _causes(each, top, width),
+        _modules(each, top),
+        _matching(each, width),
+    )
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
+
+
+def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
+    if title:
+        yield visible(title)
+    yield f"{visible(each.base.label)} -> {visible(each.new.label)}  {columns_of(each.base)} and {columns_of(each.new)}"
+    yield from layout.paragraph(step_words(each, limit), 0, width)
+
+
+def step_words(each: Diff, limit: float, *, verdict: bool = True) -> str:
+    """What the step did, with its interval: "regressed: step  83.20 -> 91.50 ms  +9.98%  [...]"."""
+    text = f"step  {change(each.base_ns, each.new_ns)}"
+    if verdict:
+        text = f"{each.verdict(limit)}: {text}"
+    if each.interval is None:
+        return f"{text}  (one step on a side: how much steps differ is not known)"
+    low, high = (format_percent(end / max(each.base_ns, 1)) for end in each.interval)
+    return f"{text}  [{low}, {high}] (95% interval over {each.unit}s)"
+
+
+def columns_of(side: Side) -> str:
+    """How many runs or steps a side has."""
+    return plural(side.columns, side.unit)
+
+
+def change(base_ns: float, new_ns: float) -> str:
+    """Both sides with the relative change, "83.20 -> 91.50 ms  +9.98%"."""
+    text = f"{format_quantity(base_ns, 'ns')} -> {format_quantity(new_ns, 'ns')}"
+    return text + (f"  {format_percent(new_ns / base_ns - 1)}" if base_ns else "")
+
+
+def _account(each: Diff) -> Iterator[str]:
+    yield "account of the profiled step"
+    rows = [
+        (
+            line.name,
+            format_quantity(line.base_ns, "ns"),
+            format_quantity(line.new_ns, "ns"),
+            format_quantity(line.delta_ns, "ns", signed=True),
+            of_change(line.delta_ns, each),
+        )
+        for line in each.account
+        if line.base_ns or line.new_ns
+    ]
+    rows.append(
+        (
+            "sum",
+            format_quantity(each.base_ns, "ns"),
+            format_quantity(each.new_ns, "ns"),
+            format_quantity(each.delta_ns, "ns", signed=True),
+            "",
+        )
+    )
+    yield from layout.rows(rows, "lrrrr", 2, 120)
+    yield from (f"  {words}" for words in drift_words(each))
+
+
+def drift_words(each: Diff) -> list[str]:
+    """What the account does not hold of the step's change, and what it owes to the machine."""
+    found = []
+    if each.unprofiled_ns is not None:
+        beyond = format_quantity(each.unprofiled_ns, "ns", signed=True)
+        found.append(f"without the profiler the step changed by {beyond} beyond that")
+    if each.drift.applied and round(each.drift.ns):
+        found.append(
+            f"all matched work took {each.drift.factor:.3f} times as long: "
+            f"{format_quantity(each.drift.ns, 'ns', signed=True)} are put down to the machine"
+        )
+    elif abs(each.drift.factor - 1) > 0.01:
+        found.append(f"all matched work took {each.drift.factor:.3g} times as long (median)")
+    return found
+
+
+def of_change(ns: float, each: Diff) -> str:
+    """Share of the step's change, where the step changed."""
+    return f"{format_percent(ns / each.delta_ns, signed=False)} of the change" if each.delta_ns else ""
+
+
+def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
+    found = causes(each)
+    if not found:
+        yield "no part changed for certain"
+    else:
+        yield "causes, the dearest first"
+        for cause in found[:top]:
+            yield from _cause(cause, each, width)
+        if len(found) > top:
+            yield f"  and {len(found) - top} more (--top)"
+    if each.detectable_ns is not None:
+        share = format_percent(each.detectable_ns / max(each.base_ns, 1), signed=False)
+        yield from layout.paragraph(
+            f"smallest detectable change of a part: {format_quantity(each.detectable_ns, 'ns')}, {share} of the step "
+            f"(median of the parts; 80% power, all intervals together at 95%, over {each.unit}s)",
+            2,
+            width,
+        )
+
+
+def _cause(cause: Cause, each: Diff, width: int) -> Iterator[str]:
+    sign = _STATUS.get(cause.status, " ")
+    name = layout.shorten(visible(cause.name), max(layout.LEAST_NAME, width - 50))
+    counts = ""
+    if cause.kind != "idle":
+        counts = f"  {cause.base.count:g}x" + (
+            f" -> {cause.new.count:g}x" if abs(cause.base.count - cause.new.count) > 1e-9 else ""
+        )
+    kind = "" if cause.kind != "idle" or cause.name in {line.name for line in each.account} else "  Python"
+    yield (
+        f"{sign} {format_quantity(cause.own_ns, 'ns', signed=True):>10}  {name}{kind}{counts}"
+        + (f"  ({cause.status})" if cause.status not in ("changed", "new", "gone") else "")
+    )
+    parts = [f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in effects(cause)]
+    details = [f"{format_quantity(cause.base.ns, 'ns')} -> {format_quantity(cause.new.ns, 'ns')}"]
+    details += [of_change(cause.own_ns, each)] * bool(each.delta_ns) + ([", ".join(parts)] if len(parts) > 1 else [])
+    if cause.confidence < 1:
+        details.append(f"matched with confidence {cause.confidence:.2f}")
+    yield from layout.paragraph("; ".join(details), 14, width)
+    if cause.module or cause.line:
+        yield from layout.paragraph(" at ".join(filter(None, (visible(cause.module), visible(cause.line)))), 14, width)
+
+
+def effects(cause: Cause) -> list[tuple[str, float]]:
+    """Why it changed, by name: effects of at least `LEAST_EFFECT` of the change, the largest first."""
+    found = (
+        ("count", cause.effects.count),
+        ("duration", cause.effects.duration),
+        ("mix", cause.effects.mix),
+        ("exposure", cause.effects.exposure),
+    )
+    large = [(name, ns) for name, ns in found if abs(ns) >= LEAST_EFFECT * abs(cause.delta_ns) and round(ns)]
+    return sorted(large, key=lambda item: -abs(item[1]))
+
+
+def _modules(each: Diff, top: int) -> Iterator[str]:
+    found = [place for place in places(each, "module") if place.name and place.delta_ns][:top]
+    if found:
+        yield "modules, with what is inside them"
+        rows = [
+            (
+                visible(place.name),
+                format_quantity(place.base_ns, "ns"),
+                format_quantity(place.new_ns, "ns"),
+                format_quantity(place.delta_ns, "ns", signed=True),
+                of_change(place.delta_ns, each),
+            )
+            for place in found
+        ]
+        yield from layout.rows(rows, "lrrrr", 2, 120)
+
+
+def _matching(each: Diff, width: int) -> Iterator[str]:
+    work = [change for change in each.changes if change.kind != "idle"]
+    total = sum(change.base.busy_ns + change.new.busy_ns for change in work) or 1.0
+    by: dict[str, float] = {}
+    for change in work:
+        by[change.group.by] = by.get(change.group.by, 0.0) + (change.base.busy_ns + change.new.busy_ns) / total
+    told = ", ".join(f"{format_percent(part, signed=False)} {name}" for name, part in by.items() if part > 0.0005)
+    coverage = format_percent(each.coverage, signed=False)
+    yield from layout.paragraph(
+        f"matched: {coverage} of the time of both sides' kernels and operators ({told})", 0, width
+    )
+    alone = [change for change in each.changes if change.group.by in ("added", "gone")]
+    alone.sort(key=lambda change: -(change.base_ns + change.new_ns))
+    for change in alone[:UNMATCHED_SHOWN]:
+        part = (*change.base_parts, *change.new_parts)[0]
+        side = "only before" if change.base_parts else "only after"
+        ns = format_quantity(change.base_ns + change.new_ns, "ns")
+        yield f"  {side}  {ns:>10}  {layout.shorten(visible(part.name), max(24, width - 28))}"
+    if len(alone) > UNMATCHED_SHOWN:
+        yield f"  and {plural(len(alone) - UNMATCHED_SHOWN, 'smaller part')}"

@@ -1,0 +1,123 @@
+"""On a CUDA device: what is measured there, that it is exact where it says so, and that idle time has its cause.
+
+python -m pytest tests/gpu
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+from plugin.project import SHORT
+
+pytestmark = pytest.mark.torch
+
+MODEL = """
+import pytest
+import torch
+
+WIDTH = 512
+
+
+def model(compiled=False):
+    made = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, WIDTH)).cuda()
+    return torch.compile(made) if compiled else made
+
+
+def train(net, optimizer, batch):
+    loss = net(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+"""
+STEPS = {
+    "eager": """
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+        perf(train, net, optimizer, torch.randn(64, WIDTH, device="cuda"), items=64)
+    """,
+    "compiled": """
+        net = model(compiled=True)
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+        perf(train, net, optimizer, torch.randn(64, WIDTH, device="cuda"))
+    """,
+    "graph": """
+        net, batch = model(), torch.randn(64, WIDTH, device="cuda")
+        with torch.no_grad():
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                for _ in range(3):
+                    net(batch)
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                net(batch)
+        perf(graph.replay)
+    """,
+    "copy": """
+        net, batch = model(), torch.randn(256, WIDTH).pin_memory()
+
+        def step():
+            with torch.no_grad():
+                return net(batch.to("cuda", non_blocking=True)).sum()
+
+        perf(step)
+    """,
+    "sync": """
+        net, batch = model(), torch.randn(64, WIDTH, device="cuda")
+
+        def step():
+            with torch.no_grad():
+                return net(batch).sum().item()
+
+        perf(step)
+    """,
+}
+
+
+def write(project, name):
+    body = textwrap.indent(textwrap.dedent(STEPS[name]), "    ")
+    project.write("test_cuda.py", f"{MODEL}\n\n@pytest.mark.perf\ndef test_step(perf):{body}\n")
+
+
+def run(project, *arguments):
+    done = project.run(*SHORT, "--perf-json=run.json", *arguments)
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    return done, test
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_counts_are_exact_and_kernels_are_timed(project, name):
+    write(project, name)
+    done, _ = run(project, "--perf-update", "--perf-repeats=2")
+    assert done.code == 0, done.output
+    done, test = run(project, "--perf")
+    metrics = test["metrics"]
+
+    assert done.code in (0, 1), done.output
+    assert {"kernels", "launches", "kernel_time", "peak_memory", "step_time"} <= metrics.keys()
+    counts = {key: (metric["base"], metric["new"]) for key, metric in metrics.items() if metric["kind"] == "counted"}
+    assert all(base == new for key, (base, new) in counts.items() if key in ("kernels", "launches", "ops", "h2d_bytes"))
+    assert metrics["kernels"]["new"] > 0
+    assert not [finding for finding in test["integrity"] if finding["level"] == "invalid"]
+    if name == "copy":
+        assert metrics["h2d_bytes"]["new"] == 256 * 512 * 4
+    if name == "graph":
+        assert metrics["launches"]["new"] == 1
+        assert metrics["kernels"]["new"] >= 3
+
+
+def test_the_account_of_a_trace_closes(project):
+    from pytest_perfdl.analysis.parts import step_parts
+    from pytest_perfdl.trace import read
+
+    write(project, "sync")
+    assert project.run(*SHORT, "--perf-update", "--perf-repeats=1").code == 0
+    (exemplar,) = (project.root / "baselines").rglob("*.trace.json.gz")
+    parts = step_parts(read(exemplar))
+
+    assert parts.on_device
+    assert (parts.ns.sum(axis=0) == parts.step_ns).all()
+    assert "synchronisation" in parts.classes or "launch latency" in parts.classes

@@ -1,0 +1,204 @@
+"""`perfdl diff`: what may be compared, the contract of its JSON, its words, and how it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+
+import pytest
+from making import TEST, record
+from unit.trace.chrome import kernel, launch, step, text, x
+
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.cli import main
+from pytest_perfdl.record import Row, to_json
+
+
+def events(gemm=4000, *, steps=3, name="gemm_128"):
+    """Steps of a kernel and 0.6 ms more."""
+    found = []
+    start = 0
+    for number in range(steps):
+        found += [
+            step(number, start, 550),
+            x("aten::mm", start + 100, 400, **{"Input Dims": [[4, 8], [8, 2]]}),
+            launch(start + 200, 50, number + 1),
+            # Steps differ a little, or nothing could be said of how certain a change is.
+            kernel(name, start + 400, gemm + 10 * number, number + 1),
+        ]
+        start += gemm + 600
+    return found
+
+
+def rows(mm):
+    return (
+        Row("operator", "aten::mm", 4, tuple(mm)),
+        Row("idle", "Python and host", 0, (1_000_000,) * len(mm)),
+    )
+
+
+BEFORE = (8_000_000, 8_020_000, 7_990_000, 8_010_000, 8_000_000)
+AFTER = (9_600_000, 9_630_000, 9_590_000, 9_610_000, 9_600_000)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two traces, `before.json` and `after.json.gz`: the kernel takes 4 ms, then 6."""
+    before, after = tmp_path / "before.json", tmp_path / "after.json.gz"
+    before.write_bytes(text(events()))
+    after.write_bytes(gzip.compress(text(events(6000))))
+    return before, after
+
+
+def figures(capsys, *arguments, code=0):
+    assert main(["diff", *map(str, arguments), "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_json_contract(files, capsys):
+    found = figures(capsys, *files)
+    assert found["verdict"] == "regressed"
+    # The window of the first step begins with it, those of the others where the kernel before them ends.
+    assert found["step"]["delta_ns"] == found["step"]["new_ns"] - found["step"]["base_ns"] == 2_000_000
+    assert sum(line["delta_ns"] for line in found["account"]) == found["step"]["delta_ns"]
+    assert set(found["account"][0]) == {"class", "base_ns", "new_ns", "delta_ns", "share"}
+    assert found["residual_ns"] == 0
+    first = found["blame"][0]
+    assert set(first) >= {"kind", "name", "module", "line", "delta_ns", "share", "effects"}
+    assert set(first["effects"]) == {"count", "duration", "mix", "exposure"}
+    assert (first["kind"], first["name"], first["delta_ns"]) == ("kernel", "gemm_128", 2_000_000)
+    assert first["effects"] == {"count": 0, "duration": 2_000_000, "mix": 0, "exposure": 0}
+    assert set(found["matching"]) >= {"coverage", "unmatched"}
+    assert found["matching"]["coverage"] == 1
+    assert set(found["drift"]) >= {"factor", "ns"}
+    assert found["tests"] == []
+
+
+def test_the_words(files, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["diff", *map(str, files)]) == 0
+    out = capsys.readouterr().out
+    assert "before.json -> " in out
+    assert re.search(r"^regressed: step  .* \(95% interval over steps\)$", out, re.MULTILINE)
+    assert re.search(r"^  compute +4\.010 ms +6\.010 ms +\+2\.000 ms", out, re.MULTILINE)
+    assert re.search(r"^ +\+2\.000 ms +gemm_128 +1x$", out, re.MULTILINE)
+    assert "matched: 100% of the time of both sides' kernels and operators" in out
+
+
+def test_a_folder_holds_runs(tmp_path, capsys):
+    for side, gemm in (("a", 4000), ("b", 6000)):
+        for run in range(3):
+            path = tmp_path / side / f"run{run}.json.gz"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(gzip.compress(text(events(gemm + 5 * run))))
+    found = figures(capsys, tmp_path / "a", tmp_path / "b")
+    assert found["base"] == {"label": str(tmp_path / "a"), "columns": 3, "unit": "run"}
+    assert (found["step"]["intervals_over"], found["verdict"]) == ("run", "regressed")
+
+
+def test_run_files_and_baselines_hold_tests(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Store(tmp_path, "baselines").save(record({}, rows=rows(BEFORE)), {})
+    run = {"schema": 1, "tests": [{"id": TEST, "record": to_json(record({}, rows=rows(AFTER)))}, {"id": "skipped"}]}
+    (tmp_path / "perf-report").mkdir()
+    (tmp_path / "perf-report" / "run.json").write_text(json.dumps(run))
+    for source in ("perf-report", "perf-report/run.json"):
+        found = figures(capsys, "baselines", source)
+        assert (found["id"], found["verdict"], found["blame"][0]["name"]) == (TEST, "regressed", "aten::mm")
+        assert [each["id"] for each in found["tests"]] == [TEST]
+    (only,) = (tmp_path / "baselines").rglob("*.json")
+    assert figures(capsys, only, "baselines")["verdict"] == "unchanged"
+    assert main(["diff", "baselines", "perf-report", "-k", "other"]) == 3
+    assert "have no test in common" in capsys.readouterr().out
+
+
+def test_git_revisions_mean_their_baselines(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def git(*arguments):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+        )
+
+    git("init", "--quiet")
+    for message, times in (("one", BEFORE), ("two", AFTER)):
+        Store(tmp_path, "baselines").save(record({}, rows=rows(times)), {})
+        git("add", "--all")
+        git("commit", "--quiet", "-m", message)
+    found = figures(capsys, "HEAD~1", "HEAD")
+    assert (found["verdict"], found["base"]["label"], found["blame"][0]["name"]) == ("regressed", "HEAD~1", "aten::mm")
+    assert figures(capsys, "HEAD", "baselines")["verdict"] == "unchanged"
+    assert main(["diff", "HEAD", "HEAD", "--dir", "elsewhere"]) == 2
+    assert capsys.readouterr().err == "perfdl diff: HEAD has no baselines in elsewhere\n"
+
+
+@pytest.mark.parametrize(
+    "fail_on, code", [("", 0), ("regressed", 1), ("improved,inconclusive", 0)], ids=["never", "regressed", "others"]
+)
+def test_the_exit_code(files, capsys, fail_on, code):
+    arguments = ["--fail-on", fail_on] if fail_on else []
+    assert main(["diff", *map(str, files), *arguments]) == code
+
+
+def test_the_limit(files, capsys):
+    assert figures(capsys, *files, "--limit", "60%")["verdict"] == "unchanged"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["{before}", "nowhere"], "nowhere is no file, no folder and no git revision"),
+        (["{before}", "{empty}"], "{empty} holds no step that could be compared"),
+        (["{before}", "{text}"], "{text} is neither a trace nor a run file nor a baseline: "),
+        (["{before}", "{other}"], "{other} is not a perfdl record: it has no schema number"),
+        (["{before}", "{cut}"], "{cut}"),
+        (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
+        (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a share: write it as 3%"),
+        (["{before}", "{before}", "--fail-on", "slow"], "'slow' is not a verdict that can fail a test"),
+        (["{before}", "{before}", "--html", "{empty}/no/where.html"], "{empty}/no/where.html"),
+    ],
+    ids=["nothing", "empty folder", "no json", "other json", "a list", "top", "limit", "verdict", "page"],
+)
+def test_wrong_usage_is_one_line(files, tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    names = {"before": files[0], "empty": tmp_path / "empty", "text": tmp_path / "text", "other": tmp_path / "other"}
+    names["cut"] = tmp_path / "cut"
+    names["empty"].mkdir()
+    names["text"].write_text('{"half')
+    names["other"].write_text('{"a": 1}')
+    names["cut"].write_text("hello")
+    if message.endswith("where.html"):
+        (names["empty"] / "no").write_text("a file, no folder")
+    code = main(["diff", *(argument.format_map(names) for argument in arguments)])
+    err = capsys.readouterr().err
+    assert code == 2
+    assert err.count("\n") == 1
+    assert message.format_map(names) in err
+
+
+def test_the_page(files, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["diff", *map(str, files), "--html", str(page)]) == 0
+    html = page.read_text()
+    assert f"wrote {page}" in capsys.readouterr().out
+    assert "gemm_128" in html
+    assert 'class="badge regressed"' in html
+    data = json.loads(re.search(r'<script type="application/json" id="diff-json">(.*?)</script>', html, re.DOTALL)[1])
+    assert data["residual_ns"] == 0
+    assert not re.search(r'(?:src|href)="(?!data:|#)', html)
+
+
+def test_names_are_text_on_the_page(tmp_path):
+    hostile = "</script><img src=x onerror=alert(1)>"
+    before, page = tmp_path / "a.json", tmp_path / "page.html"
+    before.write_bytes(text(events(name=hostile)))
+    after = tmp_path / "b.json"
+    after.write_bytes(text(events(6000, name=hostile)))
+    assert main(["diff", str(before), str(after), "--html", str(page)]) == 0
+    assert "<img" not in page.read_text()
+    assert page.stat().st_size < 200_000

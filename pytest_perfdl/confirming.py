@@ -17,6 +17,7 @@ from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.blame import located
 from pytest_perfdl.judge.expectation import demand, sides
 from pytest_perfdl.judge.expectation import verdict as verdict_on
+from pytest_perfdl.judge.matching.names import NO_RULES, Rules
 from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.settle import settle
@@ -49,6 +50,8 @@ class Confirmation:
     """A context around waiting for a worker, which ends it when something goes wrong."""
     questions: int
     """How many families of suspects share the level: the test's own steps, and each of its expectations."""
+    rules: Rules = NO_RULES
+    """The project's own, for names."""
     decided: list[MetricVerdict] = field(default_factory=list)
     """What rounds said of its times, over all questions."""
 
@@ -67,16 +70,16 @@ class Confirmation:
             rows += (kernels.regressed(each, family.limits[each.name]) for each in slow)
             still_open = by_row.undecided(rounds, awaited, ended=ended)
             rows += (kernels.undecided(name, family.limits[name], len(rounds)) for name in still_open)
-        settled = settle(screened, new, base, outcome, rounds, limits, rows)
+        settled = settle(screened, new, base, outcome, rounds, limits, rows, self.rules)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (Side("base", checkout), Side("head", against=checkout))
         self.bench.progress.start_stacks(self.test.item.nodeid)
-        found = [Explanation(self.bench, self.test, side, self.serving).measure() for side in sides]
+        base, head = (Explanation(self.bench, self.test, side, self.serving).measure() for side in sides)
         self.bench.progress.clear()
-        return replace(judgement, blame=located(judgement.blame, *found))
+        return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
 
     def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
         """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""

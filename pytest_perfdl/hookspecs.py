@@ -7,9 +7,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_perfdl.report.run import Run
 
 
 @pytest.hookspec
 def pytest_perfdl_report(run: Run) -> None:
     """Called once with the whole judged run, before the report is written."""
+
+
+@pytest.hookspec
+def pytest_perfdl_name_rules() -> Iterable[tuple[str, str]] | None:
+    r"""Rules for names of kernels and operators that change from build to build in a way only this project knows.
+
+    Called once, before the first test is measured. Each rule is a regular expression and what stands in its place, as
+    for `re.sub`; they are applied in order to the name as the profiler has it, before the built-in rules are. Names
+    that are equal afterwards are taken for the same operation where two sides are compared.
+
+        def pytest_perfdl_name_rules():
+            return [(r"_build\d+$", "")]
+    """

@@ -25,6 +25,7 @@ from pytest_perfdl.isolate.messages import Phase
 from pytest_perfdl.isolate.remote import dress, suspended_capture
 from pytest_perfdl.judge.spending import Spending
 from pytest_perfdl.judge.verdict import Judgement, parse_fail_on
+from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.record import Key
 from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
@@ -76,6 +77,8 @@ class PerfSession:
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items, put them first and take over their phases."""
         self.tests = adopt(items, self.settings)
+        if self.tests:
+            name_rules(self.config)
         self._nothing = not self.tests
         self._bench.tests = tuple(self.tests.values())
         self._bench.spending = Spending(max(1, len(self.tests)), screened=self.settings.against is None)

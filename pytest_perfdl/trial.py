@@ -21,6 +21,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import Expectation
+from pytest_perfdl.guilty import source_diffs
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
@@ -32,6 +33,7 @@ from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
 from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, one_repeat
+from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
 from pytest_perfdl.rounds import SideError
@@ -55,6 +57,7 @@ class Trial:
         self.broken = False
         """Whether a worker died, hung or could not be judged: pytest's own reports then stand."""
         self._started = time.monotonic()
+        self._rules = name_rules(bench.config)
         self._first: Repeat | None = None
         """The first worker's, which alone counted FLOPs; stays, even if it is not among the repeats any more."""
         self._repeats: list[Repeat] = []
@@ -104,7 +107,7 @@ class Trial:
                 "or perf.step()",
             )
         questions = bool(remote.results) + len(remote.expectations)
-        self._confirming = Confirmation(self.bench, self.test, self._serving, questions)
+        self._confirming = Confirmation(self.bench, self.test, self._serving, questions, self._rules)
         if remote.results:
             self._first = _repeat(remote, seconds)
             self._repeats.append(self._first)
@@ -209,7 +212,8 @@ class Trial:
         try:
             checkout = self.bench.checkout(commit)
             judgement = self._confirming.of_code(found, judgement, new, base, checkout)
-            return self._located(judgement, checkout)
+            judgement = self._located(judgement, checkout)
+            return replace(judgement, source_diffs=source_diffs(judgement.blame, checkout, commit))
         except CheckoutError as error:
             return unsettled(judgement, str(error))
         except SideError as error:

@@ -90,14 +90,18 @@ def _tree(root: Path, top: Path, without: tuple[str, ...], environment: Mapping[
 
 
 def git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Output of a git command, `None` when git is missing, fails or takes too long."""
+    """Output of a git command, `None` when git is missing, fails or takes too long.
+
+    What is not UTF-8 is in surrogates, as in the names of files (`os.fsdecode`).
+    """
     try:
         done = subprocess.run(
             ["git", *arguments],
             cwd=folder,
             env={**os.environ, **(environment or {})},
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=GIT_SECONDS,
             check=False,
         )

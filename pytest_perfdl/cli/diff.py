@@ -30,12 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", metavar="PERCENT", default="3%", help="change of the step that is still unchanged (%(default)s)"
     )
     parser.add_argument("--fail-on", metavar="VERDICTS", default="", help="exit with 1 for these: regressed,improved")
+    parser.add_argument(
+        "--rename",
+        metavar="PATTERN=REPLACEMENT",
+        action="append",
+        default=[],
+        help="match names after re.sub of this; may be repeated; the last = divides",
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
     from pytest_perfdl.judge.diff import diff
+    from pytest_perfdl.judge.matching.names import rules_of
     from pytest_perfdl.judge.verdict import parse_fail_on
     from pytest_perfdl.limits import parse_limit
     from pytest_perfdl.sides import SourceError, load, pairs
@@ -45,18 +53,27 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         limit = parse_limit("step_time", arguments.limit).relative
         fail_on = parse_fail_on(arguments.fail_on) if arguments.fail_on else frozenset()
+        rules = rules_of(map(_renaming, arguments.rename))
         base, new = (load(source, arguments.dir) for source in (arguments.base, arguments.new))
     except (SourceError, ValueError) as error:
         raise CommandError(str(error)) from error
     if limit is None:
         raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
-    found = [(name.title, diff(*sides)) for name, *sides in pairs(base, new) if arguments.k in name.test]
+    found = [(name.title, diff(*sides, rules=rules)) for name, *sides in pairs(base, new) if arguments.k in name.test]
     if not found:
         print(f"{arguments.base} and {arguments.new} have no test in common")
         return 3
     found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     _report(arguments, found, limit)
     return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
+
+
+def _renaming(text: str) -> tuple[str, str]:
+    """A rule for names; patterns may hold a `=`, what stands in their place may not."""
+    pattern, divided, replacement = text.rpartition("=")
+    if not divided:
+        raise CommandError(f"--rename {text!r} has no =: write it as PATTERN=REPLACEMENT")
+    return pattern, replacement
 
 
 def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:

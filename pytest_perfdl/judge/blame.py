@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from scipy.special import stdtrit
 
 from pytest_perfdl.judge.counted import same
+from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.verdict import Cause
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.parts import StepParts
     from pytest_perfdl.judge.diff import Diff
     from pytest_perfdl.judge.diff.causes import Cause as DiffCause
+    from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.record import Call, Record, Row
 
@@ -87,7 +89,7 @@ def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cau
     return tuple(pair.cause for pair, _ in named)
 
 
-def explained(rounds: Sequence[Round]) -> dict[str, Diff]:
+def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Diff]:
     """What changed in each call, from the profiled steps of rounds; empty where a round has none."""
     from pytest_perfdl.judge.diff import diff, of_traces
 
@@ -98,6 +100,7 @@ def explained(rounds: Sequence[Round]) -> dict[str, Diff]:
             of_traces("base", [each.parts_base[call] for each in rounds]),
             of_traces("head", [each.parts_head[call] for each in rounds]),
             paired=True,
+            rules=rules,
         )
         for call in rounds[0].parts_head
         if all(call in each.parts_base and call in each.parts_head for each in rounds)
@@ -118,7 +121,12 @@ def of_diffs(diffs: Mapping[str, Diff], *, counts_first: bool = False) -> tuple[
     return tuple(sorted(found, key=order))
 
 
-def located(blame: Sequence[Cause], base: Mapping[str, StepParts], new: Mapping[str, StepParts]) -> tuple[Cause, ...]:
+def located(
+    blame: Sequence[Cause],
+    base: Mapping[str, StepParts],
+    new: Mapping[str, StepParts],
+    rules: Rules = NO_RULES,
+) -> tuple[Cause, ...]:
     """The causes with the modules and lines that a stack pass on each side found, by call.
 
     Recording Python's frames distorts times, so of these steps only names are taken: what has a module or a line
@@ -129,7 +137,7 @@ def located(blame: Sequence[Cause], base: Mapping[str, StepParts], new: Mapping[
     found: dict[tuple[str, str, str], DiffCause] = {}
     python: dict[str, DiffCause] = {}
     for call in base.keys() & new.keys():
-        whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]))
+        whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]), rules=rules)
         for cause in causes(whole, everything=True):
             found.setdefault((call, cause.kind, cause.name), cause)
             if cause.kind == "idle" and cause.line and cause.own_ns > 0:
@@ -167,6 +175,7 @@ def _of_diff(call: str, each: Diff, cause: DiffCause) -> Cause:
         module=cause.module,
         line=cause.line,
         effects={name: round(ns) for name, ns in asdict(cause.effects).items()},
+        bound=cause.bound,
     )
 
 

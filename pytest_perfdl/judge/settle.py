@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import explained, of_diffs
+from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
 from pytest_perfdl.judge.screen import EXPLAINED, judgement, timed_moved, with_modes
 from pytest_perfdl.record import Finding, Series
@@ -14,6 +15,7 @@ from pytest_perfdl.record import Finding, Series
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
     from pytest_perfdl.limits import Limits
@@ -39,15 +41,17 @@ def settle(
     rounds: Sequence[Round],
     limits: Limits,
     rows: Sequence[MetricVerdict] = (),
+    rules: Rules = NO_RULES,
 ) -> Judgement:
     """Put what the rounds decided in place of what the screen suspected.
 
     A suspect that only a budget made one is held to it again, by the head's side of every round. `rows` are the
-    verdicts on single kernels and operators. Blame is of the rounds' own profiled steps, where they have them.
+    verdicts on single kernels and operators. Blame is of the rounds' own profiled steps, where they have them, matched
+    by names under the project's `rules`.
     """
     metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
     found = judgement(new, base, (*metrics, *rows), None, "")
-    if found.verdict in EXPLAINED and (calls := explained(rounds)):
+    if found.verdict in EXPLAINED and (calls := explained(rounds, rules)):
         # Where no part of the profiled steps changed for certain, what the screen saw is better than nothing.
         found = replace(found, blame=of_diffs(calls, counts_first=not timed_moved(found.metrics)) or found.blame)
     broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})

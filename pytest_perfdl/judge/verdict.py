@@ -32,6 +32,9 @@ Verdict = Literal[
 Evidence = Literal["screen", "unpaired", "paired"]
 """Fresh repeats against stored ones; more of them, drawn after a suspicion; rounds of pairs."""
 
+Bound = Literal["launch", "kernel", "host", ""]
+"""What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
+
 VERDICTS: tuple[Verdict, ...] = (
     "invalid",
     "regressed",
@@ -131,6 +134,8 @@ class Cause:
     """The user's line that most of it comes from."""
     effects: Mapping[str, int] = field(default_factory=dict)
     """Why the time changed, in nanoseconds (`judge.diff.effects`); empty where that is not known."""
+    bound: Bound = ""
+    """Of the region that it is in (`judge.diff.bound`); empty where that is not known."""
 
     @property
     def delta_ns(self) -> int:
@@ -143,6 +148,17 @@ class Cause:
         if self.base_count == 0:
             return "new"
         return "gone" if self.new_count == 0 else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDiff:
+    """How the source of a function that a cause comes from differs from the other side's commit."""
+
+    file: str
+    """Path from the top of the repository."""
+    function: str
+    text: str
+    """Hunks of a unified diff, without the file's header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +176,5 @@ class Judgement:
     """(name, baseline's value, this run's value) for context that differs."""
     suspects: tuple[str, ...] = field(default=())
     """Metrics that the screen found slower: what more repeats should settle."""
+    source_diffs: tuple[SourceDiff, ...] = ()
+    """Of the guilty functions that changed, those of the largest causes first."""

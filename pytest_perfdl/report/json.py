@@ -75,6 +75,7 @@ def _test(result: Result) -> dict[str, Any]:
             for metric in judgement.metrics
         },
         "blame": [_cause(cause) for cause in judgement.blame],
+        "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "integrity": [dataclasses.asdict(finding) for finding in judgement.integrity],
         "context_changes": [
             {"name": name, "base": base_value, "new": new_value}
@@ -140,6 +141,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "module": cause.module,
         "line": cause.line,
         "effects": dict(cause.effects),
+        "bound": cause.bound,
     }
 
 

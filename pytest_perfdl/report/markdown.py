@@ -127,7 +127,7 @@ def _causes(blame: Sequence[Cause]) -> str:
         "llrrrr",
         (
             (
-                code(f"{cause.call}: {cause.name}" if cause.call else cause.name),
+                _cause_name(cause),
                 cause.kind,
                 figures.cause_count(cause),
                 figures.cause_time(cause),
@@ -138,6 +138,14 @@ def _causes(blame: Sequence[Cause]) -> str:
         ),
     )
     return table + (f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else "")
+
+
+def _cause_name(cause: Cause) -> str:
+    """Its name, and on a line below it the module and the line."""
+    name = code(f"{cause.call}: {cause.name}" if cause.call else cause.name)
+    module = f"in {code(cause.module)}" if cause.module else ""
+    line = f"at {code(cause.line)}" if cause.line else ""
+    return "<br>".join(filter(None, (name, ", ".join(filter(None, (module, line, words.bound(cause.bound)))))))
 
 
 def _table(header: Sequence[str], sides: str, body: Iterable[Sequence[str]]) -> str:

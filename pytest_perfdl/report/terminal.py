@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict
+from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict, SourceDiff
 from pytest_perfdl.report import figures, layout, words
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.traces import pattern
 
 CAUSES_SHOWN = 5
+SOURCE_LINES_SHOWN = 12
+"""Of the guilty functions' diffs together, unless more is asked for."""
 FAILURE_WIDTH = 100
 _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
 """Verdicts that one line can say."""
@@ -143,6 +145,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
             lines += [Line(line) for line in layout.paragraph(text, 4, width)]
     if judgement.verdict != "unchanged" or verbosity > 1:
         lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
+        lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
     for finding in words.told_findings(judgement):
         if finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
@@ -205,7 +208,7 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
     lines = ["      what changed in the profiled step"]
     if len(rows) == len(shown):
         for row, cause in zip(rows, shown, strict=True):
-            lines += [row, *layout.paragraph(_cause_place(cause), 10, width)]
+            lines += [row, *layout.paragraph(words.cause_place(cause), 10, width)]
     else:
         lines += rows
     if len(shown) < len(blame):
@@ -213,11 +216,19 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
     return lines
 
 
-def _cause_place(cause: Cause) -> str:
-    """Where in the model and in the code: "in GPT.blocks.0.mlp, at train.py(12): step"."""
-    module = f"in {words.visible(cause.module)}" if cause.module else ""
-    line = f"at {words.visible(cause.line)}" if cause.line else ""
-    return ", ".join(filter(None, (module, line)))
+def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
+    """What changed in the guilty functions; their lines are code, so they are shortened rather than wrapped."""
+    code = [words.code_lines(each.text) for each in diffs]
+    total = sum(map(len, code))
+    room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)
+    lines: list[str] = []
+    left = total - room
+    for each, text in zip(diffs, code, strict=True):
+        if room:
+            lines += layout.paragraph(f"what changed in {words.source_title(each)}", 6, width)
+            lines += [f"        {layout.shorten(line, max(layout.LEAST_NAME, width - 8))}" for line in text[:room]]
+            room = max(0, room - len(text))
+    return [*lines, f"        and {words.plural(left, 'more line', 'more lines')} (-v)"] if left else lines
 
 
 def _cause_name(cause: Cause) -> str:

@@ -11,7 +11,16 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_perfdl.judge.verdict import VERDICTS, WARNS_BY_DEFAULT, Judgement, MetricVerdict, Verdict
+from pytest_perfdl.judge.verdict import (
+    VERDICTS,
+    WARNS_BY_DEFAULT,
+    Bound,
+    Cause,
+    Judgement,
+    MetricVerdict,
+    SourceDiff,
+    Verdict,
+)
 from pytest_perfdl.judge.wording import counts
 from pytest_perfdl.record import Finding
 from pytest_perfdl.report.run import Result, Run
@@ -242,6 +251,35 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
     return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def cause_place(cause: Cause) -> str:
+    """Where in the model and in the code, and what bounds it there.
+
+    "in GPT.blocks.0.mlp, at train.py(12): step, launch-bound"
+    """
+    module = f"in {visible(cause.module)}" if cause.module else ""
+    line = f"at {visible(cause.line)}" if cause.line else ""
+    return ", ".join(filter(None, (module, line, bound(cause.bound))))
+
+
+def source_title(diff: SourceDiff) -> str:
+    """A function by its file: "train.py: step"."""
+    return f"{visible(diff.file)}: {visible(diff.function)}"
+
+
+def code_lines(text: str) -> list[str]:
+    r"""The lines of a diff with tabs spelled out in spaces.
+
+    >>> code_lines("@@ -1 +1 @@\n-\tx = 1\n+\tx = 2")
+    ['@@ -1 +1 @@', '-    x = 1', '+    x = 2']
+    """
+    return [visible(line[:1] + line[1:].expandtabs(4)).rstrip() for line in text.split("\n")]
+
+
+def bound(of: Bound) -> str:
+    """The word for what bounds a region; empty where that is not known."""
+    return f"{of}-bound" if of else ""
 
 
 def _over_budget(result: Result) -> list[MetricVerdict]:

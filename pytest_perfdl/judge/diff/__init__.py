@@ -3,13 +3,15 @@
     found = diff(of_traces("before", runs), of_traces("after", others))
     causes(found)               # which kernels, operators and Python functions, where, and why
     places(found, "module")     # which modules
+    regions(found.new).bound()  # whether its launches or its kernels take the step's time
 
 `side` joins the runs of a side, `account` subtracts them without a remainder, `effects` says why a part changed,
-`causes` names what did. Parts are matched by `judge.matching`.
+`causes` names what did, `bound` tells launch-bound from kernel-bound regions. Parts are matched by `judge.matching`.
 """
 
 from pytest_perfdl.judge.diff.account import Diff, diff
+from pytest_perfdl.judge.diff.bound import Regions, regions
 from pytest_perfdl.judge.diff.causes import Cause, Place, causes, places
 from pytest_perfdl.judge.diff.side import Side, of_call, of_traces
 
-__all__ = ["Cause", "Diff", "Place", "Side", "causes", "diff", "of_call", "of_traces", "places"]
+__all__ = ["Cause", "Diff", "Place", "Regions", "Side", "causes", "diff", "of_call", "of_traces", "places", "regions"]

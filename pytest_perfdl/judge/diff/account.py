@@ -23,6 +23,7 @@ from scipy.special import ndtri, stdtrit
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, effects
 from pytest_perfdl.judge.matching.groups import Matching, Weighted
 from pytest_perfdl.judge.matching.match import match
+from pytest_perfdl.judge.matching.names import NO_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.judge.diff.side import Side, Unit
     from pytest_perfdl.judge.matching.groups import Group
+    from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.verdict import Verdict
     from pytest_perfdl.part import Part, PartKind
 
@@ -181,7 +183,7 @@ class Diff:
         return self.delta_ns - sum(change.delta_ns for change in self.changes)
 
 
-def diff(base: Side, new: Side, *, paired: bool = False) -> Diff:
+def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES) -> Diff:
     """Account for the change from one side to the other.
 
     Parameters
@@ -189,8 +191,10 @@ def diff(base: Side, new: Side, *, paired: bool = False) -> Diff:
     paired
         The sides took turns on the machine, column by column: then a common factor is the code's, no drift is taken
         off, and intervals are those of the columns' differences.
+    rules
+        A project's own, for the names by which parts are matched.
     """
-    matching = match(_weighted(base), _weighted(new))
+    matching = match(_weighted(base), _weighted(new), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
     whole = [_rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
     amounts = [_amounts(side) for side in (base, new)]

@@ -7,15 +7,17 @@ the innermost module and the line that hold at least `MOSTLY` of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from pytest_perfdl.judge.diff.bound import of_cause, regions
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_perfdl.judge.diff.account import Change, Diff
+    from pytest_perfdl.judge.verdict import Bound
     from pytest_perfdl.part import Part, PartKind
 
 MOSTLY = 0.8
@@ -52,6 +54,8 @@ class Cause:
     confidence: float
     """Of the matching it rests on: the least of its changes that matter."""
     changes: tuple[Change, ...]
+    bound: Bound = ""
+    """Whether launches or kernels bound the region that it is in; see `bound`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,9 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
         or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested))
         or (cause.kind != "idle" and abs(cause.new.count - cause.base.count) > 1e-9)
     ]
-    return tuple(sorted(chosen, key=lambda cause: (-abs(cause.own_ns), cause.kind, cause.name)))
+    chosen.sort(key=lambda cause: (-abs(cause.own_ns), cause.kind, cause.name))
+    sides = regions(diff.base), regions(diff.new)
+    return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
 
 
 def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Place, ...]:

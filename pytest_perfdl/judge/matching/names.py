@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.matching.cpp_names import flattened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _DENSE = re.compile(r"gemm|cudnn|xmma|fprop|dgrad|wgrad")
 _PLAIN = re.compile(r"\w+")
@@ -23,6 +27,32 @@ class Rules:
 
 NO_RULES = Rules()
 """Nothing but the built-in rules."""
+
+
+def rules_of(pairs: Iterable[object]) -> Rules:
+    r"""Rules of (pattern, replacement) pairs, in their order.
+
+    >>> normalised("gemm_build77", rules_of([(r"_build\d+$", "")]))
+    'gemm'
+
+    Raises
+    ------
+    ValueError
+        One line that says which pair is none, or what is wrong with its pattern or replacement.
+    """
+    own = []
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise ValueError(f"{pair!r} is no pair of a pattern and what stands in its place")
+        text, replacement = pair
+        try:
+            pattern = re.compile(text)
+            # Whether its references to groups exist is found out even where nothing matches.
+            pattern.sub(replacement, "")
+        except (re.error, IndexError, OverflowError, RecursionError) as error:
+            raise ValueError(f"{text!r} -> {replacement!r} is no rule: {error}") from None
+        own.append((pattern, replacement))
+    return Rules(tuple(own))
 
 
 @dataclass(frozen=True, slots=True)

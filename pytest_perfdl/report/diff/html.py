@@ -11,7 +11,7 @@ import jinja2
 
 from pytest_perfdl.report import page
 from pytest_perfdl.report.diff.json import to_json
-from pytest_perfdl.report.diff.terminal import columns_of, drift_words, step_words
+from pytest_perfdl.report.diff.terminal import bound_words, columns_of, drift_words, step_words
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.words import plural
 
@@ -75,7 +75,7 @@ def _sheet(title: str, each: Diff, data: dict[str, Any]) -> dict[str, Any]:
         "new": f"{each.new.label}, {columns_of(each.new)}",
         "coverage": data["matching"]["coverage"],
         "detectable_ns": data["detectable_ns"],
-        "notes": drift_words(each),
+        "notes": [*drift_words(each), *bound_words(each)],
         "account": [{**line, "name": line["class"]} for line in data["account"]],
         "causes": causes,
         "modules": data["modules"],

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_perfdl.judge.diff import causes, places
+from pytest_perfdl.judge.diff import causes, places, regions
 from pytest_perfdl.judge.verdict import VERDICTS
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
             "ci95_ns": _interval(each.interval),
             "intervals_over": each.unit,
             "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
+            "bound": regions(each.new).bound(),
+            "launch_share": regions(each.new).launch_share(),
         },
         "account": [
             {
@@ -102,6 +104,7 @@ def _cause(cause: Cause, each: Diff) -> dict[str, Any]:
         "effects": {name: round(ns) for name, ns in dataclasses.asdict(cause.effects).items()},
         "base": _amount(cause.base),
         "new": _amount(cause.new),
+        "bound": cause.bound,
         "certain": cause.certain,
         "confidence": cause.confidence,
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.diff import causes, places
+from pytest_perfdl.judge.diff import causes, places, regions
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.words import plural, visible
+from pytest_perfdl.report.words import bound, plural, visible
 from pytest_perfdl.units import format_percent, format_quantity
 
 if TYPE_CHECKING:
@@ -92,7 +92,18 @@ def _account(each: Diff) -> Iterator[str]:
         )
     )
     yield from layout.rows(rows, "lrrrr", 2, 120)
-    yield from (f"  {words}" for words in drift_words(each))
+    yield from (f"  {words}" for words in (*drift_words(each), *bound_words(each)))
+
+
+def bound_words(each: Diff) -> list[str]:
+    """Whether launches or kernels take the step's time, where that is known of the new side."""
+    sides = regions(each.base), regions(each.new)
+    shares = [side.launch_share() for side in sides]
+    if not (name := bound(sides[1].bound())) or shares[1] is None:
+        return []
+    was = "" if shares[0] is None else f" ({format_percent(shares[0], signed=False)} before)"
+    now = format_percent(shares[1], signed=False)
+    return [f"{name}: waiting for launches is {now} of the time that kernels and this waiting take{was}"]
 
 
 def drift_words(each: Diff) -> list[str]:
@@ -152,6 +163,7 @@ def _cause(cause: Cause, each: Diff, width: int) -> Iterator[str]:
     parts = [f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in effects(cause)]
     details = [f"{format_quantity(cause.base.ns, 'ns')} -> {format_quantity(cause.new.ns, 'ns')}"]
     details += [of_change(cause.own_ns, each)] * bool(each.delta_ns) + ([", ".join(parts)] if len(parts) > 1 else [])
+    details += [bound(cause.bound)] * bool(cause.bound)
     if cause.confidence < 1:
         details.append(f"matched with confidence {cause.confidence:.2f}")
     yield from layout.paragraph("; ".join(details), 14, width)

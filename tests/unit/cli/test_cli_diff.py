@@ -66,7 +66,8 @@ def test_the_json_contract(files, capsys):
     assert set(found["account"][0]) == {"class", "base_ns", "new_ns", "delta_ns", "share"}
     assert found["residual_ns"] == 0
     first = found["blame"][0]
-    assert set(first) >= {"kind", "name", "module", "line", "delta_ns", "share", "effects"}
+    assert set(first) >= {"kind", "name", "module", "line", "delta_ns", "share", "effects", "bound"}
+    assert (found["step"]["bound"], first["bound"]) == ("kernel", "kernel")
     assert set(first["effects"]) == {"count", "duration", "mix", "exposure"}
     assert (first["kind"], first["name"], first["delta_ns"]) == ("kernel", "gemm_128", 2_000_000)
     assert first["effects"] == {"count": 0, "duration": 2_000_000, "mix": 0, "exposure": 0}
@@ -74,6 +75,17 @@ def test_the_json_contract(files, capsys):
     assert found["matching"]["coverage"] == 1
     assert set(found["drift"]) >= {"factor", "ns"}
     assert found["tests"] == []
+
+
+def test_names_are_matched_after_renaming(tmp_path, capsys):
+    before, after = tmp_path / "a.json", tmp_path / "b.json"
+    before.write_bytes(text(events(name="fast_alpha")))
+    after.write_bytes(text(events(6000, name="odd_omega")))
+    assert set(figures(capsys, before, after)["matching"]["by"]) == {"operator"}
+    rules = ("--rename", r"^(?=fast)\w+_alpha$=x", "--rename", "odd_=", "--rename", "omega=x")
+    found = figures(capsys, before, after, *rules)
+    assert set(found["matching"]["by"]) == {"name"}
+    assert found["blame"][0]["status"] == "changed"
 
 
 def test_the_words(files, capsys, monkeypatch):
@@ -160,9 +172,23 @@ def test_the_limit(files, capsys):
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
         (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a share: write it as 3%"),
         (["{before}", "{before}", "--fail-on", "slow"], "'slow' is not a verdict that can fail a test"),
+        (["{before}", "{before}", "--rename", "gemm"], "--rename 'gemm' has no =: write it as PATTERN=REPLACEMENT"),
+        (["{before}", "{before}", "--rename", "(=x"], "'(' -> 'x' is no rule: missing ), unterminated subpattern"),
         (["{before}", "{before}", "--html", "{empty}/no/where.html"], "{empty}/no/where.html"),
     ],
-    ids=["nothing", "empty folder", "no json", "other json", "a list", "top", "limit", "verdict", "page"],
+    ids=[
+        "nothing",
+        "empty folder",
+        "no json",
+        "other json",
+        "a list",
+        "top",
+        "limit",
+        "verdict",
+        "no rule",
+        "bad rule",
+        "page",
+    ],
 )
 def test_wrong_usage_is_one_line(files, tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)

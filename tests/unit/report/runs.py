@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict
+from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
 from pytest_perfdl.report.run import Exemplars, Result, Run
 from pytest_perfdl.trace import Event, compress, write
@@ -49,8 +49,8 @@ def quiet(name="step_time", base=12_340_000, new=12_360_000, **rest):
     return timed(name, base, new, **{**values, **rest})
 
 
-def cause(name, base=(24, 8_100_000), new=(24, 11_020_000), share=0.77, kind="operator", call=""):
-    return Cause(kind, name, call, base[0], new[0], base[1], new[1], share)
+def cause(name, base=(24, 8_100_000), new=(24, 11_020_000), share=0.77, kind="operator", call="", **rest):
+    return Cause(kind, name, call, base[0], new[0], base[1], new[1], share, **rest)
 
 
 BLAME = (
@@ -61,6 +61,14 @@ BLAME = (
     cause("idle: input", (0, 900_000), (0, 1_100_000), 0.05, kind="idle"),
     cause("aten::item", (0, 0), (1, 61_000), 0.02),
     cause("aten::add", (4, 10_000), (5, 12_000), 0.001),
+)
+
+
+PLACED = cause("aten::mm", module="GPT.blocks.0.mlp", line="train.py(12): step", bound="launch")
+SOURCE = SourceDiff(
+    "src/train.py",
+    "step",
+    "@@ -12,2 +12,3 @@\n def step(model):\n-\treturn model <= 1\n+\tloss = model & 1\n+\treturn loss",
 )
 
 
@@ -98,6 +106,7 @@ def result(verdict="regressed", test=GPT, *, reason=None, metrics=None, blame=()
         blame=tuple(blame),
         integrity=rest.pop("integrity", ()),
         context_changes=rest.pop("context_changes", ()),
+        source_diffs=rest.pop("source_diffs", ()),
     )
     values = {
         "new": record(test, step=45_080_000, repeats=10, commit=None) if verdict not in ("unmeasured",) else None,
@@ -174,12 +183,13 @@ def hostile():
         reason=HOSTILE,
         metrics=[timed(times_over=2.0), counted(HOSTILE, 0, 3, unit="</td>")],
         blame=[
-            cause(HOSTILE, call=HOSTILE),
+            cause(HOSTILE, call=HOSTILE, module=HOSTILE, line=HOSTILE),
             cause(kernel, kind="kernel"),
             cause("émoji 🚀 \udcff", share=float("nan")),
         ],
         integrity=(Finding("note", HOSTILE, HOSTILE),),
         context_changes=((HOSTILE, HOSTILE, HOSTILE),),
+        source_diffs=(SourceDiff(HOSTILE, HOSTILE, f"@@ -1 +1 @@\n-{HOSTILE}\x1b[31m\n+\udcff"),),
     )
 
 

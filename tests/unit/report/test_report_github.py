@@ -143,3 +143,9 @@ def test_a_thousand_regressions_fit_githubs_limit():
     tests = [runs.result("regressed", f"t.py::test_{number}", blame=runs.BLAME) for number in range(1000)]
     size = len(markdown.summary(runs.run(*tests)).encode())
     assert SUMMARY_LIMIT - 3000 < size <= SUMMARY_LIMIT
+
+
+def test_a_cause_says_where_it_is():
+    text = markdown.summary(runs.run(runs.result(blame=[runs.PLACED, runs.cause("aten::add")])))
+    assert "| `aten::mm`<br>in `GPT.blocks.0.mlp`, at `train.py(12): step`, launch-bound | operator |" in text
+    assert "| `aten::add` | operator |" in text

@@ -261,3 +261,19 @@ def test_a_strip_of_equal_or_absent_values():
 )
 def test_ticks_are_round(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_where_a_cause_is_and_what_changed_there():
+    one = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,))
+    source = html.render(runs.run(one), {})
+    assert '<span class="why">in GPT.blocks.0.mlp, at train.py(12): step, launch-bound</span>' in source
+    assert source[source.index("<pre>") : source.index("</pre>")] == (
+        "<pre>\n"
+        '<span class="muted">@@ -12,2 +12,3 @@</span>\n'
+        '<span class="same"> def step(model):</span>\n'
+        '<span class="removed">-    return model &lt;= 1</span>\n'
+        '<span class="added">+    loss = model &amp; 1</span>\n'
+        '<span class="added">+    return loss</span>\n'
+    )
+    assert "What changed in src/train.py: step" in page(one).words
+    assert "<pre>" not in html.render(runs.run(runs.result(blame=[runs.PLACED])), {})

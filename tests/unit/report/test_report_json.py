@@ -21,6 +21,7 @@ TEST_KEYS = {
     "suspects",
     "metrics",
     "blame",
+    "source_diffs",
     "integrity",
     "context_changes",
     "base_path",
@@ -87,8 +88,21 @@ def test_a_regressed_test():
         "new_ns": 610_000,
         "delta_ns": 610_000,
         "share": 0.16,
+        "module": "",
+        "line": "",
+        "effects": {},
+        "bound": "",
     }
+    assert data["source_diffs"] == []
     assert data["caught_by"] == ["time", "counts"]
+
+
+def test_where_a_cause_is_and_what_changed_there():
+    one = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,))
+    data = strict(to_json(runs.run(one)))["tests"][0]
+    found = {name: data["blame"][0][name] for name in ("module", "line", "bound")}
+    assert found == {"module": "GPT.blocks.0.mlp", "line": "train.py(12): step", "bound": "launch"}
+    assert data["source_diffs"] == [{"file": "src/train.py", "function": "step", "text": runs.SOURCE.text}]
 
 
 def test_times_are_integers_and_counts_keep_their_fraction():

@@ -263,3 +263,33 @@ def test_a_finding_that_is_the_reason_is_said_once():
 def test_a_reason_that_repeats_the_figures_is_left_out():
     run = runs.run(runs.result(metrics=[runs.timed(), runs.counted(reason="1699 -> 1701 (+2)")]))
     assert "(+2)" not in text(run)
+
+
+def test_where_a_cause_is_and_what_changed_there():
+    one = runs.result(metrics=[runs.timed()], blame=[runs.PLACED], source_diffs=(runs.SOURCE,))
+    told = block("""
+              aten::mm  24 a step  8.100 -> 11.02 ms  +36.0%  77% of the change
+                in GPT.blocks.0.mlp, at train.py(12): step, launch-bound
+            what changed in src/train.py: step
+              @@ -12,2 +12,3 @@
+               def step(model):
+              -    return model <= 1
+              +    loss = model & 1
+              +    return loss
+    """)
+    for shown in (text(runs.run(one)), failure_text(one, runs.run(one))):
+        assert textwrap.indent(told, "      ") in shown
+
+
+def test_long_changes_of_the_source_are_cut():
+    long = replace(runs.SOURCE, text="@@ -1,2 +1,20 @@\n" + "\n".join(f"+{'x' * 300}{i}" for i in range(9)))
+    other = replace(runs.SOURCE, function="other")
+    run = runs.run(runs.result(blame=[runs.PLACED], source_diffs=(long, other, long)))
+    shown = text(run, width=80)
+    assert shown.count("what changed in src/train.py: ") == 2
+    assert "and 13 more lines (-v)" in shown  # of 10, 5 and 10
+    assert shown.count("xxx...xxx") == 9
+    assert "+    loss" not in shown
+    verbose = text(run, 1, width=80)
+    assert verbose.count("what changed in src/train.py: ") == 3
+    assert "more lines" not in verbose

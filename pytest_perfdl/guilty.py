@@ -1,0 +1,192 @@
+"""What changed in the source of the functions that a judgement's causes come from, as git has it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.baseline.source import git
+from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.judge.verdict import Cause, SourceDiff
+
+MOST = 3
+"""Functions whose changes are given."""
+LINES = 40
+"""Of each one's changes."""
+CONTEXT = 3
+"""Lines around a change."""
+
+_FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
+"""A line as the profiler names it, "train.py(12): step": the function begins there."""
+_HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
+_UNNAMED: dict[type[ast.AST], str] = {
+    ast.Lambda: "<lambda>",
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """Where a function is in the working tree's text, lines from 1, its decorators included."""
+
+    first: int
+    last: int
+    indent: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of a hunk; on the side that does not have it, `old` or `new` is the line that follows it there."""
+
+    sign: str
+    text: str
+    old: int
+    new: int
+
+
+def source_diffs(causes: Sequence[Cause], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
+    """Of the functions on the causes' lines, how those differ from a commit that differ; the largest cause's first.
+
+    A line's path is relative to some entry of `sys.path`: it is the one tracked file whose path ends with it, and
+    nothing is said where several do, or none. Hunks are cut to the function. What is the same in the checkout, since
+    the working tree's tests were put there, did not differ between the sides.
+
+    Parameters
+    ----------
+    causes
+        In the order of what they cost.
+    checkout
+        The other side's code, and the working tree.
+    commit
+        Whose code that is.
+    """
+    frames = dict.fromkeys(cause.line for cause in causes if cause.line)
+    matches = [match for frame in frames if (match := _FRAME.fullmatch(frame))]
+    if not matches:
+        return ()
+    tracked = (git(checkout.working_tree, "ls-files", "-z") or "").split("\0")
+    found: dict[tuple[str, str, int], SourceDiff] = {}
+    for match in matches:
+        file = _file(match["path"], tracked, checkout)
+        source = None if file is None else _differing(file, checkout)
+        if file is None or source is None:
+            continue
+        name = match["function"].rpartition(".")[2]
+        function = _function(source, int(match["line"]), name)
+        if function is None or (file, name, function.first) in found:
+            continue
+        if text := _text(file, function, checkout.working_tree, commit):
+            found[file, name, function.first] = SourceDiff(file, name, text)
+        if len(found) == MOST:
+            break
+    return tuple(found.values())
+
+
+def _file(path: str, tracked: Sequence[str], checkout: Checkout) -> str | None:
+    """The one tracked file that a path of a frame means."""
+    path = path.replace("\\", "/")
+    if Path(path).is_absolute():
+        tops = (top for top in (checkout.working_tree, checkout.root) if Path(path).is_relative_to(top))
+        inside = next((Path(path).relative_to(top).as_posix() for top in tops), None)
+        return inside if inside in tracked else None
+    found = [file for file in tracked if file == path or file.endswith(f"/{path}")]
+    return found[0] if len(found) == 1 else None
+
+
+def _differing(file: str, checkout: Checkout) -> bytes | None:
+    """The working tree's text of a file that the other side has otherwise or not at all."""
+    own = checkout.working_tree / file
+    try:
+        source = own.read_bytes()
+    except OSError:
+        return None
+    try:
+        return None if Path(checkout.path(own)).read_bytes() == source else source
+    except OSError:
+        return source
+
+
+def _function(source: bytes, line: int, name: str) -> _Function | None:
+    """The function of a name that begins at a line, or, where the text moved, the only one of that name."""
+    try:
+        with warnings.catch_warnings():
+            # Of the project's own code somebody else complains.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    if name == "<module>":
+        return _Function(1, source.count(b"\n") + 1, -1)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            starts = [each.lineno for each in node.decorator_list]
+            if node.name == name:
+                found.append((node.lineno, _Function(min([node.lineno, *starts]), _end(node), node.col_offset)))
+        elif isinstance(node, ast.expr) and _UNNAMED.get(type(node)) == name:
+            found.append((node.lineno, _Function(node.lineno, _end(node), node.col_offset)))
+    there = [function for begins, function in found if line in (begins, function.first)]
+    chosen = there or [function for _, function in found]
+    return chosen[0] if there or len(chosen) == 1 else None
+
+
+def _end(node: ast.stmt | ast.expr) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _text(file: str, function: _Function, top: Path, commit: str) -> str:
+    """The hunks that touch a function; empty if none does."""
+    options = ("--no-color", "--no-ext-diff", "--no-textconv", f"--unified={CONTEXT}")
+    diff = git(top, "diff", *options, commit, "--", f":(top,literal){file}") or ""
+    own = ([line for line in hunk if _belongs(line, function)] for hunk in _hunks(diff))
+    lines = [text for hunk in own if any(line.sign != " " for line in hunk) for text in _shown(hunk)]
+    if len(lines) > LINES:
+        lines = [*lines[: LINES - 1], f"... {len(lines) - LINES + 1} more lines"]
+    return "\n".join(lines)
+
+
+def _hunks(diff: str) -> Iterator[list[_Line]]:
+    hunk: list[_Line] = []
+    old = new = 0
+    for text in diff.split("\n"):
+        if match := _HUNK.match(text):
+            if hunk:
+                yield hunk
+            hunk, old, new = [], int(match["old"]), int(match["new"])
+        elif new or old:
+            # An empty line is one of context, however git is set up to write it.
+            sign = text[:1] or " "
+            if sign in " +-":
+                hunk.append(_Line(sign, text[1:], old, new))
+                old += sign in " -"
+                new += sign in " +"
+    if hunk:
+        yield hunk
+
+
+def _belongs(line: _Line, function: _Function) -> bool:
+    """Whether a line is one of the function's.
+
+    What was taken out between two lines belongs to the function if both do; before its first line if it was a
+    decorator, behind its last if it stood as deep as its body.
+    """
+    if line.sign == "-" and line.new == function.first:
+        return line.text.lstrip().startswith("@")
+    if line.sign == "-" and line.new == function.last + 1:
+        return bool(line.text.strip()) and len(line.text) - len(line.text.lstrip()) > function.indent
+    return function.first <= line.new <= function.last
+
+
+def _shown(hunk: Sequence[_Line]) -> Iterator[str]:
+    """A hunk's lines below a header that counts them."""
+    old = sum(line.sign in " -" for line in hunk)
+    new = sum(line.sign in " +" for line in hunk)
+    yield f"@@ -{hunk[0].old},{old} +{hunk[0].new},{new} @@"
+    yield from (f"{line.sign}{line.text}" for line in hunk)

@@ -186,7 +186,7 @@ def bindings(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> Bin
     by_launch = (launch >= stream) & (launch > NEVER)
     kind[by_launch] = Wait.LAUNCH
     source[by_launch] = -1
-    event_source, event_release = _event_waits(trace, order, calls)
+    event_source, event_release = _latest_event(trace, order, calls)
     by_event = event_release > release
     kind[by_event], source[by_event] = Wait.EVENT, event_source[by_event]
     release = np.maximum(release, event_release)
@@ -208,10 +208,13 @@ def _usual(start: I64, release: I64, kind: npt.NDArray[np.int8], wanted: Wait) -
     return min(int(np.median(lag)), USUAL_AT_MOST_NS) if len(lag) else 0
 
 
-def _event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> tuple[Rows, I64]:
-    """For each position the event of another stream that it has to wait for, and that one's end."""
-    source = np.full(len(order), -1, dtype=np.intp)
-    release = np.full(len(order), NEVER, dtype=np.int64)
+def event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> tuple[Rows, Rows]:
+    """Positions that wait for an event recorded on another stream, and of the last event ahead of the record.
+
+    Known from `cuda_sync` events only: one pair for each `Stream Wait Event`, in their order; what waits is the next
+    event that its stream is given.
+    """
+    waiters, sources = [], []
     named = np.array([name == "Stream Wait Event" for name in trace.names], dtype=bool)
     rows = trace.matching(named, trace.rows(Category.CUDA_SYNC))
     args = trace.decode_args(rows, SyncArgs)
@@ -228,8 +231,20 @@ def _event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) ->
         if before < 0 or index == len(order.sequence[behind]):
             continue
         position = order.sequence[behind][index]
+        if before != position:
+            waiters.append(int(position))
+            sources.append(int(before))
+    return np.array(waiters, dtype=np.intp), np.array(sources, dtype=np.intp)
+
+
+def _latest_event(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> tuple[Rows, I64]:
+    """For each position the event of another stream that it has to wait for longest, and that one's end."""
+    source = np.full(len(order), -1, dtype=np.intp)
+    release = np.full(len(order), NEVER, dtype=np.int64)
+    waiters, sources = event_waits(trace, order, calls)
+    for position, before in zip(waiters.tolist(), sources.tolist(), strict=True):
         end = min(int(order.end[before]), int(order.start[position]))
-        if end > release[position] and before != position:
+        if end > release[position]:
             release[position], source[position] = end, before
     return source, release
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,23 @@ SLOW_CALL = 3
 """Such a call takes this many times the median."""
 
 
+class Cause(IntEnum):
+    """Why a thread waited."""
+
+    SYNC = 0
+    """A call that synchronises."""
+    COPY = 1
+    """A copy's call that returned with its copy."""
+    FREE = 2
+    """Device memory was freed, for which the device had to be idle."""
+    QUEUE = 3
+    """The launch queue was full."""
+    SPIN = 4
+    """It polled for its last kernel."""
+    JOIN = 5
+    """Another thread had to finish or begin."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
     """The waits of one thread in the order of `release`: columns of equal length."""
@@ -61,27 +79,48 @@ class Waits:
     """Index of the thread waited for, -1 for a device event."""
     inferred: npt.NDArray[np.bool_]
     """Whether only the times suggest the wait."""
+    cause: npt.NDArray[np.int8]
+    """As `Cause`."""
+    call: Rows
+    """Row of the call that waited, -1 for a wait in a gap."""
+
+
+_Part = tuple[I64, I64, Rows, Rows, npt.NDArray[np.bool_], npt.NDArray[np.int8], Rows]
 
 
 class _Found:
     """Collects the waits of all threads."""
 
     def __init__(self, threads: int) -> None:
-        self._by_thread: list[list[tuple[I64, I64, Rows, Rows, npt.NDArray[np.bool_]]]] = [[] for _ in range(threads)]
+        self._by_thread: list[list[_Part]] = [[] for _ in range(threads)]
 
-    def add(self, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool) -> None:
+    def in_calls(self, cause: Cause, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
+        """Waits in calls for device events."""
+        for number in np.unique(waiter[waiter >= 0]).tolist():
+            own = waiter == number
+            count = int(own.sum())
+            none, flags = np.full(count, -1, dtype=np.intp), np.zeros(count, dtype=bool)
+            causes = np.full(count, cause, dtype=np.int8)
+            self._by_thread[number].append((release[own], since[own], event[own], none, flags, causes, call[own]))
+
+    def in_gaps(
+        self, cause: Cause, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
+    ) -> None:
+        """Waits of one thread in its gaps."""
         flags = np.full(len(release), inferred, dtype=bool)
-        self._by_thread[waiter].append((release, since, event, thread, flags))
+        causes, none = np.full(len(release), cause, dtype=np.int8), np.full(len(release), -1, dtype=np.intp)
+        self._by_thread[waiter].append((release, since, event, thread, flags, causes, none))
 
     def waits(self, waiter: int) -> Waits:
         parts = self._by_thread[waiter]
         if not parts:
             none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
-            return Waits(none, none, rows, rows, np.zeros(0, dtype=bool))
-        release, since, event, thread, inferred = (np.concatenate(column) for column in zip(*parts, strict=True))
+            return Waits(none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        release, since = columns[:2]
         keep = np.flatnonzero(release > since)
         keep = keep[np.lexsort((since[keep], release[keep]))]
-        return Waits(release[keep], since[keep], event[keep], thread[keep], inferred[keep])
+        return Waits(*(column[keep] for column in columns))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +132,14 @@ class HostWaits:
     """Index of the thread of each row of the trace; -1 for what is not on one of them."""
     blocking: Rows
     """Rows of calls whose time is waiting: the synchronising ones, and copies that returned with their copy."""
+    sync_call: Rows
+    """Rows of synchronising calls, one entry for each device event that they had to be ready for."""
+    sync_event: Rows
+    """Positions of these events: of every stream the last one ahead of a call that synchronises with the device."""
+    whole_device: Rows
+    """Rows of the calls that synchronise with the device, those that free memory among them."""
+    sync_stream: tuple[tuple[int, int], ...]
+    """Rows of the calls that synchronise with a stream which is known, and the number of that stream."""
 
 
 def host_waits(
@@ -110,14 +157,23 @@ def host_waits(
         thread_of_row[thread.rows] = number
     found = _Found(len(threads))
     syncs, kinds = _sync_calls(trace, threads)
-    _synchronisations(trace, order, thread_of_row, syncs, kinds, calls, found)
+    named = _named_targets(trace, order, syncs, kinds, calls) if len(order) else []
+    sync_call, sync_event = _synchronisations(trace, order, thread_of_row, syncs, kinds, named, found)
     copies = _blocking_copies(trace, order, thread_of_row, found)
     _full_queues(trace, order, thread_of_row, found)
     _spinning(order, threads, thread_of_row, end, found)
     for waiter in range(len(threads)):
         _joins(threads, waiter, end, found)
     blocking = np.concatenate((syncs[kinds < _FREEING], copies))
-    return HostWaits(tuple(found.waits(waiter) for waiter in range(len(threads))), thread_of_row, blocking)
+    return HostWaits(
+        by_thread=tuple(found.waits(waiter) for waiter in range(len(threads))),
+        thread_of_row=thread_of_row,
+        blocking=blocking,
+        sync_call=sync_call,
+        sync_event=sync_event,
+        whole_device=syncs[np.isin(kinds, (_DEVICE, _FREEING))],
+        sync_stream=tuple((int(syncs[at]), stream) for at, _, stream in named if kinds[at] == _STREAM),
+    )
 
 
 _DEVICE, _STREAM, _EVENT, _FREEING = 1, 2, 3, 4
@@ -133,41 +189,45 @@ def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Ro
     return rows, kind_of[trace.name[rows]]
 
 
-def _add_by_thread(found: _Found, waiter: Rows, release: I64, since: I64, event: Rows) -> None:
-    for number in np.unique(waiter[waiter >= 0]).tolist():
-        own = waiter == number
-        none = np.full(int(own.sum()), -1, dtype=np.intp)
-        found.add(number, release[own], since[own], event[own], none, inferred=False)
-
-
 def _synchronisations(
     trace: Trace,
     order: DeviceOrder,
     thread_of_row: Rows,
     rows: Rows,
     kinds: Rows,
-    calls: CallsByCorrelation,
+    named: list[tuple[int, int, int]],
     found: _Found,
-) -> None:
+) -> tuple[Rows, Rows]:
+    """Add the waits, and return the calls and the events that they had to be ready for."""
     if len(rows) == 0 or len(order) == 0:
-        return
+        return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
     since, until = trace.start[rows], trace.end[rows]
     event = np.full(len(rows), -1, dtype=np.intp)
     end = np.full(len(rows), NEVER, dtype=np.int64)
+    pairs = []
     for stream in range(len(order.sequence)):
         last = order.last_before(stream, since)
         its_end = np.where(last >= 0, order.end[last], NEVER)
-        later = (its_end > end) & (its_end <= until + EARLY_NS)
+        done = (its_end > NEVER) & (its_end <= until + EARLY_NS)
+        later = done & (its_end > end)
         event[later], end[later] = last[later], its_end[later]
+        some = np.flatnonzero(done & np.isin(kinds, (_DEVICE, _FREEING)))
+        pairs.append((rows[some], last[some]))
     by_end = np.argsort(order.end, kind="stable")
     for at in np.flatnonzero(kinds == _EVENT).tolist():
         event[at] = _ended_last(order, by_end, int(since[at]), int(until[at]) + EARLY_NS)
-    for at, target in _named_targets(trace, order, rows, kinds, calls):
+    for at, target, _ in named:
         event[at] = target
     end = np.where(event >= 0, order.end[event], NEVER)
+    one = np.flatnonzero(np.isin(kinds, (_STREAM, _EVENT)) & (event >= 0) & (end <= until + EARLY_NS))
+    pairs.append((rows[one], event[one]))
     waited = (end > since) & (end <= until + EARLY_NS)
-    rows, event = rows[waited], event[waited]
-    _add_by_thread(found, thread_of_row[rows], np.minimum(end[waited], until[waited]), since[waited], event)
+    for freeing in (False, True):
+        some = np.flatnonzero(waited & ((kinds == _FREEING) == freeing))
+        release = np.minimum(end[some], until[some])
+        cause = Cause.FREE if freeing else Cause.SYNC
+        found.in_calls(cause, thread_of_row[rows[some]], rows[some], release, since[some], event[some])
+    return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
 
 def _ended_last(order: DeviceOrder, by_end: Rows, since: int, until: int) -> int:
@@ -182,8 +242,8 @@ def _ended_last(order: DeviceOrder, by_end: Rows, since: int, until: int) -> int
 
 def _named_targets(
     trace: Trace, order: DeviceOrder, rows: Rows, kinds: Rows, calls: CallsByCorrelation
-) -> list[tuple[int, int]]:
-    """Index of each call whose target a `cuda_sync` event names, and the position of the target (-1 for none)."""
+) -> list[tuple[int, int, int]]:
+    """Calls whose target a `cuda_sync` event names: index, position of the target (-1 for none) and its stream."""
     events = trace.rows(Category.CUDA_SYNC)
     place = {row: at for at, row in enumerate(rows.tolist())}
     targets = []
@@ -198,7 +258,7 @@ def _named_targets(
         ahead = order.streams.get((int(trace.pid[event]), arg.stream if is_stream else arg.wait_on_stream), -1)
         if ahead >= 0 and (is_stream or record >= 0):
             before = trace.start[[caller if is_stream else record]]
-            targets.append((at, int(order.last_before(ahead, before)[0])))
+            targets.append((at, int(order.last_before(ahead, before)[0]), ahead))
     return targets
 
 
@@ -212,26 +272,35 @@ def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, foun
     lag = end - order.end[copy]
     blocks = (lag >= -EARLY_NS) & (lag <= RETURN_NS) & (order.end[copy] > start) & ~(pinned & asynchronous)
     copy, call, start, end = copy[blocks], call[blocks], start[blocks], end[blocks]
-    _add_by_thread(found, thread_of_row[call], np.minimum(order.end[copy], end), start, copy)
+    found.in_calls(Cause.COPY, thread_of_row[call], call, np.minimum(order.end[copy], end), start, copy)
     return call
 
 
 def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> None:
     for own in order.sequence:
-        if len(own) < QUEUE:
-            continue
-        call, before = order.call[own[QUEUE - 1 :]], own[: 1 - QUEUE]
-        linked = call >= 0
-        call, before = call[linked], before[linked]
-        start, end = trace.start[call], trace.end[call]
-        number = np.flatnonzero(linked) + QUEUE - 1
-        outstanding = number - np.searchsorted(order.start[own], start, side="left")
-        duration = end - start
-        released = np.minimum(order.end[before], end)
-        full = (outstanding >= QUEUE_NEAR) & (duration > SLOW_CALL * np.median(duration)) & (released > start)
-        full &= (order.end[before] <= end + EARLY_NS) & (order.launched[before] < start)
-        waiter = thread_of_row[call[full]]
-        _add_by_thread(found, waiter, released[full], start[full], before[full])
+        call = order.call[own[QUEUE - 1 :]]
+        usual = np.median(trace.duration[call[call >= 0]]) if (call >= 0).any() else 0
+        call, before, released = full_queue(trace, order, own, float(usual))
+        found.in_calls(Cause.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
+
+
+def full_queue(trace: Trace, order: DeviceOrder, own: Rows, usual_ns: float) -> tuple[Rows, Rows, I64]:
+    """Rows of the calls that waited for room in a stream's queue, positions of what made room, and when that was.
+
+    `own` are the positions of the stream's events in their order; `usual_ns` is how long a launch usually takes.
+    """
+    if len(own) < QUEUE:
+        return own[:0], own[:0], order.end[:0]
+    call, before = order.call[own[QUEUE - 1 :]], own[: 1 - QUEUE]
+    linked = call >= 0
+    call, before = call[linked], before[linked]
+    start, end = trace.start[call], trace.end[call]
+    number = np.flatnonzero(linked) + QUEUE - 1
+    outstanding = number - np.searchsorted(order.start[own], start, side="left")
+    released = np.minimum(order.end[before], end)
+    full = (outstanding >= QUEUE_NEAR) & (end - start > SLOW_CALL * usual_ns) & (released > start)
+    full &= (order.end[before] <= end + EARLY_NS) & (order.launched[before] < start)
+    return call[full], before[full], released[full]
 
 
 def _spinning(
@@ -256,7 +325,8 @@ def _spinning(
         polled = (end - until <= SPIN_BEFORE_NS) & (until - end <= SPIN_AFTER_NS) & (order.start[event] < until)
         polled &= (np.minimum(end, until) - since) * 2 >= until - since
         event, none = event[polled], np.full(int(polled.sum()), -1, dtype=np.intp)
-        found.add(number, np.minimum(end, until)[polled], since[polled], event, none, inferred=True)
+        release = np.minimum(end, until)[polled]
+        found.in_gaps(Cause.SPIN, number, release, since[polled], event, none, inferred=True)
 
 
 def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
@@ -293,7 +363,7 @@ def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found
     for flag in (True, False):
         some = (source >= 0) & (sure == flag)
         none = np.full(int(some.sum()), -1, dtype=np.intp)
-        found.add(waiter, release[some], since[some], none, source[some], inferred=not flag)
+        found.in_gaps(Cause.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
 
 
 def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:

@@ -1,0 +1,44 @@
+"""What if: a trace as a graph of tasks that is edited and simulated.
+
+    graph = task_graph(trace)
+    plan = Plan().scale(Select(name="gemm"), 0.5).remove(Select(operator="aten::dropout"))
+    before, after = simulate(graph), simulate(plan.apply(graph))
+    after.span_ns - before.span_ns, after.period_ns, quality(graph).trust
+
+- `model` holds the words: tasks, edges, tracks. `graph` makes them of a trace: `evidence` asks the analyses,
+  `host_tasks` cuts threads, `layout` numbers tasks, `host_edges` and `device_edges` say what each waits for, after
+  Daydream's five kinds of dependency and those that Daydream lacks, with `lags`; `window` takes a part.
+- `structure` compiles a graph for simulation, `simulate` computes when every task starts and ends, `periods` how long
+  its steps take, `path` which chain of tasks decides the span.
+- `select` finds tasks, `edit` composes changes, `surgery`, `insertion` and `schedule` carry them out, `rederive` works
+  out again what a program decides while it runs.
+- `quality` says how far the graph explains the trace, and whether a prediction from it deserves trust.
+
+Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for DNN Training",
+USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).
+"""
+
+from pytest_perfdl.predict.whatif.edit import Plan, primitive
+from pytest_perfdl.predict.whatif.graph import task_graph
+from pytest_perfdl.predict.whatif.insertion import NewTask
+from pytest_perfdl.predict.whatif.model import EdgeKind, Edges, TaskGraph, TaskKind, Track
+from pytest_perfdl.predict.whatif.quality import Quality, quality
+from pytest_perfdl.predict.whatif.select import Select
+from pytest_perfdl.predict.whatif.simulate import Simulation, simulate
+
+__all__ = [
+    "EdgeKind",
+    "Edges",
+    "NewTask",
+    "Plan",
+    "Quality",
+    "Select",
+    "Simulation",
+    "TaskGraph",
+    "TaskKind",
+    "Track",
+    "primitive",
+    "quality",
+    "simulate",
+    "task_graph",
+]

@@ -1,0 +1,192 @@
+"""When every task of a graph starts and ends, given what each has to wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+
+from pytest_perfdl.predict.whatif.lags import anchors
+from pytest_perfdl.predict.whatif.model import NO_RELEASE, TaskGraph
+from pytest_perfdl.predict.whatif.path import Path, path_of
+from pytest_perfdl.predict.whatif.periods import MIN_STEPS, step_times
+from pytest_perfdl.predict.whatif.structure import Structure, offsets, structure
+from pytest_perfdl.trace.model import F64, I64, Rows
+
+Lags = Literal["measured", "constant"]
+"""Which lags of the edges to use: see `Edges`."""
+
+_NEVER = -(2**60)
+"""Below every moment, with room for sums."""
+
+_LOOP_NS, _LEVEL_NS = 400, 12_000
+"""What a head costs in the loop, and a level in numpy: which of the two is faster depends on the graph only."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Simulation:
+    """The times of all tasks of a graph, nanoseconds."""
+
+    graph: TaskGraph = field(repr=False)
+    start: I64
+    end: I64
+    lags: Lags
+    derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+
+    @property
+    def span_ns(self) -> int:
+        """From the first start to the last end."""
+        return int(self.end.max() - self.start.min()) if len(self.start) else 0
+
+    @property
+    def steps_ns(self) -> I64:
+        """Length of each step's window: from the completion of the one before to its own, as `step_windows` has it.
+
+        A step completes when its annotation has ended and, with device events, all that was launched in it. Time in
+        a step's setup does not count. On traces without device events a window is the step's time on the host.
+        """
+        return step_times(self.graph, self.start, self.end)
+
+    @property
+    def period_ns(self) -> float | None:
+        """Mean length of the windows, which tile the steps; `None` for fewer than 3 steps.
+
+        One step's launch-to-last-kernel span is no period: the host runs ahead of the device.
+        """
+        steps = self.steps_ns
+        return float(steps.mean()) if len(steps) >= MIN_STEPS else None
+
+    @property
+    def binding(self) -> Rows:
+        """The edge that decided each task's start, -1 where its release did or nothing: an index into the edges.
+
+        Of several the one from another track, of these the first.
+        """
+        if "binding" not in self.derived:
+            self.derived["binding"] = _binding(self)
+        found: Rows = self.derived["binding"]
+        return found
+
+    @property
+    def path(self) -> Path:
+        """The chain of binding edges from the last end to the first start, which covers the whole span."""
+        if "path" not in self.derived:
+            self.derived["path"] = path_of(self.graph, self.start, self.end, self.binding)
+        found: Path = self.derived["path"]
+        return found
+
+    @property
+    def busy(self) -> F64:
+        """Share of the span during which each track had a task, 0 to 1; tasks of one track may overlap a little."""
+        total = np.bincount(self.graph.tasks.track, self.end - self.start, minlength=len(self.graph.tracks))
+        found: F64 = np.minimum(total / self.span_ns, 1.0) if self.span_ns else np.zeros(len(self.graph.tracks))
+        return found
+
+
+def simulate(graph: TaskGraph, duration: I64 | None = None, *, lags: Lags = "measured") -> Simulation:
+    """Start and end of every task: the earliest that its edges and its release allow.
+
+    start = max(release, max over edges of anchor(source) + lag), end = start + duration (Daydream's Algorithm 1 with
+    fixed orders on threads and streams). Works in O(V + E); the compiled structure is kept with the edges, so
+    that other durations of the same graph cost a small part of the first simulation.
+
+    Parameters
+    ----------
+    graph
+        The graph.
+    duration
+        Nanoseconds of each task instead of the graph's own.
+    lags
+        "measured" replays the trace exactly; "constant" replaces every launch lag, kernel gap and return of a
+        call by one constant each, which measures how far the model explains the trace.
+
+    Raises
+    ------
+    CycleError
+        If tasks wait for each other in a circle.
+    ValueError
+        If `duration` is not one value per task.
+    """
+    duration = graph.tasks.duration if duration is None else np.asarray(duration, dtype=np.int64)
+    if duration.shape != (len(graph),):
+        raise ValueError(f"durations of {len(graph)} tasks are needed, not {duration.shape}")
+    start = _starts(graph, structure(graph), duration, lags)
+    return Simulation(graph, start, start + duration, lags)
+
+
+def _starts(graph: TaskGraph, compiled: Structure, duration: I64, lags: Lags) -> I64:
+    edges, heads = graph.edges, compiled.task
+    if not len(heads):
+        return np.zeros(0, dtype=np.int64)
+    lag = edges.lag if lags == "measured" else edges.constant_lag
+    offset = offsets(graph, compiled, lag, duration)
+    # Relative to its chain each head may start at `base` or later, and after every source by `cost`.
+    release = graph.tasks.release[heads]
+    base = np.where(release > NO_RELEASE, np.maximum(release, _NEVER) - offset[heads], _NEVER)
+    loose = (release == NO_RELEASE) & (compiled.previous < 0) & (np.diff(compiled.first) == 0)
+    # What nothing holds up at all begins when the graph does.
+    base[loose] = graph.begin - offset[heads[loose]]
+    edge = compiled.edge
+    source, target = edges.source[edge], edges.target[edge]
+    cost = offset[source] - offset[target] + lag[edge] + np.where(edges.at_start[edge], 0, duration[source])
+    levels = len(compiled.levels) - 1
+    thin = _LOOP_NS * (len(heads) + len(edge)) < _LEVEL_NS * levels
+    moved = _by_loop(compiled, base, cost) if thin else _by_level(compiled, base, cost)
+    found: I64 = offset + moved[compiled.head_of]
+    return found
+
+
+def _by_loop(compiled: Structure, base: I64, cost: I64) -> I64:
+    found = base.tolist()
+    previous, first = compiled.previous.tolist(), compiled.first.tolist()
+    sources, costs = compiled.source.tolist(), cost.tolist()
+    for head, latest in enumerate(found):
+        before = previous[head]
+        if before >= 0 and found[before] > latest:
+            latest = found[before]
+        for at in range(first[head], first[head + 1]):
+            moment = found[sources[at]] + costs[at]
+            if moment > latest:
+                latest = moment
+        found[head] = latest
+    return np.array(found, dtype=np.int64)
+
+
+def _by_level(compiled: Structure, base: I64, cost: I64) -> I64:
+    """All heads of a level at once; along a chain the running maximum."""
+    found = base
+    levels, first = compiled.levels.tolist(), compiled.first
+    previous = compiled.previous
+    for begin, until in pairwise(levels):
+        since, last = int(first[begin]), int(first[until])
+        if last > since:
+            moments = found[compiled.source[since:last]] + cost[since:last]
+            some = begin + np.flatnonzero(np.diff(first[begin : until + 1]))
+            found[some] = np.maximum(found[some], np.maximum.reduceat(moments, first[some] - since))
+        before = previous[begin:until]
+        # A chain's heads of one level stand one behind the other.
+        opens = np.flatnonzero(np.concatenate(([True], before[1:] != np.arange(begin, until - 1))))
+        outer = opens[before[opens] >= 0]
+        found[begin + outer] = np.maximum(found[begin + outer], found[before[outer]])
+        if len(opens) < until - begin:
+            bounds = [*opens.tolist(), until - begin]
+            for run, behind in pairwise(bounds):
+                if behind - run > 1:
+                    own = found[begin + run : begin + behind]
+                    np.maximum.accumulate(own, out=own)
+    return found
+
+
+def _binding(simulation: Simulation) -> Rows:
+    graph = simulation.graph
+    edges, tasks = graph.edges, graph.tasks
+    lag = edges.lag if simulation.lags == "measured" else edges.constant_lag
+    decided = anchors(edges, simulation.start, simulation.end) + lag == simulation.start[edges.target]
+    found = np.full(len(graph), -1, dtype=np.intp)
+    own = np.flatnonzero(decided)
+    across = tasks.track[edges.source[own]] != tasks.track[edges.target[own]]
+    for chosen in (own[~across], own[across]):
+        found[edges.target[chosen[::-1]]] = chosen[::-1]
+    return found

@@ -217,6 +217,10 @@ class Settings:
     baseline_trace: bool
     verbosity: int
 
+    def records(self, *, has_baseline: bool) -> bool:
+        """Whether a test is measured to be recorded from the beginning, rather than checked first."""
+        return self.update in ("all", "append") or (self.update is not None and not has_baseline)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What everything that tells of the run must say."""

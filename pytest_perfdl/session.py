@@ -103,10 +103,12 @@ class PerfSession:
         """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
         if not self.tests:
             return None
-        bench = self._bench
+        store, settings = self._bench.store, self.settings
+        known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
         times = [
             Expected(
-                bench.store.repeat_seconds(nodeid), test.options.repeats_for(self.settings, recording=bench.recording)
+                known[nodeid],
+                test.options.repeats_for(settings, recording=settings.records(has_baseline=known[nodeid] is not None)),
             )
             for nodeid, test in self.tests.items()
         ]

@@ -138,7 +138,7 @@ class Trial:
         update = settings.update
         recording = self.test.options.repeats_for(settings, recording=True)
         checking = self.test.options.repeats_for(settings, recording=False)
-        if update in ("all", "append") or (update is not None and self._base is None):
+        if settings.records(has_baseline=self._base is not None):
             checking = recording
         self._draw(checking)
         new = self._record(self._repeats)

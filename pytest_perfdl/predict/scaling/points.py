@@ -1,0 +1,209 @@
+"""Measured points: the time of a step at given sizes, as columns, checked once where they come in."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+F64 = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+
+_TIMES = {"time_s": 1e9, "time_ms": 1e6, "time_us": 1e3, "time_ns": 1.0}
+"""Names of the column of times, with nanoseconds per unit."""
+
+
+class ScalingError(ValueError):
+    """Points cannot be read, fitted or predicted from; the message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement: the factors' values and the time in nanoseconds."""
+
+    factors: Mapping[str, float]
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Measurements as columns of equal length, one row per measurement.
+
+    Intrinsic factors describe the algorithm (layers, channels, operations), extrinsic ones scale it from outside
+    (batch size, chunks of data, processors). Rows with equal factors are replicates of one configuration.
+    """
+
+    columns: Mapping[str, F64]
+    """One column per factor, finite and not negative."""
+    ns: F64
+    """Times, finite and positive."""
+    intrinsic: tuple[str, ...]
+    extrinsic: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        points: Iterable[Point],
+        *,
+        intrinsic: Sequence[str] | None = None,
+        extrinsic: Sequence[str] | None = None,
+    ) -> Points:
+        """Make columns of points.
+
+        Where both kinds are named, other factors are left out; where one is, the rest are of the other kind; where
+        none is, all are intrinsic.
+
+        Raises
+        ------
+        ScalingError
+            No points, a named factor that a point lacks, or a value that is not finite, a negative factor, a time
+            that is not positive.
+        """
+        rows = list(points)
+        if not rows:
+            raise ScalingError("there are no points")
+        inner, outer = _kinds(tuple(rows[0].factors), intrinsic, extrinsic)
+        for number, row in enumerate(rows, 1):
+            problem = _problem(row, inner + outer)
+            if problem:
+                raise ScalingError(f"point {number}: {problem}")
+        columns = {name: np.array([row.factors[name] for row in rows], dtype=np.float64) for name in inner + outer}
+        return cls(columns, np.array([row.ns for row in rows], dtype=np.float64), inner, outer)
+
+    def __len__(self) -> int:
+        return len(self.ns)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Every factor, intrinsic ones first."""
+        return self.intrinsic + self.extrinsic
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """The factors with more than one value: of the others nothing can be learnt."""
+        return tuple(name for name in self.factors if np.ptp(self.columns[name]) > 0)
+
+    def configurations(self) -> list[Rows]:
+        """Rows of each configuration, in the order of their first measurements."""
+        rows: dict[tuple[float, ...], list[int]] = {}
+        for at, key in enumerate(zip(*(self.columns[name].tolist() for name in self.factors), strict=True)):
+            rows.setdefault(key, []).append(at)
+        return [np.array(found, dtype=np.intp) for found in rows.values()]
+
+    def take(self, rows: Rows) -> Points:
+        """The measurements of some rows."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Points(columns, self.ns[rows], self.intrinsic, self.extrinsic)
+
+    def without(self, rows: Rows) -> Points:
+        """All measurements but those of some rows."""
+        return self.take(np.setdiff1d(np.arange(len(self), dtype=np.intp), rows))
+
+    def replicate_spread(self) -> float | None:
+        """Pooled coefficient of variation of replicates, a fraction; None where nothing was measured twice.
+
+        sqrt(sum over configurations of sum ((t - mean) / mean)^2 / sum of (replicates - 1)): no model's error can be
+        expected below it.
+        """
+        squares, freedom = 0.0, 0
+        for rows in self.configurations():
+            times = self.ns[rows]
+            squares += float((((times - times.mean()) / times.mean()) ** 2).sum())
+            freedom += len(rows) - 1
+        return math.sqrt(squares / freedom) if freedom else None
+
+
+def read_csv(path: Path, *, intrinsic: Sequence[str] | None = None, extrinsic: Sequence[str] | None = None) -> Points:
+    """Read points from a CSV file with a header: one column per factor and one of times.
+
+    The times are in `time_s`, `time_ms`, `time_us` or `time_ns`. Factors are sorted into kinds as `Points.of` does;
+    columns that are left out may hold anything. Empty lines are skipped.
+
+    Raises
+    ------
+    ScalingError
+        One line that begins with the file's name and the number of the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScalingError(f"{path}: cannot be read ({error})") from None
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        return _parsed(reader, intrinsic, extrinsic)
+    except (ScalingError, csv.Error) as error:
+        raise ScalingError(f"{path}:{max(reader.line_num, 1)}: {error}") from None
+
+
+def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrinsic: Sequence[str] | None) -> Points:
+    lines = iter(reader)
+    header = [name.strip() for name in next(lines, [])]
+    times = [name for name in header if name in _TIMES]
+    if len(times) != 1:
+        raise ScalingError(f"the header needs exactly one of the columns {', '.join(_TIMES)}")
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise ScalingError(f"column {twice[0]!r} is there twice")
+    inner, outer = _kinds(tuple(name for name in header if name != times[0]), intrinsic, extrinsic)
+    points = []
+    for line in lines:
+        if not any(cell.strip() for cell in line):
+            continue
+        if len(line) != len(header):
+            raise ScalingError(f"{len(line)} values, but {len(header)} columns")
+        cells = dict(zip(header, line, strict=True))
+        factors = {name: _number(cells[name], name) for name in inner + outer}
+        point = Point(factors, _number(cells[times[0]], times[0]) * _TIMES[times[0]])
+        problem = _problem(point, inner + outer)
+        if problem:
+            raise ScalingError(problem)
+        points.append(point)
+    return Points.of(points, intrinsic=inner, extrinsic=outer)
+
+
+def _number(text: str, column: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ScalingError(f"{text.strip()!r} in column {column} is not a number") from None
+
+
+def _problem(point: Point, names: tuple[str, ...]) -> str:
+    """What is wrong with a point; empty for nothing."""
+    for name in names:
+        if name not in point.factors:
+            return f"factor {name} is missing"
+        value = point.factors[name]
+        if not (math.isfinite(value) and value >= 0):
+            return f"factor {name} is {value:g}; it must be finite and not negative"
+    if not (math.isfinite(point.ns) and point.ns > 0):
+        return f"the time is {point.ns:g} ns; it must be finite and positive"
+    return ""
+
+
+def _kinds(
+    names: tuple[str, ...], intrinsic: Sequence[str] | None, extrinsic: Sequence[str] | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The intrinsic and the extrinsic factors among names."""
+    for name in (*(intrinsic or ()), *(extrinsic or ())):
+        if name not in names:
+            raise ScalingError(f"there is no factor {name!r}; there are {', '.join(names) or 'none'}")
+    both = sorted(set(intrinsic or ()) & set(extrinsic or ()))
+    if both:
+        raise ScalingError(f"factor {both[0]!r} cannot be both intrinsic and extrinsic")
+    if intrinsic is None:
+        inner = tuple(name for name in names if name not in (extrinsic or ()))
+    else:
+        inner = tuple(dict.fromkeys(intrinsic))
+    if extrinsic is not None:
+        outer = tuple(dict.fromkeys(extrinsic))
+    else:
+        outer = () if intrinsic is None else tuple(name for name in names if name not in intrinsic)
+    if not inner + outer:
+        raise ScalingError("there are no factors")
+    return inner, outer

@@ -108,15 +108,16 @@ def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Dif
 
 
 def of_diffs(diffs: Mapping[str, Diff], *, counts_first: bool = False) -> tuple[Cause, ...]:
-    """The causes of all calls' changes, ordered as `blame` orders them."""
+    """The causes of all calls' changes: what goes its step's way first, and then as `blame` orders them."""
     from pytest_perfdl.judge.diff import causes
 
     found = [_of_diff(call, each, cause) for call, each in diffs.items() for cause in causes(each)]
 
-    def order(cause: Cause) -> tuple[bool, int, float, str]:
+    def order(cause: Cause) -> tuple[bool, bool, int, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
+        against = cause.delta_ns * diffs[cause.call].delta_ns < 0
         more = abs(cause.new_count - cause.base_count)
-        return counts_first and not recounted, -abs(cause.delta_ns), -more, cause.name
+        return counts_first and not recounted, against, -abs(cause.delta_ns), -more, cause.name
 
     return tuple(sorted(found, key=order))
 

@@ -74,10 +74,11 @@ class Place:
 
 
 def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
-    """The causes of a change, those that certainly changed first, then by what they cost beyond the drift.
+    """The causes of a change: what goes the step's way first, then by what it costs beyond the drift.
 
     Without `everything` only those are given whose interval excludes zero (or that were not tested for want of
-    repeats), and that cost at least `LEAST_SHARE` of the step; what came or went in number is always given.
+    repeats, or are other work than before), and that cost at least `LEAST_SHARE` of the step; what came or went in
+    number is always given.
     """
     by_name: dict[tuple[PartKind, str, Status], list[Change]] = defaultdict(list)
     for change in diff.changes:
@@ -89,10 +90,11 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
         cause
         for cause in found
         if everything
-        or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested))
+        or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested or cause.status in _EXCHANGED))
         or (cause.kind != "idle" and abs(cause.new.count - cause.base.count) > 1e-9)
     ]
-    chosen.sort(key=lambda cause: (-abs(cause.own_ns), cause.kind, cause.name))
+    way = -1 if diff.delta_ns < 0 else 1
+    chosen.sort(key=lambda cause: (cause.own_ns * way < 0, -abs(cause.own_ns), cause.kind, cause.name))
     sides = regions(diff.base), regions(diff.new)
     return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
 
@@ -174,7 +176,12 @@ def _status(change: Change) -> Status:
 
 
 def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
-    """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does."""
+    """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does.
+
+    Where a number changed, that is what is looked for: the noise of all that stayed would lead away from it.
+    """
+    recounted = [change for change in members if abs(change.new.count - change.base.count) > 1e-9]
+    members = recounted or members
     total = sum(change.own_ns for change in members)
     held: dict[str, float] = defaultdict(float)
     for change in members:

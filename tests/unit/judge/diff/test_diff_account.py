@@ -117,6 +117,24 @@ def test_the_first_cause_is_the_right_one_and_so_is_its_place(what, drift):
         assert max(effects, key=lambda kind: abs(effects[kind])) in why
 
 
+def test_what_goes_against_the_step_comes_last():
+    change = {
+        ("gelu", "Net.mlp"): (6, 1_700_000),
+        ("add", "Net.mlp"): (48, 600_000),
+        ("mul", "Net.attn"): (30, 1_100_000),
+    }
+    found = diff(side(), side(seed=1, change=change))
+    assert [name for name, _ in named(found)] == ["gelu", "mul", "add"]
+    assert [name for name, _ in named(diff(side(seed=1, change=change), side()))] == ["gelu", "mul", "add"]
+
+
+def test_of_what_was_recounted_the_place_is_where_the_number_changed():
+    """All of `mm` is slower by noise, but it is in the attention that there are more of them."""
+    change = {("mm", "Net.attn"): (25, 6_250_000), ("mm", "Net.mlp"): (12, 4_600_000)}
+    first = causes(diff(side(spread=0.001), side(seed=1, spread=0.001, change=change)))[0]
+    assert (first.name, first.module) == ("mm", "Net.attn")
+
+
 def test_pythons_time_is_called_by_its_function():
     first = causes(diff(side(), side(seed=1, python=2_500_000)))[0]
     assert (first.kind, first.name, first.line) == ("idle", "logging.py(5): info", "train.py(1): step")

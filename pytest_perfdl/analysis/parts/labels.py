@@ -26,8 +26,8 @@ _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
 """torch's annotation of `Optimizer.step` and `Optimizer.zero_grad`."""
 _ADDRESS = re.compile(r"( of type object| object)? at 0x[0-9a-f]+")
 _MODULE_FRAME = "nn.Module: "
-_MODULE_CALL = re.compile(r"torch/nn/modules/module\.py\(\d+\): _?(wrapped_)?call_impl$")
-"""How torch calls any module: says nothing that the module does not."""
+_SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): _?(wrapped_)?call_impl$|^pytest_perfdl/")
+"""How torch calls any module, which says nothing that the module does not, and what measures."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ def _functions(trace: Trace, tree: CallTree) -> I32:
     if is_frame.any():
         user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
         silent = np.array(
-            [name.startswith(_MODULE_FRAME) or bool(_MODULE_CALL.search(name)) for name in trace.names], dtype=bool
+            [name.startswith(_MODULE_FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool
         )
         is_user = is_frame & user[trace.name]
         speaks = is_frame & ~is_user & ~silent[trace.name]

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.pair import BaselineCode, code_of
-from pytest_perfdl.baseline.source import Source, git, top_of
+from pytest_perfdl.baseline.source import Source, commit_of, top_of
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, overlay
 from pytest_perfdl.isolate.messages import Job
@@ -157,7 +157,7 @@ class Bench:
         name = self.settings.against
         if name is None:
             return None
-        commit = git(self.config.rootpath, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        commit = commit_of(self.config.rootpath, name)
         if commit is None:
             raise CheckoutError(f"--perf-against: git knows no revision {name!r} here")
         return commit

@@ -25,7 +25,7 @@ from pytest_perfdl.judge.signflip import KernelTest
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.record import Finding, Record, metric_name
-from pytest_perfdl.rounds import Explanation, Rounds, Side
+from pytest_perfdl.rounds import Rounds, Side, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Confirmation:
         if by_row is not None and rounds:
             slow = by_row.look(rounds, ended=ended)
             rows += (kernels.regressed(each, family.limits[each.name]) for each in slow)
-            still_open = by_row.undecided(rounds, awaited, ended=ended)
+            still_open = by_row.undecided(rounds, awaited, slow)
             rows += (kernels.undecided(name, family.limits[name], len(rounds)) for name in still_open)
         settled = settle(screened, new, base, outcome, rounds, limits, rows, self.rules)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
@@ -77,7 +77,7 @@ class Confirmation:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (Side("base", checkout), Side("head", against=checkout))
         self.bench.progress.start_stacks(self.test.item.nodeid)
-        base, head = (Explanation(self.bench, self.test, side, self.serving).measure() for side in sides)
+        base, head = (parts_of(self.bench, self.test, side, self.serving) for side in sides)
         self.bench.progress.clear()
         return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
 
@@ -131,8 +131,9 @@ class Confirmation:
                 ended = time.monotonic() - started > bench.settings.budget
             outcome = paired.look(as_judged(rounds), ended=ended)
             upcoming = outcome.next_look
-            if upcoming is None and by_row is not None and by_row.undecided(rounds, awaited):
-                upcoming = by_row.next_look(rounds)
+            if upcoming is None and by_row is not None and awaited:
+                still_open = by_row.undecided(rounds, awaited, by_row.look(rounds))
+                upcoming = by_row.next_look(rounds) if still_open else None
         bench.progress.clear()
         self.decided += outcome.decided.values()
         return outcome, rounds, ended, list(surroundings.findings(measuring.results))

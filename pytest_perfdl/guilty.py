@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.analysis.source_lines import FRAME
 from pytest_perfdl.baseline.source import git
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.judge.verdict import Cause, SourceDiff
@@ -20,8 +21,6 @@ LINES = 40
 CONTEXT = 3
 """Lines around a change."""
 
-_FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
-"""A line as the profiler names it, "train.py(12): step": the function begins there."""
 _HUNK = re.compile(r"@@ -(?P<old>\d+)(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
 _UNNAMED: dict[type[ast.AST], str] = {
     ast.Lambda: "<lambda>",
@@ -68,7 +67,7 @@ def source_diffs(causes: Sequence[Cause], checkout: Checkout, commit: str) -> tu
         Whose code that is.
     """
     frames = dict.fromkeys(cause.line for cause in causes if cause.line)
-    matches = [match for frame in frames if (match := _FRAME.fullmatch(frame))]
+    matches = [match for frame in frames if (match := FRAME.fullmatch(frame))]
     if not matches:
         return ()
     tracked = (git(checkout.working_tree, "ls-files", "-z") or "").split("\0")

@@ -170,39 +170,30 @@ class Rounds:
             )
 
 
-class Explanation:
-    """One process on a side that says where its steps' parts come from."""
+def parts_of(
+    bench: Bench, test: PerfTest, side: Side, serving: Callable[[RemoteTest], AbstractContextManager[None]]
+) -> dict[str, StepParts]:
+    """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
 
-    def __init__(
-        self, bench: Bench, test: PerfTest, side: Side, serving: Callable[[RemoteTest], AbstractContextManager[None]]
-    ) -> None:
-        self._bench = bench
-        self._test = test
-        self._side = side
-        self._serving = serving
+    Raises
+    ------
+    SideError
+        When the test does not pass there.
+    PerfError
+        Through `serving`, when the worker dies or hangs.
+    """
 
-    def measure(self) -> dict[str, StepParts]:
-        """The parts of each call's steps, with lines and functions.
+    def script(info: CallInfo) -> Script:
+        return explanation(replace(test.plan, period=info.period), info, str(bench.scratch))
 
-        Raises
-        ------
-        SideError
-            When the test does not pass there.
-        PerfError
-            Through `serving`, when the worker dies or hangs.
-        """
-        side = self._side
-        remote = self._bench.start(self._test, self._script, checkout=side.checkout, against=side.against)
-        with self._serving(remote):
-            remote.finish()
-        if text := _failure(remote, self._bench.config):
-            raise SideError(
-                f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
-            )
-        return {result.call: result.parts for result in remote.results}
-
-    def _script(self, info: CallInfo) -> Script:
-        return explanation(replace(self._test.plan, period=info.period), info, str(self._bench.scratch))
+    remote = bench.start(test, script, checkout=side.checkout, against=side.against)
+    with serving(remote):
+        remote.finish()
+    if text := _failure(remote, bench.config):
+        raise SideError(
+            f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
+        )
+    return {result.call: result.parts for result in remote.results}
 
 
 def _failure(remote: RemoteTest, config: pytest.Config) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.analysis.parts import step_parts
-from pytest_perfdl.baseline.source import git, top_of
+from pytest_perfdl.baseline.source import commit_of, git, top_of
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.judge.diff import Side, of_call, of_traces
 from pytest_perfdl.record import Record, RecordError, from_json
@@ -154,7 +154,7 @@ def _of_traces(files: list[Path], label: str) -> Sides:
 def _of_revision(source: str, folder: str) -> Sides:
     here = Path.cwd()
     top = top_of(here)
-    commit = git(here, "rev-parse", "--verify", "--quiet", f"{source}^{{commit}}") if top is not None else None
+    commit = commit_of(here, source)
     if top is None or commit is None:
         raise SourceError(f"{source} is no file, no folder and no git revision")
     inside = (here / folder).resolve()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scipy.special import betaincinv
+from pytest_perfdl.qualify.bounds import clopper_pearson
 
 if TYPE_CHECKING:
     from trials import Trial
@@ -77,17 +77,6 @@ DEMANDS = (
     Demand("+33 %, on every 3rd step", ("every-3rd",), regressed, 38 / 40, True, "38 of 40, as +20 %"),
     Demand("loader's transform +20 %", ("loader",), regressed, 24 / 40, True, "24 of 40, as +10 %"),
 )
-
-
-def clopper_pearson(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided interval of a proportion (Clopper and Pearson 1934).
-
-    Its upper end at 90 % is the one-sided upper bound at 95 %.
-    """
-    tail = (1 - confidence) / 2
-    low = 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, tail))
-    high = 1.0 if hits == trials else float(betaincinv(hits + 1, trials - hits, 1 - tail))
-    return low, high
 
 
 def tables(trials: Sequence[Trial]) -> str:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from pytest_perfdl.analysis.operator_args import operator_args
+from pytest_perfdl.analysis.threads import AUTOGRAD
 from pytest_perfdl.analysis.tree import pair_codes
 from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.trace.once import once
-
-_BACKWARD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
-"""What the engine runs, by name: for traces without `Fwd thread id`."""
 
 
 @once
@@ -33,7 +29,7 @@ def forward_of(trace: Trace) -> Rows:
     args = operator_args(trace)
     operators = np.flatnonzero(args.sequence >= 0)
     number, forward_thread = args.sequence[operators], args.forward_thread[operators]
-    named = np.array([bool(_BACKWARD.match(name)) for name in trace.names], dtype=bool)
+    named = np.array([bool(AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
     is_backward = (forward_thread > 0) | ((forward_thread < 0) & named[trace.name[operators]])
     forward, backward = operators[~is_backward], operators[is_backward]
     if len(forward) == 0 or len(backward) == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from pytest_perfdl.analysis.communication import collective_annotation_rows, covered
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.steps import Steps
-from pytest_perfdl.analysis.threads import backward_rows, input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.threads import backward_rows, input_rows, on_thread, optimizer_rows, thread_of
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
 OPERATOR_CLASSES = ("forward", "backward", "optimizer", "copies")
@@ -18,9 +17,6 @@ HOST_IDLE_CLASSES = ("input", "communication", "Python and host")
 
 COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 """Operators that move data themselves; `aten::to`, `aten::clone` and `aten::contiguous` call one of them."""
-
-_OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
-"""torch's annotation of `Optimizer.step` and `Optimizer.zero_grad`."""
 
 
 def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
@@ -42,8 +38,7 @@ def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
     waiting = own(input_rows(trace))
     busy = own(operators).difference(waiting)
     copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
-    annotations = trace.rows(Category.USER_ANNOTATION)
-    updating = own(_named(trace, annotations, lambda name: bool(_OPTIMIZER.match(name)))).intersection(busy)
+    updating = own(optimizer_rows(trace)).intersection(busy)
     backward = own(backward_rows(trace)).intersection(busy)
     collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)
     classes = {

@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
 from pytest_perfdl.trace.once import once
 
-_FRAME = "nn.Module: "
+FRAME = "nn.Module: "
 """How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""
 
 MODULE = "perfdl.module: "
@@ -62,7 +62,7 @@ def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
 
 
 def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:
-    named = np.array([name.startswith(_FRAME) for name in trace.names], dtype=bool)
+    named = np.array([name.startswith(FRAME) for name in trace.names], dtype=bool)
     is_frame = (trace.category == Category.PYTHON_FUNCTION) & named[trace.name]
     frames = np.flatnonzero(is_frame)
     frames = frames[np.argsort(tree.depth[frames], kind="stable")]
@@ -70,7 +70,7 @@ def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) 
     around[tree.parent[frames] < 0] = -1
     path_of = {-1: ""}
     for row, above in zip(frames.tolist(), around.tolist(), strict=True):
-        name = trace.name_of(row).removeprefix(_FRAME)
+        name = trace.name_of(row).removeprefix(FRAME)
         path = path_of[row] = f"{path_of[above]}.{name}" if above >= 0 else name
         own[row] = paths.setdefault(path, len(paths))
 

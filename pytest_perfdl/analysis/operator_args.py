@@ -50,6 +50,10 @@ class OperatorArgs:
     stacks: tuple[str, ...]
     """`Call stack`."""
 
+    def shapes(self, call: int) -> str:
+        """Shapes of an entry of `calls`, with one space behind each comma, however the file has it."""
+        return b"".join(self.calls[call][1].split()).replace(b",", b", ").decode(errors="replace")
+
 
 @once
 def operator_args(trace: Trace) -> OperatorArgs:

@@ -153,18 +153,16 @@ def _keys(trace: Trace, tree: CallTree, by: Grouping) -> _Keys:
         return _Keys(code, [{**empty, "name": name} for name in trace.names])
     if by == "shapes":
         args = operator_args(trace)
-        labels = [{**empty, "name": trace.names[name], "shapes": _spaced(dims)} for name, dims in args.calls]
+        labels = [
+            {**empty, "name": trace.names[name], "shapes": args.shapes(call)}
+            for call, (name, _) in enumerate(args.calls)
+        ]
         return _Keys(args.call, labels)
     if by in ("module", "line"):
         index, texts = module_paths(trace, tree) if by == "module" else source_lines(trace, tree)
         code[operators] = index[operators] + 1
         return _Keys(code, [{**empty, by: text} for text in ("", *texts)])
     raise ValueError(f"operators are grouped by name, shapes, module or line, not by {by!r}")
-
-
-def _spaced(dims: bytes) -> str:
-    """JSON of shapes with one space behind each comma, however the file has it."""
-    return b"".join(dims.split()).replace(b",", b", ").decode()
 
 
 def _times(trace: Trace, tree: CallTree, window: tuple[int, int] | None) -> _Times:

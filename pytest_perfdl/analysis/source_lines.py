@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.tree import CallTree
 from pytest_perfdl.trace.model import I32, Category, Trace
 from pytest_perfdl.trace.once import once
 
-_FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): .+$", re.DOTALL)
+FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 """A frame of Python code; what the interpreter or the profiler made up begins with "<" or with `nn.Module:`."""
 
 _INSTALLED = re.compile(
@@ -64,7 +64,7 @@ def is_user_code(frame: str) -> bool:
     >>> is_user_code("train.py(12): step"), is_user_code("torch/nn/functional.py(12): linear")
     (True, False)
     """
-    match = _FRAME.match(frame)
+    match = FRAME.match(frame)
     if match is None or frame.startswith("nn.Module:"):
         return False
     path = match["path"].replace("\\", "/")

@@ -16,7 +16,10 @@ Thread = tuple[int, int]
 _INPUT = re.compile(r"enumerate\(DataLoader\)|perfdl\.data_wait$")
 """torch's annotation of a DataLoader's `__next__`, and ours around any iterable."""
 
-_AUTOGRAD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
+_OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
+"""torch's annotation of `Optimizer.step` and `Optimizer.zero_grad`."""
+
+AUTOGRAD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::|\w+Backward\d*$")
 """Operators that only the autograd engine runs; the first form is missing in traces of 2021."""
 
 
@@ -38,9 +41,15 @@ def input_rows(trace: Trace) -> Rows:
     return trace.matching(named, trace.rows(Category.USER_ANNOTATION))
 
 
+def optimizer_rows(trace: Trace) -> Rows:
+    """Annotations during which an optimizer updates, or resets gradients, on whichever thread."""
+    named = np.array([bool(_OPTIMIZER.match(name)) for name in trace.names], dtype=bool)
+    return trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+
+
 def backward_rows(trace: Trace) -> Rows:
     """Operators that the autograd engine runs, on whichever thread."""
-    engine = np.array([bool(_AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
+    engine = np.array([bool(AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
     return trace.matching(engine, trace.rows(Category.CPU_OP))
 
 

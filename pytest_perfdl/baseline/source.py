@@ -50,6 +50,11 @@ def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | N
         return _tree(root, top, without, environment)
 
 
+def commit_of(root: Path, revision: str) -> str | None:
+    """The commit (full hash) that a revision names; `None` when git knows none of that name."""
+    return git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+
+
 def top_of(root: Path) -> Path | None:
     """Top folder of the repository that a folder is in; `None` outside one or without git."""
     top = git(root, "rev-parse", "--show-toplevel")

@@ -13,10 +13,12 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from scipy.special import stdtr
 
 from pytest_perfdl.judge import wording
 from pytest_perfdl.judge.counted import same
+from pytest_perfdl.judge.sequential import holm
 from pytest_perfdl.judge.signflip import LEAST_SHARE, KernelTest, family
 from pytest_perfdl.judge.timed import SD_FLOOR
 from pytest_perfdl.judge.verdict import MetricVerdict
@@ -104,7 +106,7 @@ def suspected(new: Record, base: Record, limits: Limits) -> tuple[str, ...]:
             cost = math.expm1(effect) * statistics.fmean(old.ns) / step
             p = float(stdtr(len(spread) - 1, -effect / error))
             candidates.append((p, name, past and cost >= LEAST_SHARE, cost))
-    chosen = _holm([candidate[0] for candidate in candidates])
+    chosen = holm(np.array([candidate[0] for candidate in candidates]), SCREEN_ALPHA).tolist()
     found = [(-cost, name) for (_, name, told, cost), kept in zip(candidates, chosen, strict=True) if kept and told]
     return tuple(name for _, name in sorted(found))
 
@@ -178,13 +180,3 @@ def _without_common(logs: Sequence[Sequence[float]]) -> list[list[float]]:
     """Log ratios, one list a row, with each process' median over the rows taken off."""
     common = [statistics.median(process) for process in zip(*logs, strict=True)]
     return [[value - factor for value, factor in zip(row, common, strict=True)] for row in logs]
-
-
-def _holm(p: Sequence[float]) -> list[bool]:
-    """Which hypotheses Holm's procedure rejects at `SCREEN_ALPHA`."""
-    chosen = [False] * len(p)
-    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        if p[place] > SCREEN_ALPHA / (len(p) - rank):
-            break
-        chosen[place] = True
-    return chosen

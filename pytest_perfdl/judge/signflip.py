@@ -105,14 +105,16 @@ class KernelTest:
                     found.setdefault(kernel.name, kernel)
         return tuple(sorted(found.values(), key=lambda kernel: (-kernel.effect, kernel.name)))
 
-    def undecided(self, rounds: Sequence[Round], awaited: Iterable[str], *, ended: bool = False) -> tuple[str, ...]:
-        """Those of these kernels that are neither found slower nor surely slower by no more than their delta.
+    def undecided(
+        self, rounds: Sequence[Round], awaited: Iterable[str], found: Iterable[SlowKernel]
+    ) -> tuple[str, ...]:
+        """Those of these kernels that are neither among those found nor surely slower by no more than their delta.
 
         The latter by the signed-rank test at the level of `sequential.UNCHANGED_ALPHA`. Stopping for that only
         removes alarms: it is free.
         """
-        found = {kernel.name for kernel in self.look(rounds, ended=ended)}
-        return tuple(name for name in awaited if name not in found and not self._within(name, rounds))
+        slower = {kernel.name for kernel in found}
+        return tuple(name for name in awaited if name not in slower and not self._within(name, rounds))
 
     def next_look(self, rounds: Sequence[Round]) -> int | None:
         """How many rounds the next look takes that may find a kernel; `None` after the last."""

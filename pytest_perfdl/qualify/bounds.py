@@ -41,8 +41,13 @@ class Rate:
         >>> "{:.3f} {:.3f}".format(*Rate(8, 10).interval)
         '0.444 0.975'
         """
-        tail = (1 - CONFIDENCE) / 2
-        return 1 - _upper(self.of - self.count, self.of, tail), _upper(self.count, self.of, tail)
+        return clopper_pearson(self.count, self.of)
+
+
+def clopper_pearson(count: int, of: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The exact two-sided interval of a share; its upper end at 90 % is the one-sided bound at 95 %."""
+    tail = (1 - confidence) / 2
+    return 1 - _upper(of - count, of, tail), _upper(count, of, tail)
 
 
 def _upper(count: int, of: int, tail: float) -> float:

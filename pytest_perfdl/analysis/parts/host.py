@@ -6,6 +6,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.communication import collective_annotation_rows, covered
 from pytest_perfdl.analysis.host_account import COPIES, HOST_IDLE_CLASSES, OPERATOR_CLASSES
+from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.nesting import ownership
 from pytest_perfdl.analysis.operator_time import operator_time
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
@@ -49,13 +50,12 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
                 own = time[pieces]
                 at = np.full(len(pieces), index)
                 ledger.add("operator", name, rows[owned.owner[pieces]], at, ns=own if other == thread else 0, busy=own)
-    _idle(trace, steps, ledger)
+    _idle(trace, steps, ledger, waiting)
     return ledger.close(False, np.array([window.host_ns for window in steps.windows], dtype=np.int64))
 
 
-def _idle(trace: Trace, steps: Steps, ledger: Ledger) -> None:
+def _idle(trace: Trace, steps: Steps, ledger: Ledger, waiting: Intervals) -> None:
     thread = thread_of(steps.windows[0])
-    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     busy = covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread))
     collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)
     around = on_thread(trace, trace.rows(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION), thread)

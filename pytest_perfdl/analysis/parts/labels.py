@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.modules import MODULE, module_paths
+from pytest_perfdl.analysis.modules import FRAME, MODULE, module_paths
 from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.source_lines import is_user_code, source_lines
-from pytest_perfdl.analysis.threads import backward_rows
+from pytest_perfdl.analysis.threads import backward_rows, optimizer_rows
 from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
 from pytest_perfdl.part import Phase
 from pytest_perfdl.trace.annotations import step_annotations
@@ -22,10 +22,7 @@ from pytest_perfdl.trace.once import once
 PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
 """By the numbers in `Labels.phase`."""
 
-_OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
-"""torch's annotation of `Optimizer.step` and `Optimizer.zero_grad`."""
 _ADDRESS = re.compile(r"( of type object| object)? at 0x[0-9a-f]+")
-_MODULE_FRAME = "nn.Module: "
 _SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): _?(wrapped_)?call_impl$|^pytest_perfdl/")
 """How torch calls any module, which says nothing that the module does not, and what measures."""
 
@@ -104,8 +101,8 @@ def _paths(
 
 def _phases(trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool_]) -> I32:
     """Optimizer inside its annotations, backward inside what the autograd engine runs, else forward."""
-    updating = np.array([bool(_OPTIMIZER.match(name)) for name in trace.names], dtype=bool)
-    is_update = (trace.category == Category.USER_ANNOTATION) & updating[trace.name]
+    is_update = np.zeros(len(trace), dtype=bool)
+    is_update[optimizer_rows(trace)] = True
     is_engine = np.zeros(len(trace), dtype=bool)
     is_engine[backward_rows(trace)] = True
     phase = np.where(is_operator, PHASES.index("forward"), 0).astype(np.int32)
@@ -125,7 +122,7 @@ def _functions(trace: Trace, tree: CallTree) -> I32:
     if is_frame.any():
         user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
         silent = np.array(
-            [name.startswith(_MODULE_FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool
+            [name.startswith(FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool
         )
         is_user = is_frame & user[trace.name]
         speaks = is_frame & ~is_user & ~silent[trace.name]

@@ -139,14 +139,9 @@ class Ledger:
             kind=_KINDS[kind],
             name=self._trace.names[event] if event >= 0 else self._classes[name],
             path=labels.paths[path] if path >= 0 else (),
-            shapes=_spaced(operator_args(self._trace).calls[call][1]) if call >= 0 else "",
+            shapes=operator_args(self._trace).shapes(call) if call >= 0 else "",
             module=labels.modules[module] if module >= 0 else "",
             line=labels.lines[line] if line >= 0 else "",
             function=labels.functions[function] if function >= 0 else "",
             phase=PHASES[phase],
         )
-
-
-def _spaced(dims: bytes) -> str:
-    """JSON of shapes with one space behind each comma, however the file has it."""
-    return b"".join(dims.split()).replace(b",", b", ").decode(errors="replace")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from pytest_perfdl.judge.blame import DRIFT_MAX, ROWS_FOR_DRIFT
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, effects
-from pytest_perfdl.judge.matching.groups import Matching, Weighted
+from pytest_perfdl.judge.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.judge.matching.match import match
 from pytest_perfdl.judge.matching.names import NO_RULES
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_perfdl.judge.diff.side import Side, Unit
-    from pytest_perfdl.judge.matching.groups import Group
+    from pytest_perfdl.judge.matching.groups import By, Group
     from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.verdict import Verdict
     from pytest_perfdl.part import Part, PartKind
@@ -45,10 +46,6 @@ LIMIT = 0.03
 TESTED_SHARE = 0.002
 """Groups that have less of the step on both sides have no interval of their own."""
 POWER = 0.80
-DRIFT_MAX = 0.05
-"""Largest common factor that may be the machine's: beyond it is another device, clock or precision."""
-GROUPS_FOR_DRIFT = 5
-"""Fewer matched groups say nothing about a common factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,8 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassLine:
-    """A line of the account. Nanoseconds per step."""
+class Line:
+    """What a class of the account, a module or a line of code takes on both sides. Nanoseconds per step."""
 
     name: str
     base_ns: int
@@ -132,7 +129,7 @@ class Diff:
     """95 % interval of the step's change, nanoseconds; `None` when a side has one column only."""
     changes: tuple[Change, ...]
     """Every part of both sides in exactly one of them; the largest change first."""
-    account: tuple[ClassLine, ...]
+    account: tuple[Line, ...]
     """In the order of the classes' time on both sides."""
     drift: Drift
     matching: Matching
@@ -150,11 +147,27 @@ class Diff:
         return "run" if self.base.unit == self.new.unit == "run" else "step"
 
     @property
+    def matched_by(self) -> dict[By, float]:
+        """Shares of the time of both sides' kernels and operators, hidden or not, by what matched them."""
+        found: dict[By, float] = {}
+        for change in self.changes:
+            if change.kind != "idle":
+                found[change.group.by] = found.get(change.group.by, 0.0) + change.base.busy_ns + change.new.busy_ns
+        total = sum(found.values()) or 1.0
+        return {by: ns / total for by, ns in found.items()}
+
+    @property
     def coverage(self) -> float:
-        """Share of the time of both sides' kernels and operators that is matched, hidden or not; 1 without any."""
-        work = [(change, change.base.busy_ns + change.new.busy_ns) for change in self.changes if change.kind != "idle"]
-        total = sum(ns for _, ns in work)
-        return sum(ns for change, ns in work if change.base_parts and change.new_parts) / total if total else 1.0
+        """Share of that time that is matched at all; 1 without any."""
+        shares = self.matched_by
+        alone = sum(share for by, share in shares.items() if by in ONE_SIDED)
+        return 1.0 - alone if shares else 1.0
+
+    @property
+    def alone(self) -> list[Change]:
+        """The parts that one side only has, the largest first."""
+        found = [change for change in self.changes if change.group.by in ONE_SIDED]
+        return sorted(found, key=lambda change: -(change.base_ns + change.new_ns))
 
     @property
     def unprofiled_ns(self) -> float | None:
@@ -299,7 +312,7 @@ def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: b
         )
         if _steady(group, before, after) and before.busy_ns > 0:
             ratios.append((after.busy_ns / before.busy_ns, before.busy_ns))
-    if len(ratios) < GROUPS_FOR_DRIFT:
+    if len(ratios) < ROWS_FOR_DRIFT:
         return Drift(1.0, False, 0.0)
     ratios.sort()
     reached, half = 0.0, sum(weight for _, weight in ratios) / 2
@@ -319,10 +332,10 @@ def _class(group: Group, base: Side, new: Side) -> str:
     return max(members)[1]
 
 
-def _account(changes: Sequence[Change]) -> Iterator[ClassLine]:
+def _account(changes: Sequence[Change]) -> Iterator[Line]:
     names = dict.fromkeys(change.name_class for change in changes)
     lines = [
-        ClassLine(
+        Line(
             name,
             sum(change.base_ns for change in changes if change.name_class == name),
             sum(change.new_ns for change in changes if change.name_class == name),

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from pytest_perfdl.judge.diff.account import Line
 from pytest_perfdl.judge.diff.bound import of_cause, regions
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, summed
 
@@ -58,21 +59,6 @@ class Cause:
     """Whether launches or kernels bound the region that it is in; see `bound`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A module or a line, with what is inside it. Nanoseconds per step."""
-
-    kind: Literal["module", "line"]
-    name: str
-    base_ns: int
-    new_ns: int
-
-    @property
-    def delta_ns(self) -> int:
-        """What the step gained there."""
-        return self.new_ns - self.base_ns
-
-
 def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
     """The causes of a change: what goes the step's way first, then by what it costs beyond the drift.
 
@@ -99,7 +85,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
     return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
 
 
-def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Place, ...]:
+def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
     """Time by module (with the modules inside it) or by line, the largest change first."""
     base: dict[str, int] = defaultdict(int)
     new: dict[str, int] = defaultdict(int)
@@ -107,7 +93,7 @@ def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Place, ...]:
         for total, parts, ns in ((base, change.base_parts, change.base_ns), (new, change.new_parts, change.new_ns)):
             for name in _around(_where(parts or (*change.base_parts, *change.new_parts), kind), kind):
                 total[name] += ns
-    found = [Place(kind, name, base[name], new[name]) for name in dict.fromkeys((*base, *new))]
+    found = [Line(name, base[name], new[name]) for name in dict.fromkeys((*base, *new))]
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.part import Part
 
 By = Literal["exact", "name", "operator", "aligned", "fused", "split", "added", "gone"]
+ONE_SIDED: frozenset[By] = frozenset({"added", "gone"})
 _EXCHANGED: dict[By, By] = {"fused": "split", "split": "fused", "added": "gone", "gone": "added"}
 
 

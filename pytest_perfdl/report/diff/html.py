@@ -48,7 +48,7 @@ def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> N
 
 def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
     if len(diffs) == 1:
-        return step_words(diffs[0][1], limit)
+        return f"{diffs[0][1].verdict(limit)}: {step_words(diffs[0][1])}"
     verdicts = [each.verdict(limit) for _, each in diffs]
     counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)))
     return f"{plural(len(diffs), 'test')}: {counted}"
@@ -70,7 +70,7 @@ def _sheet(title: str, each: Diff, data: dict[str, Any]) -> dict[str, Any]:
     return {
         "title": title or f"{each.base.label} and {each.new.label}",
         "verdict": data["verdict"],
-        "step": step_words(each, data.get("limit", 0.0), verdict=False),
+        "step": step_words(each),
         "base": f"{each.base.label}, {columns_of(each.base)}",
         "new": f"{each.new.label}, {columns_of(each.new)}",
         "coverage": data["matching"]["coverage"],

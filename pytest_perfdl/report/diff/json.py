@@ -37,11 +37,7 @@ def share(part: float, whole: float) -> float | None:
 
 
 def _diff(each: Diff, limit: float) -> dict[str, Any]:
-    by: dict[str, float] = {}
-    for change in each.changes:
-        if change.kind != "idle":
-            by[change.group.by] = by.get(change.group.by, 0.0) + change.base.busy_ns + change.new.busy_ns
-    both = sum(by.values()) or 1.0
+    whole = regions(each.new)
     return {
         "verdict": each.verdict(limit),
         "base": {"label": each.base.label, "columns": each.base.columns, "unit": each.base.unit},
@@ -53,8 +49,8 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
             "ci95_ns": _interval(each.interval),
             "intervals_over": each.unit,
             "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
-            "bound": regions(each.new).bound(),
-            "launch_share": regions(each.new).launch_share(),
+            "bound": whole.bound(),
+            "launch_share": whole.launch_share(),
         },
         "account": [
             {
@@ -72,7 +68,7 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
         "lines": _places(each, "line"),
         "matching": {
             "coverage": each.coverage,
-            "by": {name: ns / both for name, ns in sorted(by.items())},
+            "by": dict(sorted(each.matched_by.items())),
             "unmatched": [
                 {
                     "side": "base" if change.base_parts else "new",
@@ -81,8 +77,7 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
                     "module": part.module,
                     "ns": change.base_ns + change.new_ns,
                 }
-                for change in sorted(each.changes, key=lambda change: -(change.base_ns + change.new_ns))
-                if change.group.by in ("added", "gone")
+                for change in each.alone
                 for part in (*change.base_parts, *change.new_parts)
             ],
         },

@@ -44,14 +44,12 @@ def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
     if title:
         yield visible(title)
     yield f"{visible(each.base.label)} -> {visible(each.new.label)}  {columns_of(each.base)} and {columns_of(each.new)}"
-    yield from layout.paragraph(step_words(each, limit), 0, width)
+    yield from layout.paragraph(f"{each.verdict(limit)}: {step_words(each)}", 0, width)
 
 
-def step_words(each: Diff, limit: float, *, verdict: bool = True) -> str:
-    """What the step did, with its interval: "regressed: step  83.20 -> 91.50 ms  +9.98%  [...]"."""
+def step_words(each: Diff) -> str:
+    """What the step did, with its interval: "step  83.20 -> 91.50 ms  +9.98%  [...]"."""
     text = f"step  {change(each.base_ns, each.new_ns)}"
-    if verdict:
-        text = f"{each.verdict(limit)}: {text}"
     if each.interval is None:
         return f"{text}  (one step on a side: how much steps differ is not known)"
     low, high = (format_percent(end / max(each.base_ns, 1)) for end in each.interval)
@@ -201,18 +199,14 @@ def _modules(each: Diff, top: int) -> Iterator[str]:
 
 
 def _matching(each: Diff, width: int) -> Iterator[str]:
-    work = [change for change in each.changes if change.kind != "idle"]
-    total = sum(change.base.busy_ns + change.new.busy_ns for change in work) or 1.0
-    by: dict[str, float] = {}
-    for change in work:
-        by[change.group.by] = by.get(change.group.by, 0.0) + (change.base.busy_ns + change.new.busy_ns) / total
-    told = ", ".join(f"{format_percent(part, signed=False)} {name}" for name, part in by.items() if part > 0.0005)
+    told = ", ".join(
+        f"{format_percent(part, signed=False)} {name}" for name, part in each.matched_by.items() if part > 0.0005
+    )
     coverage = format_percent(each.coverage, signed=False)
     yield from layout.paragraph(
         f"matched: {coverage} of the time of both sides' kernels and operators ({told})", 0, width
     )
-    alone = [change for change in each.changes if change.group.by in ("added", "gone")]
-    alone.sort(key=lambda change: -(change.base_ns + change.new_ns))
+    alone = each.alone
     for change in alone[:UNMATCHED_SHOWN]:
         part = (*change.base_parts, *change.new_parts)[0]
         side = "only before" if change.base_parts else "only after"

@@ -5,6 +5,8 @@ import subprocess
 import pytest
 import recorded_runs  # noqa: F401 (makes the modules below importable)
 
+from pytest_perfdl.qualify.bounds import clopper_pearson
+
 import acceptance  # isort: skip
 import side_load  # isort: skip
 import trials  # isort: skip
@@ -136,7 +138,7 @@ class TestAcceptance:
         (5, 10, 0.95, (0.18709, 0.81291)),
     ], ids=["none", "all", "half"])  # fmt: skip
     def test_exact_interval(self, hits, count, confidence, ends):
-        assert acceptance.clopper_pearson(hits, count, confidence) == pytest.approx(ends, abs=1e-5)
+        assert clopper_pearson(hits, count, confidence) == pytest.approx(ends, abs=1e-5)
 
     @pytest.mark.parametrize("hits, count, met", [
         (0, 0, "-"),

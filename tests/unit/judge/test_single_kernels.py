@@ -118,17 +118,17 @@ def test_suspects_are_open_until_they_are_found_or_cleared():
     family = kernels.Family({f"operator {name}": parse_limit("per_kernel", "5%") for name in STEP})
     test = family.test(0.005)
     awaited = ("operator gelu", "operator add")
-    assert test.undecided([], awaited) == awaited
+    assert test.undecided([], awaited, test.look([])) == awaited
     assert test.next_look([]) == 10
     ten = rounds(10, slower={"gelu": 1.5})
-    assert test.undecided(ten, awaited) == ()
+    assert test.undecided(ten, awaited, test.look(ten)) == ()
     # 5 % slower with a limit of 5 %: neither found nor cleared, whatever is measured.
     border = rounds(30, slower={"gelu": 1.05})
-    assert test.undecided(border[:10], awaited) == ("operator gelu",)
+    assert test.undecided(border[:10], awaited, test.look(border[:10])) == ("operator gelu",)
     assert (test.next_look(border[:10]), test.next_look(border)) == (15, None)
-    assert test.undecided(border, awaited) == ("operator gelu",)
+    assert test.undecided(border, awaited, test.look(border)) == ("operator gelu",)
     gone = [Round(each.order, each.base, each.head, each.kernels_base, {"operator add": 1.0}) for each in ten]
-    assert test.undecided(gone, ("operator gelu",)) == ()
+    assert test.undecided(gone, ("operator gelu",), test.look(gone)) == ()
 
 
 def test_each_kernel_has_its_own_delta():
@@ -136,7 +136,7 @@ def test_each_kernel_has_its_own_delta():
     names = ("operator gelu", "operator add")
     test = KernelTest(names, 0.005, delta=(0.05, 0.5))
     assert [kernel.name for kernel in test.look(measured_rounds)] == ["operator gelu"]
-    assert test.undecided(measured_rounds, names) == ()
+    assert test.undecided(measured_rounds, names, test.look(measured_rounds)) == ()
 
 
 def judged(measured_rounds, *, ended=False):
@@ -148,8 +148,9 @@ def judged(measured_rounds, *, ended=False):
     )
     family = kernels.tested(new, base, BUILT_IN)
     test = family.test(0.005)
-    rows = [kernels.regressed(each, family.limits[each.name]) for each in test.look(measured_rounds, ended=ended)]
-    still_open = test.undecided(measured_rounds, ("operator gelu",), ended=ended)
+    slow = test.look(measured_rounds, ended=ended)
+    rows = [kernels.regressed(each, family.limits[each.name]) for each in slow]
+    still_open = test.undecided(measured_rounds, ("operator gelu",), slow)
     rows += [kernels.undecided(name, family.limits[name], len(measured_rounds)) for name in still_open]
     return settle(screened, new, base, outcome, measured_rounds, BUILT_IN, rows)
 

@@ -8,6 +8,7 @@ from pytest_perfdl.measure.commands import (
     CallResult,
     Compiled,
     Counted,
+    Finish,
     Profiled,
     ProfiledRow,
     Settled,
@@ -16,6 +17,20 @@ from pytest_perfdl.measure.commands import (
 from pytest_perfdl.record import Key
 
 KEY = Key("cpu-1t", {"cpu": "CPU", "threads": 1})
+
+
+class Conversation:
+    """Gives commands and keeps the answers."""
+
+    def __init__(self, *commands):
+        self.commands = [*commands, Finish()]
+        self.answers = []
+
+    def command(self):
+        return self.commands.pop(0)
+
+    def answer(self, reply):
+        self.answers.append(reply)
 
 
 def info(**rest):

@@ -1,26 +1,12 @@
 """A known delay in every step: how long it is, where it goes, and that it is told."""
 
 import pytest
-from answers import profiled
+from answers import Conversation, profiled
 
 from pytest_perfdl.measure import injected, program
-from pytest_perfdl.measure.commands import Finish, Profile, Settle, Time
+from pytest_perfdl.measure.commands import Profile, Settle, Time
 from pytest_perfdl.measure.injected import Delay
 from pytest_perfdl.measure.program import Program
-
-
-class Conversation:
-    """Gives commands and keeps the answers."""
-
-    def __init__(self, *commands):
-        self.commands = [*commands, Finish()]
-        self.answers = []
-
-    def command(self):
-        return self.commands.pop(0)
-
-    def answer(self, reply):
-        self.answers.append(reply)
 
 
 class Clock:

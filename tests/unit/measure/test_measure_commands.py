@@ -1,7 +1,7 @@
 """The commands of a repeat, and the programs that carry them out around a step."""
 
 import pytest
-from answers import COUNTED, info, profiled, timed
+from answers import COUNTED, Conversation, info, profiled, timed
 
 from pytest_perfdl.measure import machine, program, reference_load
 from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
@@ -75,20 +75,6 @@ def test_a_side_looks_at_the_machine_before_its_first_turn_and_after_its_last():
     assert [(turn.opens, turn.closes) for turn in turns] == [(True, False), *[(False, False)] * 6, (False, True)]
     assert (joined.reference_before, joined.reference_after) == ((50,), (60,))
     assert joined.surroundings == machine.Surroundings(clocks_mhz=(2600.0,) * 8, swapped_pages=8, major_faults=16)
-
-
-class Conversation:
-    """Gives commands and keeps the answers."""
-
-    def __init__(self, *commands):
-        self.commands = [*commands, Finish()]
-        self.answers = []
-
-    def command(self):
-        return self.commands.pop(0)
-
-    def answer(self, reply):
-        self.answers.append(reply)
 
 
 class Clock:

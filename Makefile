@@ -7,25 +7,32 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# Bytecode of torch's thousands of modules takes pip half a minute; most of them are never imported. Python compiles
+# those that are, once, unless the environment forbids it, and then every worker process would compile them again.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: test demo lint clean
 
-$(VENV)/.base: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[examples]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,test]'
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[examples,test]'
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.base
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,lint]'
+$(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[examples,lint]'
 	@touch $@
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-demo: $(VENV)/.base
+demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
 lint: $(VENV)/.lint

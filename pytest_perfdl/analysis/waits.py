@@ -278,19 +278,21 @@ def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, foun
 
 def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> None:
     for own in order.sequence:
-        call = order.call[own[QUEUE - 1 :]]
-        usual = np.median(trace.duration[call[call >= 0]]) if (call >= 0).any() else 0
-        call, before, released = full_queue(trace, order, own, float(usual))
+        call, before, released = full_queue(trace, order, own)
         found.in_calls(Cause.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
 
 
-def full_queue(trace: Trace, order: DeviceOrder, own: Rows, usual_ns: float) -> tuple[Rows, Rows, I64]:
+def full_queue(trace: Trace, order: DeviceOrder, own: Rows) -> tuple[Rows, Rows, I64]:
     """Rows of the calls that waited for room in a stream's queue, positions of what made room, and when that was.
 
-    `own` are the positions of the stream's events in their order; `usual_ns` is how long a launch usually takes.
+    `own` are the positions of the stream's events in their order. What a launch usually takes is told by those
+    before the first that could have had to wait: of the later ones most may.
     """
-    if len(own) < QUEUE:
+    free = order.call[own[: QUEUE - 1]]
+    free = free[free >= 0]
+    if len(own) < QUEUE or not len(free):
         return own[:0], own[:0], order.end[:0]
+    usual_ns = float(np.median(trace.duration[free]))
     call, before = order.call[own[QUEUE - 1 :]], own[: 1 - QUEUE]
     linked = call >= 0
     call, before = call[linked], before[linked]

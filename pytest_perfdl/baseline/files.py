@@ -1,6 +1,6 @@
 """The baselines of a project as files: load, look beside, save.
 
-A save touches the files of one test under one key and nothing else; each file is complete or as it was.
+A save touches the files of one test under one key and nothing else; they are complete or as they were.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Store:
         files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()} | {path: data}
         with self._acting("written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            changed = [file for file, content in files.items() if _write(file, content)]
+            changed = _write(files)
             stale = [file for file in _exemplars_beside(path) if file not in files]
             for file in stale:
                 file.unlink()
@@ -200,21 +200,25 @@ def _exemplars_beside(record: Path) -> list[Path]:
     ]
 
 
-def _write(path: Path, data: bytes) -> bool:
-    """Put a file in place at once; answers whether anything had to be written."""
-    if path.is_file() and path.read_bytes() == data:
-        return False
-    temporary = path.with_name(_temporary_name())
+def _write(files: Mapping[Path, bytes]) -> list[Path]:
+    """Put files in place, those that differ from what is there, or none of them when the disk refuses one."""
+    staged: dict[Path, Path] = {}
     try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for path, data in files.items():
+            if path.is_file() and path.read_bytes() == data:
+                continue
+            staged[path] = temporary = path.with_name(_temporary_name())
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, temporary in staged.items():
+            temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
         raise
-    return True
+    return list(staged)
 
 
 def _temporary_name() -> str:

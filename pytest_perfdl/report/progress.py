@@ -16,10 +16,26 @@ LOOKS = (10, 30)
 PRINT_EVERY_SECONDS = 30.0
 
 
+ERASE = "\r\x1b[2K"
+"""Takes the text of the cursor's line away."""
+TO_COLUMN_ZERO = "\x1b[1A\n"
+"""Leaves an empty line as it is; the newline in it tells pytest, which adds up what it wrote, that nothing is there."""
+
+
+class Writer(Protocol):
+    """The part of pytest's TerminalWriter that is used."""
+
+    @property
+    def width_of_current_line(self) -> int:
+        """Columns written since the last newline."""
+        ...
+
+
 class Terminal(Protocol):
     """The part of pytest's TerminalReporter that is used."""
 
     isatty: bool
+    _tw: Writer
 
     def write(self, content: str, *, flush: bool = False) -> None:
         """Write without a newline."""
@@ -85,7 +101,7 @@ class Progress:
         """Take the line away, before pytest writes there."""
         if self._shown and self._terminal is not None:
             with self._suspended_capture():
-                self._terminal.write("\r\x1b[2K", flush=True)
+                self._terminal.write(ERASE + TO_COLUMN_ZERO, flush=True)
             self._shown = False
 
     def _left(self, repeats: int) -> float | None:
@@ -98,13 +114,20 @@ class Progress:
         with self._suspended_capture():
             if terminal.isatty:
                 if not self._shown:
-                    terminal.ensure_newline()
-                terminal.write(f"\r\x1b[2K{text}", flush=True)
+                    _begin_line(terminal)
+                terminal.write(f"{ERASE}{text}", flush=True)
                 self._shown = True
             elif time.monotonic() - self._printed > PRINT_EVERY_SECONDS:
                 self._printed = time.monotonic()
-                terminal.ensure_newline()
+                _begin_line(terminal)
                 terminal.write(f"{text}\n", flush=True)
+
+
+def _begin_line(terminal: Terminal) -> None:
+    terminal.ensure_newline()
+    # That knows of files' names only: with -q the letters of tests may stand there.
+    if terminal._tw.width_of_current_line:
+        terminal.write("\n")
 
 
 def line(test: int, tests: int, repeat: int, repeats: int, seconds_left: float | None, name: str) -> str:

@@ -22,7 +22,7 @@ from pytest_perfdl.analysis.nesting import nest
 from pytest_perfdl.analysis.steps import Steps, steps_of
 from pytest_perfdl.analysis.threads import on_thread
 from pytest_perfdl.analysis.tree import by_thread
-from pytest_perfdl.analysis.waits import GAP_NS, QUEUE, WAKE_NS, HostWaits, full_queue, host_waits
+from pytest_perfdl.analysis.waits import GAP_NS, WAKE_NS, HostWaits, full_queue, host_waits
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _NONE = np.zeros(0, dtype=np.intp)
@@ -98,13 +98,7 @@ def _channels(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, ...]
 
 
 def _queue_waits(trace: Trace, order: DeviceOrder) -> tuple[Rows, Rows, I64]:
-    """What a launch usually takes is told by those before the first that could have had to wait."""
-    found = []
-    for own in order.sequence:
-        free = order.call[own[: QUEUE - 1]]
-        free = free[free >= 0]
-        if len(own) >= QUEUE and len(free):
-            found.append(full_queue(trace, order, own, float(np.median(trace.duration[free]))))
+    found = [full_queue(trace, order, own) for own in order.sequence]
     if not found:
         return _NONE, _NONE, order.end[:0]
     call, before, released = (np.concatenate(column) for column in zip(*found, strict=True))

@@ -386,12 +386,13 @@ def test_a_host_that_polls_for_its_last_kernel(end, polled):
     assert (path.inferred_share > 0) == polled
 
 
-def test_a_full_launch_queue_blocks_the_host():
+@pytest.mark.parametrize("launches", [1200, 4000], ids=["some wait", "most wait"])
+def test_a_full_launch_queue_blocks_the_host(launches):
     # Each kernel runs 10 us, each launch takes 1 us, until 1024 are queued: from then on a launch waits for the
     # kernel 1023 before it to end.
     events, now = [x("aten::mm", 0, 1)], 1
     ends = []
-    for number in range(1200):
+    for number in range(launches):
         begins = max(ends[-1] if ends else 0, now + 1)
         until = max(now + 1, ends[number - 1023] + 1 if number >= 1023 else 0)
         events += [launch(now, until - now, number), kernel("k", begins, 10, number)]
@@ -400,7 +401,7 @@ def test_a_full_launch_queue_blocks_the_host():
     made = trace(*events, x("aten::add", now, 20_000))
     path = critical_path(made)
     check(made, path)
-    assert path.by_class["compute"] == (ends[1199 - 1023] - 2) * 1000
+    assert path.by_class["compute"] == (ends[launches - 1 - 1023] - 2) * 1000
     assert path.inferred_share == 0
 
 

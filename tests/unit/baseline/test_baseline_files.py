@@ -215,10 +215,26 @@ def test_an_interrupted_write_leaves_no_litter(store, tmp_path, monkeypatch):
     assert tree(tmp_path) == before
 
 
-def test_the_record_is_written_after_its_exemplars(store, monkeypatch):
+def test_a_disk_that_is_full_for_the_second_file_leaves_both_as_they_were(store, tmp_path, monkeypatch):
+    store.save(RECORD, {"": b"trace"})
+    before, works, calls = tree(tmp_path), files.os.fsync, []
+
+    def second_fails(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        works(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", second_fails)
+    refused(lambda: store.save(replace(RECORD, test_hash="new"), {"": b"new"}), "No space left on device")
+    assert len(calls) == 2
+    assert tree(tmp_path) == before
+
+
+def test_the_record_is_put_in_place_after_its_exemplars(store, monkeypatch):
     order = []
-    write = files._write
-    monkeypatch.setattr(files, "_write", lambda path, data: order.append(path.name) or write(path, data))
+    replaced = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda self, target: order.append(target.name) or replaced(self, target))
     store.save(RECORD, {"": b"trace"})
     assert order == ["test_step[bf16].trace.json.gz", "test_step[bf16].json"]
 

@@ -22,7 +22,8 @@ class Part:
     name: str
     """The kernel's, the operator's or the class's."""
     path: tuple[str, ...] = ()
-    """Operators around it from the outermost to the innermost; a kernel's ends with the one that launched it."""
+    """Operators around it from the outermost to the innermost; a kernel's ends with the one that launched it. Of time
+    of Python whose `function` is known the annotation around it."""
     shapes: str = ""
     """Of the innermost operator's inputs, as JSON: "[[64, 512], [512]]"."""
     module: str = ""

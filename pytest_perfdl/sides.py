@@ -7,17 +7,19 @@ folder of baselines and a git revision hold a side for every call of every test.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.baseline.source import commit_of, git, top_of
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.judge.diff import Side, of_call, of_traces
 from pytest_perfdl.record import Record, RecordError, from_json
-from pytest_perfdl.trace import TraceError, read
+from pytest_perfdl.trace import Trace, TraceError, read
 
 _HEAD = 4096
 """Bytes at the beginning of a file that tell a trace from a record."""
@@ -42,7 +44,18 @@ class Name:
         return f"{self.test} {self.call}".strip()
 
 
-Sides = Mapping[Name, Side]
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A side, and what it was made of."""
+
+    side: Side
+    trace: Callable[[], Trace] | None = None
+    """The one trace of the side, or of its traces that whose mean step is the median; `None` for what is recorded."""
+    notes: tuple[str, ...] = ()
+    """What was odd or repaired while its traces were read, one line each."""
+
+
+Sides = Mapping[Name, Loaded]
 
 
 def load(source: str, folder: str) -> Sides:
@@ -73,7 +86,7 @@ def load(source: str, folder: str) -> Sides:
     return found
 
 
-def pairs(base: Sides, new: Sides) -> list[tuple[Name, Side, Side]]:
+def pairs(base: Sides, new: Sides) -> list[tuple[Name, Loaded, Loaded]]:
     """What both have: by test, call and key, else by test and call where each has that under one key."""
     found = [(name, base[name], new[name]) for name in base if name in new]
     paired = {(name.test, name.call) for name, *_ in found}
@@ -126,7 +139,7 @@ def _is_trace(path: Path) -> bool:
     return not head.lstrip().startswith(b"{") or b'"traceEvents"' in head or b'"schemaVersion"' in head
 
 
-def _of_data(data: Any, path: str, label: str) -> Iterator[tuple[Name, Side]]:
+def _of_data(data: Any, path: str, label: str) -> Iterator[tuple[Name, Loaded]]:
     try:
         if isinstance(data, dict) and isinstance(data.get("tests"), list):
             for test in data["tests"]:
@@ -138,15 +151,27 @@ def _of_data(data: Any, path: str, label: str) -> Iterator[tuple[Name, Side]]:
         raise SourceError(f"{path} {error}") from error
 
 
-def _of_record(record: Record, label: str) -> Iterator[tuple[Name, Side]]:
+def _of_record(record: Record, label: str) -> Iterator[tuple[Name, Loaded]]:
     for call in record.calls:
-        yield Name(record.test, call.name, record.key.slug), of_call(label, call)
+        yield Name(record.test, call.name, record.key.slug), Loaded(of_call(label, call))
 
 
 def _of_traces(files: list[Path], label: str) -> Sides:
+    notes: list[str] = []
+
+    def noted(file: Path) -> Trace:
+        trace = read(file)
+        notes.extend(f"{file}: {note}" for note in trace.findings)
+        return trace
+
     try:
-        # One after the other: of a trace only its parts are kept.
-        return {Name(): of_traces(label, [step_parts(read(file)) for file in files])}
+        if len(files) == 1:
+            trace = noted(files[0])
+            return {Name(): Loaded(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
+        # One after the other: of several traces only their parts are kept.
+        side = of_traces(label, [step_parts(noted(file)) for file in files])
+        middle = files[int(np.argsort(side.step_ns, kind="stable")[(len(files) - 1) // 2])]
+        return {Name(): Loaded(side, lambda: read(middle), tuple(notes))}
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
 
@@ -160,7 +185,7 @@ def _of_revision(source: str, folder: str) -> Sides:
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
     listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""
-    found: dict[Name, Side] = {}
+    found: dict[Name, Loaded] = {}
     for name in filter(None, listed.split("\0")):
         if name.endswith(".json"):
             text = git(top, "show", f"{commit}:{name}") or ""

@@ -9,6 +9,7 @@ comparisons stand to what is demanded.
     python benchmarks/blame/run.py --count 5 --unchanged 5    # hours; shows the time left
     python benchmarks/blame/run.py --end-to-end               # by pytest on a scratch repository, minutes each
     python benchmarks/blame/run.py --table
+    python benchmarks/blame/run.py --docs                     # writes what was found so far into docs/blame.md
     python benchmarks/blame/run.py --again                    # asks anew of what was measured, after a change of blame
 """
 
@@ -34,6 +35,9 @@ from pytest_perfdl.units import format_quantity  # noqa: E402
 RESULTS = ROOT / "perf-report" / "blame.jsonl"
 MEASURED = ROOT / "perf-report" / "blame"
 """Where rounds are kept."""
+DOCS = ROOT / "docs" / "blame.md"
+BEGIN, END = "<!-- blame-table -->\n", "<!-- /blame-table -->\n"
+"""Between these lines of it the tables stand."""
 DEFAULT_SECONDS = 60.0
 """What a comparison takes, before any was made."""
 
@@ -132,6 +136,22 @@ def again(done: Sequence[Comparison], folder: Path) -> list[Comparison]:
     return found
 
 
+def documented(text: str, found: Sequence[Comparison]) -> str:
+    """A page with these tables between its markers, their headings below the page's own.
+
+    Raises
+    ------
+    ValueError
+        When it has no markers.
+    """
+    before, begins, rest = text.partition(BEGIN)
+    _, ends, after = rest.partition(END)
+    if not begins or not ends:
+        raise ValueError(f"no {BEGIN.strip()} and {END.strip()} to write the tables between")
+    shown = tables(found).replace("## ", "### ").strip()
+    return f"{before}{begins}\n{shown}\n\n{ends}{after}"
+
+
 def main() -> int:
     """Do what is missing, print the tables; 0 when all comparisons were made."""
     options = arguments()
@@ -139,6 +159,10 @@ def main() -> int:
     if options.again:
         done = again(done, options.measured)
         write(options.out, done)
+    elif options.docs:
+        DOCS.write_text(documented(DOCS.read_text(), done))
+        print(f"wrote {DOCS}")
+        return 0
     elif not options.table:
         try:
             make(missing(done, options), done, options)
@@ -160,6 +184,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="pairs of processes in a comparison (6)")
     parser.add_argument("--end-to-end", action="store_true", help="by pytest --perf-against on a scratch repository")
     parser.add_argument("--table", action="store_true", help="only print what was found so far")
+    parser.add_argument("--docs", action="store_true", help="only write what was found so far into docs/blame.md")
     parser.add_argument("--again", action="store_true", help="judge anew what was measured, and print it")
     parser.add_argument("--measured", type=Path, default=MEASURED, metavar="DIR", help="where rounds are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="where comparisons are kept")

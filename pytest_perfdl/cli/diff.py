@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from pytest_perfdl.cli.common import CommandError
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Diff
+    from pytest_perfdl.judge.matching.names import Rules
+    from pytest_perfdl.sides import Loaded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
-    from pytest_perfdl.judge.diff import diff
     from pytest_perfdl.judge.matching.names import rules_of
     from pytest_perfdl.judge.verdict import parse_fail_on
     from pytest_perfdl.limits import parse_limit
@@ -59,13 +61,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if limit is None:
         raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
-    found = [(name.title, diff(*sides, rules=rules)) for name, *sides in pairs(base, new) if arguments.k in name.test]
+    found = [
+        (name.title, _compared(old, now, rules)) for name, old, now in pairs(base, new) if arguments.k in name.test
+    ]
     if not found:
         print(f"{arguments.base} and {arguments.new} have no test in common")
         return 3
+    for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
+        print(f"perfdl diff: {note}", file=sys.stderr)
     found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     _report(arguments, found, limit)
     return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
+
+
+def _compared(base: Loaded, new: Loaded, rules: Rules) -> Diff:
+    from pytest_perfdl.counterfactual import counterfactual
+    from pytest_perfdl.judge.diff import diff
+
+    found = diff(base.side, new.side, rules=rules)
+    if base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):
+        return found
+    return replace(found, counterfactual=counterfactual(found, base.trace(), new.trace(), rules))
 
 
 def _renaming(text: str) -> tuple[str, str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scipy.special import stdtrit
 
@@ -19,7 +20,7 @@ from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.verdict import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from pytest_perfdl.analysis.parts import StepParts
     from pytest_perfdl.judge.diff import Diff
@@ -39,6 +40,13 @@ DRIFT_MAX = 0.05
 """Largest common factor of all rows that is put down to the machine: its drift between occasions."""
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
+
+
+PYTHON = "Python and host"
+_OF_THE_DEVICE = frozenset(
+    ("input", "communication", "launch latency", "synchronisation", "operator overhead", "device wait", "unattributed")
+)
+"""Idle time that has a cause of its own, which no function of Python is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,34 +139,72 @@ def located(
     """The causes with the modules and lines that a stack pass on each side found, by call.
 
     Recording Python's frames distorts times, so of these steps only names are taken: what has a module or a line
-    already keeps it. Time of Python is called by the function that gained most there.
+    already keeps it. Slower Python is called by the function that gained most where it is: in the annotation that it
+    was called by, or outside of all that were, and if it can be in its module. Each function is named once.
     """
     from pytest_perfdl.judge.diff import causes, diff, of_traces
 
     found: dict[tuple[str, str, str], DiffCause] = {}
-    python: dict[str, DiffCause] = {}
+    python: dict[str, list[_Function]] = {}
     for call in base.keys() & new.keys():
         whole = diff(of_traces("base", [base[call]]), of_traces("head", [new[call]]), rules=rules)
-        for cause in causes(whole, everything=True):
-            found.setdefault((call, cause.kind, cause.name), cause)
-            if cause.kind == "idle" and cause.line and cause.own_ns > 0:
-                python.setdefault(call, cause)
-    return tuple(
-        _located(cause, found.get((cause.call, cause.kind, cause.name)), python.get(cause.call)) for cause in blame
-    )
+        for each in causes(whole, everything=True):
+            found.setdefault((call, each.kind, each.name), each)
+        python[call] = _functions(whole)
+    named = {(cause.call, cause.name) for cause in blame}
+    located = []
+    for cause in blame:
+        function = None
+        if _is_slower_python(cause):
+            function = _function_of(cause, python.get(cause.call, []), named)
+        same_name = found.get((cause.call, cause.kind, cause.name))
+        if function is not None:
+            python[cause.call].remove(function)
+            name, module, line = function.name, cause.module or function.module, function.line
+            located.append(replace(cause, name=name, module=module, line=line))
+        elif same_name is not None and (cause.kind != "idle" or same_name.own_ns * cause.delta_ns > 0):
+            module, line = cause.module or same_name.module, cause.line or same_name.line
+            located.append(replace(cause, module=module, line=line))
+        else:
+            located.append(cause)
+    return tuple(located)
 
 
-def _located(cause: Cause, same_name: DiffCause | None, python: DiffCause | None) -> Cause:
-    if cause.kind == "idle" and cause.delta_ns > 0 and python is not None and not _of_the_device(cause.name):
-        return replace(cause, name=python.name, module=cause.module or python.module, line=python.line)
-    if same_name is None:
-        return cause
-    return replace(cause, module=cause.module or same_name.module, line=cause.line or same_name.line)
+def _is_slower_python(cause: Cause) -> bool:
+    return cause.kind == "idle" and cause.delta_ns > 0 and not cause.line and cause.name not in _OF_THE_DEVICE
 
 
-def _of_the_device(name: str) -> bool:
-    """Whether idle time has a cause of its own, that no function of Python is behind."""
-    return name in ("input", "communication", "launch latency", "synchronisation", "device wait", "unattributed")
+class _Function(NamedTuple):
+    """A function whose own time grew in one place."""
+
+    name: str
+    line: str
+    annotation: str
+    module: str
+
+
+def _functions(whole: Diff) -> list[_Function]:
+    """Python that became slower, what gained most first; in several modules it is in none."""
+    grown: dict[_Function, float] = defaultdict(float)
+    modules: dict[_Function, str] = {}
+    for change in whole.changes:
+        part = next(iter(change.new_parts), None)
+        if part is not None and part.kind == "idle" and part.line and part.name not in _OF_THE_DEVICE:
+            place = _Function(part.function or part.name, part.line, "".join(part.path), "")
+            grown[place] += change.own_ns
+            modules[place] = part.module if modules.get(place, part.module) == part.module else ""
+    order = sorted((place for place, ns in grown.items() if ns > 0), key=lambda place: (-grown[place], place))
+    return [place._replace(module=modules[place]) for place in order]
+
+
+def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tuple[str, str]]) -> _Function | None:
+    """The function that a cause of Python's time is: of those in the same place the first, in its module if one is."""
+    if cause.name == PYTHON:
+        mine = [each for each in python if (cause.call, each.annotation) not in named]
+    else:
+        mine = [each for each in python if each.annotation == cause.name]
+    inside = [each for each in mine if f"{each.module}.".startswith(f"{cause.module}.")]
+    return next(iter(inside or mine), None)
 
 
 def _of_diff(call: str, each: Diff, cause: DiffCause) -> Cause:

@@ -32,7 +32,8 @@ class Labels:
     """Columns as long as the trace; -1 for none. Device events have the labels of what launched them."""
 
     path: Rows
-    """Index into `paths`: the operators around an operator, those up to its launching one of a device event."""
+    """Index into `paths`: the operators around an operator, those up to its launching one of a device event. Where
+    frames name functions, of all else on the host the innermost annotation, which they would hide."""
     paths: tuple[tuple[str, ...], ...]
     call: Rows
     """Index into `operator_args(trace).calls` of the operator itself, or of the launching one."""
@@ -65,8 +66,12 @@ def labels(trace: Trace) -> Labels:
     module, modules = module_paths(trace, tree)
     line, lines = source_lines(trace, tree)
     functions = Numbering[str]()
+    frames = trace.category == Category.PYTHON_FUNCTION
+    annotation = _annotations(trace, tree)
+    if frames.any():
+        paths = _annotated(trace, around, paths, annotation, (tree.depth >= 0) & ~is_operator)
     texts = np.array([functions[_ADDRESS.sub("", name)] for name in trace.names], dtype=np.int32)
-    function = _functions(trace, tree)
+    function = _functions(trace, tree, frames) if frames.any() else _names(trace, annotation)
     function = np.where(function >= 0, texts[function], -1).astype(np.int32)
     return Labels(around, paths, call, module, modules, line, lines, function, tuple(functions), phase)
 
@@ -111,33 +116,45 @@ def _phases(trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool
     return phase
 
 
-def _functions(trace: Trace, tree: CallTree) -> I32:
-    """Index into `Trace.names` of the first function below the innermost frame of user code, handed down from there.
-
-    Frames of modules are not functions, and how torch calls a module says nothing. Where there are no frames, it is
-    the innermost annotation that is neither the step's nor a module's.
-    """
-    is_frame = trace.category == Category.PYTHON_FUNCTION
-    found = np.full(len(trace), -1, dtype=np.int32)
-    if is_frame.any():
-        user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
-        silent = np.array(
-            [name.startswith(FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool
-        )
-        is_user = is_frame & user[trace.name]
-        speaks = is_frame & ~is_user & ~silent[trace.name]
-        # One above the other: whether a row is inside user code, with nothing of a library in between.
-        direct = is_user.copy()
-        for rows in tree.levels:
-            parent = tree.parent[rows]
-            begins = speaks[rows] & direct[parent]
-            inherits = ~is_user[rows] & ~begins
-            found[rows[begins]] = trace.name[rows[begins]]
-            found[rows[inherits]] = found[parent[inherits]]
-            direct[rows[inherits]] = direct[parent[inherits]] & ~speaks[rows[inherits]]
-        return found
+def _annotations(trace: Trace, tree: CallTree) -> Rows:
+    """The innermost annotation around each row that is neither the step's nor a module's, -1 for none."""
     told = np.array([not name.startswith(MODULE) for name in trace.names], dtype=bool)[trace.name]
     told[step_annotations(trace)[0]] = False
-    named = tree.nearest((trace.category == Category.USER_ANNOTATION) & told)
-    found[named >= 0] = trace.name[named[named >= 0]]
+    return tree.nearest((trace.category == Category.USER_ANNOTATION) & told)
+
+
+def _names(trace: Trace, row: Rows) -> I32:
+    """Index into `Trace.names` of each row's row, -1 for none."""
+    return np.where(row >= 0, trace.name[row], -1).astype(np.int32)
+
+
+def _annotated(
+    trace: Trace, around: Rows, paths: tuple[tuple[str, ...], ...], annotation: Rows, rows: np.typing.NDArray[np.bool_]
+) -> tuple[tuple[str, ...], ...]:
+    """Write a path of one annotation around each of the rows that has one; the paths with these."""
+    inside = np.flatnonzero(rows & (annotation >= 0))
+    names, index = np.unique(trace.name[annotation[inside]], return_inverse=True)
+    around[inside] = len(paths) + index.reshape(-1)
+    return (*paths, *((trace.names[name],) for name in names.tolist()))
+
+
+def _functions(trace: Trace, tree: CallTree, is_frame: np.typing.NDArray[np.bool_]) -> I32:
+    """Index into `Trace.names` of the first function below the innermost frame of user code, handed down from there.
+
+    Frames of modules are not functions, and how torch calls a module says nothing.
+    """
+    found = np.full(len(trace), -1, dtype=np.int32)
+    user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
+    silent = np.array([name.startswith(FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool)
+    is_user = is_frame & user[trace.name]
+    speaks = is_frame & ~is_user & ~silent[trace.name]
+    # One above the other: whether a row is inside user code, with nothing of a library in between.
+    direct = is_user.copy()
+    for rows in tree.levels:
+        parent = tree.parent[rows]
+        begins = speaks[rows] & direct[parent]
+        inherits = ~is_user[rows] & ~begins
+        found[rows[begins]] = trace.name[rows[begins]]
+        found[rows[inherits]] = found[parent[inherits]]
+        direct[rows[inherits]] = direct[parent[inherits]] & ~speaks[rows[inherits]]
     return found

@@ -76,6 +76,10 @@ class Ledger:
 
     def close(self, on_device: bool, step_ns: I64) -> StepParts:
         """Everything added up."""
+        return self.close_with_places(on_device, step_ns)[0]
+
+    def close_with_places(self, on_device: bool, step_ns: I64) -> tuple[StepParts, Rows]:
+        """Everything added up, and where among the parts each entry is, as they were added; -1 if it adds nothing."""
         columns = [np.concatenate(column) for column in zip(*self._entries, strict=True)]
         says = np.logical_or.reduce([value != 0 for value in columns[-3:]])
         columns = [column[says] for column in columns]
@@ -100,10 +104,12 @@ class Ledger:
         chosen = first[order]
         parts = tuple(self._part(*(int(column[at]) for column in identity)) for at in chosen.tolist())
         classes = tuple(self._classes[index] for index in name[chosen].tolist())
-        return StepParts(on_device, step_ns, parts, classes, *matrices)
+        places = np.full(len(says), -1, dtype=np.intp)
+        places[says] = place[part]
+        return StepParts(on_device, step_ns, parts, classes, *matrices), places
 
     def _identity(self, kind: I64, name: I64, row: I64) -> tuple[I64, ...]:
-        """What makes entries of one part, as columns; an idle part has no operators and no shapes."""
+        """What makes entries of one part, as columns; an idle part has no shapes."""
         labels, idle = self._labels, kind == _KINDS.index("idle")
 
         def of(column: np.typing.NDArray[np.signedinteger], *, but: np.typing.NDArray[np.bool_]) -> I64:
@@ -114,7 +120,7 @@ class Ledger:
             kind,
             name,
             of(self._trace.name, but=idle),
-            of(labels.path, but=idle),
+            of(labels.path, but=nothing),
             of(labels.call, but=idle),
             of(labels.module, but=nothing),
             of(labels.line, but=nothing),

@@ -6,7 +6,8 @@
     regions(found.new).bound()  # whether its launches or its kernels take the step's time
 
 `side` joins the runs of a side, `account` subtracts them without a remainder, `effects` says why a part changed,
-`causes` names what did, `bound` tells launch-bound from kernel-bound regions. Parts are matched by `judge.matching`.
+`causes` names what did, `bound` tells launch-bound from kernel-bound regions, `counterfactual` and `shapley` are for
+what a simulation says where work overlaps. Parts are matched by `judge.matching`.
 """
 
 from pytest_perfdl.judge.diff.account import Diff, Line, diff

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pytest_perfdl.judge.diff.counterfactual import Counterfactual
     from pytest_perfdl.judge.diff.side import Side, Unit
     from pytest_perfdl.judge.matching.groups import By, Group
     from pytest_perfdl.judge.matching.names import Rules
@@ -54,6 +55,7 @@ class Change:
 
     group: Group
     base_parts: tuple[Part, ...]
+    """What takes most time first."""
     new_parts: tuple[Part, ...]
     name_class: str
     """Class of the account."""
@@ -135,6 +137,8 @@ class Diff:
     matching: Matching
     detectable_ns: float | None
     """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
+    counterfactual: Counterfactual | None = None
+    """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
 
     @property
     def delta_ns(self) -> int:
@@ -209,7 +213,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     """
     matching = match(_weighted(base), _weighted(new), rules)
     base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
-    whole = [_rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
+    whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
     amounts = [_amounts(side) for side in (base, new)]
     drift = _drift(matching, amounts, paired=paired)
     tested = [group for group in matching.groups if _share(group, base, new) >= TESTED_SHARE]
@@ -224,8 +228,8 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         changes.append(
             Change(
                 group=group,
-                base_parts=tuple(base.parts[index] for index in group.base),
-                new_parts=tuple(new.parts[index] for index in group.new),
+                base_parts=_parts(base, group.base),
+                new_parts=_parts(new, group.new),
                 name_class=_class(group, base, new),
                 base=before,
                 new=after,
@@ -262,7 +266,7 @@ def _weighted(side: Side) -> list[Weighted]:
     return [Weighted(*each) for each in zip(side.parts, counts, times, strict=True)]
 
 
-def _rounded(values: Floats, total: int) -> NDArray[np.int64]:
+def rounded(values: Floats, total: int) -> NDArray[np.int64]:
     """Values rounded to integers that add up to `total`: those with the largest remainders are rounded up."""
     whole = np.floor(values).astype(np.int64)
     missing = total - int(whole.sum())
@@ -280,6 +284,13 @@ def _amounts(side: Side) -> list[Amount]:
 
 def _sum(amounts: Sequence[Amount], members: Sequence[int]) -> Amount:
     return sum((amounts[index] for index in members), NOTHING)
+
+
+def _parts(side: Side, members: Sequence[int]) -> tuple[Part, ...]:
+    """The parts of a group, what takes most time first."""
+    if len(members) > 1:
+        members = sorted(members, key=lambda index: (-float(side.ns[index].sum()), index))
+    return tuple(side.parts[index] for index in members)
 
 
 def _of(side: Side, members: Sequence[int]) -> Floats:

@@ -73,10 +73,11 @@ def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
     for column, run in enumerate(runs):
         rows = [index[part, name] for part, name in zip(run.parts, run.classes, strict=True)]
         for matrix, values in zip(matrices, (run.ns, run.busy_ns, run.count), strict=True):
+            # Added, not set: a trace may tell one part in two ways that read alike.
             if single:
-                matrix[rows] = values
+                np.add.at(matrix, rows, values)
             else:
-                matrix[rows, column] = values.mean(axis=1)
+                np.add.at(matrix, (rows, column), values.mean(axis=1))
     steps = runs[0].step_ns.astype(np.float64) if single else np.array([run.step_ns.mean() for run in runs])
     return Side(
         label=label,

@@ -60,7 +60,9 @@ def about(weighted: Weighted, rules: Rules) -> About:
     exact = part.name
     if part.kind == "idle":
         exact = name = " ".join(filter(None, (name, unnumbered(part.function), unnumbered(part.line))))
-    return About(part, weighted.count, weighted.ns, exact, name, _path(part.path, rules), replaced(name))
+    # Annotations around idle time are no operators.
+    path = () if part.kind == "idle" else _path(part.path, rules)
+    return About(part, weighted.count, weighted.ns, exact, name, path, replaced(name))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from pytest_perfdl.judge.matching.about import About
+    from pytest_perfdl.judge.matching.groups import Group
     from pytest_perfdl.judge.matching.ledger import Ledger, Side
 
 MOST = 500
@@ -20,6 +21,8 @@ MOST = 500
 NAMED, SAME_NEIGHBOURS, SAME_MODULE = 4, 2, 1
 """What it weighs that a fused kernel's name lists an operator, that both stand between the same matched parts, and that
 both are known to be in one module: less than that one more part is accounted for."""
+IN_REGION = 0.25
+"""Confidence of a group with all that is left of its phase."""
 _DENSE = re.compile(r"gemm|conv|attention|flash|nccl|memcpy|memset|[ad]{0,3}b?mm\b|matmul|linear", re.IGNORECASE)
 """Kernels that no compiler fuses with others unless it says so in the name."""
 
@@ -58,6 +61,48 @@ def by_place(ledger: Ledger) -> None:
         _in_stead(ledger, keys[0], keys[1], confidence)
 
 
+def by_region(ledger: Ledger) -> None:
+    """Join what is left of a phase to the group of the region that its operators went into.
+
+    A region is one part from its first operator to its last, so what it replaced may stand behind operators that it
+    still calls, where no neighbours tell. Of several regions it is the last one that begins before it, in no other
+    module. Confidence of the groups that grow: `IN_REGION`.
+    """
+    for side, other, by in ((ledger.new, ledger.base, "fused"), (ledger.base, ledger.new, "split")):
+        regions = [
+            (number, *found)
+            for number, group in enumerate(ledger.groups)
+            if group.by == by
+            for found in _region(ledger, group, side)
+        ]
+        joined: dict[int, list[int]] = {}
+        for place in other.left:
+            each = other.known[place]
+            if each.part.kind != "operator" or not _fusible(each):
+                continue
+            mine = [
+                (begins, number)
+                for number, begins, region in regions
+                if region.part.phase == each.part.phase and _one_in_the_other(region.part.module, each.part.module)
+            ]
+            if mine:
+                before = [found for found in mine if found[0] <= place]
+                joined.setdefault(max(before)[1] if before else min(mine)[1], []).append(place)
+        for number, places in joined.items():
+            base, new = (places, ()) if other is ledger.base else ((), places)
+            ledger.join(number, base, new, ledger.groups[number].by, min(IN_REGION, ledger.groups[number].confidence))
+
+
+def _region(ledger: Ledger, group: Group, side: Side) -> list[tuple[int, About]]:
+    """A compiler's region on this side of a group of one phase, with where what it replaced begins."""
+    own, others = (group.new, group.base) if side is ledger.new else (group.base, group.new)
+    phases = {ledger.base.parts[place].part.phase for place in group.base}
+    phases |= {ledger.new.parts[place].part.phase for place in group.new}
+    regions = (side.known[place] for place in own)
+    found = [(min(others), each) for each in regions if each.part.kind == "operator" and each.replaced == ""]
+    return found[:1] if len(phases) == 1 else []
+
+
 def _share_out(ledger: Ledger, replaced_on: _SideAndGaps, fused_on: _SideAndGaps) -> None:
     """Group parts of the one side with the compilers' kernels of the other."""
     (many, many_gaps), (few, few_gaps) = replaced_on, fused_on
@@ -78,12 +123,24 @@ def _share_out(ledger: Ledger, replaced_on: _SideAndGaps, fused_on: _SideAndGaps
         members: dict[int, list[int]] = {}
         for row, column in _in_order(score):
             members.setdefault(fused[column], []).append(parts[row])
-        for place, replaced in members.items():
+        for place, found in members.items():
+            replaced = _of_one_phase(many, found)
             confidence = 0.4 + 0.3 * _accounted(few.known[place], [many.known[each] for each in replaced])
             if many is ledger.base:
                 ledger.enter(replaced, (place,), "fused", confidence)
             else:
                 ledger.enter((place,), replaced, "split", confidence)
+
+
+def _of_one_phase(side: Side, places: Sequence[int]) -> list[int]:
+    """Without those of other phases than the one that takes most: what is in none may list operators of several."""
+    ns: dict[str, float] = {}
+    for place in places:
+        phase = side.known[place].part.phase
+        if phase:
+            ns[phase] = ns.get(phase, 0.0) + side.parts[place].ns
+    most = max(ns, key=lambda phase: ns[phase], default="")
+    return [place for place in places if side.known[place].part.phase in ("", most)]
 
 
 def _scores(parts: Sequence[About], fused: Sequence[About]) -> _Scores:

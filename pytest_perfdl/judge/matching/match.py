@@ -35,7 +35,8 @@ def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_R
        nearest operator that both have around does, 0.6.
     6. fused, split: a compiler's kernel and the operators that its name lists, 0.4 to 0.7 (`fusion.by_name`).
     7. aligned: in the order of the step, 0.6 (1 - cost), of pairs that cost less than 0.5 (`order.align`).
-    8. fused, split: a compiler's kernel or region and what is left in its stead, 0.4, or in its module, 0.3.
+    8. fused, split: a compiler's kernel or region and what is left in its stead, 0.4, or in its module, 0.3; with all
+       operators of its phase that are left then, 0.25 (`fusion.by_region`).
     9. added, gone: the rest, 1.
 
     Where several parts could be paired otherwise the confidence of stages 2, 4 and 5 is 0.9 times as much; n:m groups
@@ -63,6 +64,7 @@ def _matched(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) ->
         fusion.by_name,
         order.align,
         fusion.by_place,
+        fusion.by_region,
     ):
         if ledger.base.left or ledger.new.left:
             stage(ledger)

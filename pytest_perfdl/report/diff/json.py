@@ -13,6 +13,7 @@ from pytest_perfdl.judge.verdict import VERDICTS
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Cause, Diff
+    from pytest_perfdl.judge.diff.counterfactual import Counterfactual
     from pytest_perfdl.judge.diff.effects import Amount
 
 SCHEMA = 1
@@ -83,6 +84,33 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
         },
         "drift": {"factor": each.drift.factor, "applied": each.drift.applied, "ns": round(each.drift.ns)},
         "detectable_ns": None if each.detectable_ns is None else round(each.detectable_ns),
+        "counterfactual": None if each.counterfactual is None else _counterfactual(each.counterfactual),
+    }
+
+
+def _counterfactual(found: Counterfactual) -> dict[str, Any]:
+    """Shares, what is not named and what is not explained add up to the step's change."""
+    return {
+        "refused": found.refused,
+        "exact": found.exact,
+        "shares": [
+            {
+                "kind": share.cause.kind,
+                "name": share.cause.name,
+                "module": share.cause.module,
+                "line": share.cause.line,
+                "work_base_ns": round(share.cause.base.ns),
+                "work_new_ns": round(share.cause.new.ns),
+                "work_delta_ns": share.cause.delta_ns,
+                "share_ns": share.share_ns,
+                "step_without_ns": share.without_ns,
+                "latent": share.latent,
+                "slack_ns": share.slack_ns,
+            }
+            for share in found.shares
+        ],
+        "others_ns": found.others_ns,
+        "beyond_ns": found.beyond_ns,
     }
 
 

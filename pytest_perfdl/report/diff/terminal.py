@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.diff import causes, places, regions
@@ -12,10 +13,13 @@ from pytest_perfdl.units import format_percent, format_quantity
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Cause, Diff, Side
+    from pytest_perfdl.judge.diff.counterfactual import Counterfactual
 
 LEAST_EFFECT = 0.1
 """Share of a cause's change from which one of its effects is named."""
 UNMATCHED_SHOWN = 5
+LATENT_NAME = 80
+"""Characters of a name in a warning."""
 _STATUS = {"new": "+", "gone": "-"}
 
 
@@ -34,6 +38,7 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
         _head(title, each, limit, width),
         _account(each),
         _causes(each, top, width),
+        _counterfactual(each, top, width),
         _modules(each, top),
         _matching(each, width),
     )
@@ -107,6 +112,9 @@ def bound_words(each: Diff) -> list[str]:
 def drift_words(each: Diff) -> list[str]:
     """What the account does not hold of the step's change, and what it owes to the machine."""
     found = []
+    if regions(each.base).on_device is not regions(each.new).on_device:
+        where = "before" if regions(each.base).on_device else "after"
+        found.append(f"only the steps {where} have device events: the steps of both sides are not the same thing")
     if each.unprofiled_ns is not None:
         beyond = format_quantity(each.unprofiled_ns, "ns", signed=True)
         found.append(f"without the profiler the step changed by {beyond} beyond that")
@@ -122,7 +130,11 @@ def drift_words(each: Diff) -> list[str]:
 
 def of_change(ns: float, each: Diff) -> str:
     """Share of the step's change, where the step changed."""
-    return f"{format_percent(ns / each.delta_ns, signed=False)} of the change" if each.delta_ns else ""
+    if not each.delta_ns:
+        return ""
+    share = ns / each.delta_ns
+    # Rounding leaves no sign on a zero.
+    return f"{format_percent(share if abs(share) >= 0.0005 else 0.0, signed=False)} of the change"
 
 
 def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
@@ -158,7 +170,7 @@ def _cause(cause: Cause, each: Diff, width: int) -> Iterator[str]:
         f"{sign} {format_quantity(cause.own_ns, 'ns', signed=True):>10}  {name}{kind}{counts}"
         + (f"  ({cause.status})" if cause.status not in ("changed", "new", "gone") else "")
     )
-    parts = [f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in effects(cause)]
+    parts = [f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in large_effects(asdict(cause.effects))]
     details = [f"{format_quantity(cause.base.ns, 'ns')} -> {format_quantity(cause.new.ns, 'ns')}"]
     details += [of_change(cause.own_ns, each)] * bool(each.delta_ns) + ([", ".join(parts)] if len(parts) > 1 else [])
     details += [bound(cause.bound)] * bool(cause.bound)
@@ -169,16 +181,62 @@ def _cause(cause: Cause, each: Diff, width: int) -> Iterator[str]:
         yield from layout.paragraph(" at ".join(filter(None, (visible(cause.module), visible(cause.line)))), 14, width)
 
 
-def effects(cause: Cause) -> list[tuple[str, float]]:
+def large_effects(effects: Mapping[str, float]) -> list[tuple[str, float]]:
     """Why it changed, by name: effects of at least `LEAST_EFFECT` of the change, the largest first."""
-    found = (
-        ("count", cause.effects.count),
-        ("duration", cause.effects.duration),
-        ("mix", cause.effects.mix),
-        ("exposure", cause.effects.exposure),
-    )
-    large = [(name, ns) for name, ns in found if abs(ns) >= LEAST_EFFECT * abs(cause.delta_ns) and round(ns)]
+    delta = sum(effects.values())
+    large = [(name, ns) for name, ns in effects.items() if abs(ns) >= LEAST_EFFECT * abs(delta) and round(ns)]
     return sorted(large, key=lambda item: -abs(item[1]))
+
+
+def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
+    found = each.counterfactual
+    if found is None:
+        return
+    if found.refused:
+        yield from layout.paragraph(refused_words(found), 0, width)
+        return
+    yield "had it not changed"
+    yield from layout.paragraph(counterfactual_words(found), 2, width)
+    rows = [("", "work", "step", "without it")]
+    rows += [
+        (
+            layout.shorten(visible(share.cause.name), max(layout.LEAST_NAME, width - 40)),
+            format_quantity(share.cause.delta_ns, "ns", signed=True),
+            format_quantity(share.share_ns, "ns", signed=True),
+            format_quantity(share.without_ns, "ns"),
+        )
+        for share in found.shares[:top]
+    ]
+    others = found.others_ns + sum(share.share_ns for share in found.shares[top:])
+    rows.append(("all other work", "", format_quantity(others, "ns", signed=True), ""))
+    rows.append(("not from durations", "", format_quantity(found.beyond_ns, "ns", signed=True), ""))
+    yield from layout.rows(rows, "lrrr", 2, width)
+    for words in latent_words(found):
+        yield from layout.paragraph(words, 2, width)
+
+
+def counterfactual_words(found: Counterfactual) -> str:
+    """What a table of shares says."""
+    orders = "all orders" if found.exact else "sampled orders"
+    return (
+        "What each change of work does to the step where work overlaps, from a simulation of the trace: Shapley "
+        f"shares over {orders}, which add up to the step's change."
+    )
+
+
+def refused_words(found: Counterfactual) -> str:
+    """Why there are none."""
+    return f"no simulation of where work overlaps, so the account stands alone: {found.refused}"
+
+
+def latent_words(found: Counterfactual) -> list[str]:
+    """A warning for each slowdown that the step does not feel."""
+    return [
+        f"warning, latent: {layout.shorten(visible(share.cause.name), LATENT_NAME)} takes "
+        f"{format_quantity(share.cause.delta_ns, 'ns', signed=True)} off the critical path; the step pays once it "
+        f"takes another {'step' if share.slack_ns is None else format_quantity(share.slack_ns, 'ns')} longer"
+        for share in found.latent
+    ]
 
 
 def _modules(each: Diff, top: int) -> Iterator[str]:
@@ -203,9 +261,8 @@ def _matching(each: Diff, width: int) -> Iterator[str]:
         f"{format_percent(part, signed=False)} {name}" for name, part in each.matched_by.items() if part > 0.0005
     )
     coverage = format_percent(each.coverage, signed=False)
-    yield from layout.paragraph(
-        f"matched: {coverage} of the time of both sides' kernels and operators ({told})", 0, width
-    )
+    how = f" ({told})" if told else ""
+    yield from layout.paragraph(f"matched: {coverage} of the time of both sides' kernels and operators{how}", 0, width)
     alone = each.alone
     for change in alone[:UNMATCHED_SHOWN]:
         part = (*change.base_parts, *change.new_parts)[0]

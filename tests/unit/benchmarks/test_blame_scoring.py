@@ -249,3 +249,16 @@ class TestTotals:
     def test_a_part_too_small_to_be_a_cause_is_an_alarm_too(self):
         text = totals.tables([comparison("", certain=1, model="gpt")])
         assert "| all | 1 | 1 | 3% to 100% | at most 1 of 20 | no | 1.20% of the step | a part too small" in text
+
+
+def test_the_tables_are_written_between_the_pages_markers():
+    page = "# Blame\n\nBefore.\n\n<!-- blame-table -->\nold\n<!-- /blame-table -->\n\nAfter.\n"
+    found = [comparison("gelu_by_tanh", cause("aten::tanh"))]
+    written = run.documented(page, found)
+    assert written.startswith("# Blame\n\nBefore.\n\n<!-- blame-table -->\n\n### Planted, quick\n\n| effect |")
+    assert written.endswith("\n\n<!-- /blame-table -->\n\nAfter.\n")
+    assert "old" not in written
+    assert run.documented(written, found) == written
+    with pytest.raises(ValueError, match="no <!-- blame-table -->"):
+        run.documented("# Blame\n", found)
+    run.documented(run.DOCS.read_text(), found)

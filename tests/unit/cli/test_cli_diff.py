@@ -99,6 +99,52 @@ def test_the_words(files, capsys, monkeypatch):
     assert "matched: 100% of the time of both sides' kernels and operators" in out
 
 
+def overlapping(hidden):
+    """Steps of two kernels on two streams, of which the shorter is hidden."""
+    found, free = [], [0, 0]
+    for number in range(4):
+        start = 600 * number
+        found += [step(number, start, 550), x("aten::mm", start + 50, 300)]
+        for stream, length in enumerate((5000, hidden)):
+            begins = max(start + 100, free[stream])
+            free[stream] = begins + length + number
+            found += [
+                launch(start + 60 + 10 * stream, 5, 2 * number + stream + 1),
+                kernel(("gemm", "adam")[stream], begins, length + number, 2 * number + stream + 1, stream=7 + stream),
+            ]
+    return text(found)
+
+
+def test_what_overlaps_is_simulated_and_what_is_hidden_is_warned_of(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    before, after, page = tmp_path / "before.json", tmp_path / "after.json", tmp_path / "page.html"
+    before.write_bytes(overlapping(1000))
+    after.write_bytes(overlapping(3000))
+    found = figures(capsys, before, after, "--fail-on", "regressed")
+    assert found["verdict"] == "unchanged"
+    told = found["counterfactual"]
+    (share,) = told["shares"]
+    assert share["share_ns"] + told["others_ns"] + told["beyond_ns"] == found["step"]["delta_ns"]
+    assert (share["name"], share["latent"], share["work_delta_ns"]) == ("adam", True, 2_000_000)
+    assert 1_500_000 < share["slack_ns"] < 2_500_000
+    assert main(["diff", str(before), str(after)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^had it not changed\n  .*all orders", out, re.MULTILINE)
+    assert re.search(r"warning, latent: adam takes \+2\.000 ms off the critical path; .* another 2\.\d+ ms", out)
+    assert main(["diff", str(before), str(after), "--html", str(page)]) == 0
+    assert "Had it not changed" in page.read_text()
+    assert "warning, latent: adam" in page.read_text()
+
+
+def test_a_folder_of_runs_is_simulated_by_the_run_in_the_middle(tmp_path, capsys):
+    for side, hidden in (("a", 1000), ("b", 3000)):
+        (tmp_path / side).mkdir()
+        for run in range(3):
+            (tmp_path / side / f"run{run}.json").write_bytes(overlapping(hidden + 10 * run))
+    told = figures(capsys, tmp_path / "a", tmp_path / "b")["counterfactual"]
+    assert [(share["name"], share["latent"]) for share in told["shares"]] == [("adam", True)]
+
+
 def test_a_folder_holds_runs(tmp_path, capsys):
     for side, gemm in (("a", 4000), ("b", 6000)):
         for run in range(3):
@@ -217,6 +263,22 @@ def test_the_page(files, tmp_path, capsys):
     data = json.loads(re.search(r'<script type="application/json" id="diff-json">(.*?)</script>', html, re.DOTALL)[1])
     assert data["residual_ns"] == 0
     assert not re.search(r'(?:src|href)="(?!data:|#)', html)
+
+
+def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(files[0].read_bytes()[:-200])
+    assert main(["diff", str(files[0]), str(cut)]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"^perfdl diff: .*cut\.json: the text ends early", err)
+
+
+def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):
+    host = tmp_path / "host.json"
+    host.write_bytes(text([step(0, 0, 500), x("aten::mm", 0, 400)]))
+    for pair, where in (((files[0], host), "before"), ((host, files[0]), "after")):
+        assert main(["diff", *map(str, pair)]) == 0
+        assert f"only the steps {where} have device events" in capsys.readouterr().out
 
 
 def test_names_are_text_on_the_page(tmp_path):

@@ -284,6 +284,33 @@ class TestFused:
         ]
         assert places(base, new)[1:-1] == [((1, 2), (1, 2), "fused")]
 
+    @pytest.mark.parametrize("phase, taken", [("forward", True), ("backward", False)])
+    def test_a_region_replaces_what_stands_behind_the_products_that_it_calls(self, phase, taken):
+        here = {"phase": "forward"}
+        base = [
+            operator("aten::gelu", **here),
+            operator("aten::mm", **here),
+            operator("aten::tanh", phase=phase),
+            operator("aten::sum", **here),
+        ]
+        new = [
+            operator("CompiledFunction", **here),
+            operator("aten::mm", "CompiledFunction", **here),
+            operator("aten::sum", **here),
+        ]
+        told = places(base, new)
+        if taken:
+            assert told == [((0, 2), (0,), "fused"), ((1,), (1,), "name"), ((3,), (2,), "exact")]
+            assert min(group.confidence for group in match(base, new).groups) == 0.25
+        else:
+            assert ((0,), (0,), "fused") in told
+            assert ((2,), (), "gone") in told
+
+    def test_what_has_no_phase_is_of_one_phase_only(self):
+        base = [operator("aten::add", phase="forward", ns=10.0), operator("aten::relu", phase="backward", ns=90.0)]
+        new = [operator("triton_poi_fused_add_relu_0")]
+        assert places(base, new) == [((0,), (), "gone"), ((1,), (0,), "fused")]
+
 
 class TestIdle:
     def test_python_is_known_by_what_it_runs(self):

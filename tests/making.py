@@ -1,11 +1,7 @@
 """Records for tests: made from a few numbers, valid in every other part."""
 
-from hypothesis import settings
-
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
 
-STEADY = settings(derandomize=True, deadline=None, database=None)
-"""The same examples in every run, whatever the machine is doing."""
 TEST = "tests/perf/test_gpt.py::test_step[bf16]"
 CONTEXT = {"torch": "2.13.0", "flags": "", "device": "cpu", "threads": 1, "cpu_capability": "AVX2", "driver": None}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from making import STEADY, TEST, counted, invalid, record, rows, timed
+from making import TEST, counted, invalid, record, rows, timed
 
 from pytest_perfdl.record import Call, NewerRecordError, Occasion, RecordError, from_json, scope, significant, to_json
 
@@ -29,7 +29,6 @@ def test_a_record_survives_json_but_for_its_rounding():
     assert read == replace(RECORD, calls=read.calls)
 
 
-@STEADY
 @given(st.floats(-1e300, 1e300) | st.integers(-(2**70), 2**70))
 def test_rounding_is_idempotent_and_close(value):
     once = significant(value)
@@ -47,7 +46,6 @@ def test_four_significant_digits(value, rounded):
     assert type(significant(value)) is type(rounded)
 
 
-@STEADY
 @example(0.9999999999999)  # rounds to a whole number
 @example(2.0**53)
 @given(st.floats(0, 1e18) | st.integers(0, 2**80))

@@ -5,7 +5,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 from unit.analysis.generated import device_events, event_lists, traces
 from unit.analysis.reference import Reference
 from unit.trace.chrome import kernel, launch, step, text, trace, x
@@ -217,7 +216,6 @@ def test_of_equally_busy_threads_the_first_owns_a_trace_without_steps():
 
 
 class TestProperties:
-    @STEADY
     @given(traces())
     def test_unions_are_bounded_and_close(self, found):
         figures = device_figures(found)
@@ -231,19 +229,16 @@ class TestProperties:
         assert figures.waiting_communication_ns <= figures.communication_ns
         assert (figures.overlap_share or 0.0) == (communication_overlap(found) or 0.0)
 
-    @STEADY
     @given(event_lists(), device_events())
     def test_another_event_never_takes_time_away(self, events, more):
         before, after = _figures(*events), _figures(*events, more[-1])
         for field in ("span_ns", "busy_ns", "compute_ns", "copies_ns"):
             assert getattr(before, field) <= getattr(after, field)
 
-    @STEADY
     @given(event_lists(), st.integers(1, 10**6))
     def test_figures_do_not_depend_on_when(self, events, shift):
         assert _figures(*events) == _figures(*({**event, "ts": event["ts"] + shift} for event in events))
 
-    @STEADY
     @given(traces())
     def test_the_account_closes_over_every_window(self, found):
         joined = launches(found)
@@ -252,7 +247,6 @@ class TestProperties:
         assert [sum(account.values()) for account in accounts] == [window.window_ns for window in steps.windows]
         assert all(ns >= 0 for account in accounts for ns in account.values())
 
-    @STEADY
     @given(event_lists())
     def test_figures_accounts_and_sums_equal_the_slow_reference(self, events):
         found, reference = trace(*events), Reference(text(events))
@@ -265,7 +259,6 @@ class TestProperties:
         sums = {(row.name, row.kind): (row.count, row.total_ns) for row in kernel_table(found)}
         assert sums == reference.kernel_sums()
 
-    @STEADY
     @given(traces())
     def test_kernel_rows_add_up(self, found):
         figures, rows = device_figures(found), kernel_table(found)

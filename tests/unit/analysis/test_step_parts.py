@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from making import STEADY
 from unit.analysis.generated import traces
 from unit.trace.chrome import MAIN, each_corpus_file, each_recording, kernel, launch, step, trace, x
 
@@ -233,7 +232,6 @@ def test_recordings_add_up_to_their_accounts(path):
     check(read(path))
 
 
-@STEADY
 @given(traces())
 def test_generated_traces_add_up_to_their_accounts(made):
     check(made)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 
 from pytest_perfdl.baseline.layout import baseline_path, exemplar_path, key_folder, may_be_exemplar
 
@@ -91,14 +90,12 @@ NODE = st.builds(
 )
 
 
-@STEADY
 @given(NODE, NODE)
 def test_no_two_node_ids_share_a_path(first, second):
     if first != second:
         assert path(first).casefold() != path(second).casefold()
 
 
-@STEADY
 @given(
     NODE.flatmap(lambda node: st.tuples(st.just(node), st.sampled_from([node.upper(), node.lower(), node.swapcase()])))
 )
@@ -108,7 +105,6 @@ def test_no_two_node_ids_that_differ_in_case_share_a_path(pair):
         assert path(first).casefold() != path(second).casefold()
 
 
-@STEADY
 @given(NODE, st.sampled_from([1, 30, 90]), TEXT)
 def test_every_name_is_one_that_every_file_system_takes(node_id, times, call):
     file, _, rest = node_id.partition("::")

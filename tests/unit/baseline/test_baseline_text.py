@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY, counted, invalid, record, rows, timed
+from making import counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.record import (
@@ -145,7 +145,6 @@ def records(draw):
     )
 
 
-@STEADY
 @given(records())
 def test_reading_and_writing_again_gives_the_same_bytes(value):
     data = dump(value)

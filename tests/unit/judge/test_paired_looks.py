@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 
 from pytest_perfdl.judge import sequential
 from pytest_perfdl.judge.sequential import IMPROVED, REGRESSED, UNCHANGED, UNDECIDED, Look, Plan
@@ -130,7 +129,6 @@ def test_what_holm_rejects_at_one_look_leaves_its_level_to_later_ones():
     assert (helped & ~alone).sum() > 40
 
 
-@STEADY
 @given(st.integers(0, 10**6), st.integers(10, 30), st.sampled_from([0.0, 0.02, 0.05]))
 def test_slower_rounds_never_take_back_regressed(seed, rounds, middle):
     ratios = series(middle, 0.02, rounds, seed)
@@ -144,7 +142,6 @@ def test_slower_rounds_never_take_back_regressed(seed, rounds, middle):
     assert found[0] <= found[1]
 
 
-@STEADY
 @given(st.integers(0, 10**6), st.integers(10, 30))
 def test_exchanging_the_sides_exchanges_the_verdicts(seed, rounds):
     ratios = np.stack([series(0.04, 0.02, rounds, seed), series(0.0, 0.02, rounds, seed + 1)])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 from scipy.stats import wilcoxon
 
 from pytest_perfdl.judge import signedrank
@@ -52,7 +51,6 @@ def test_thirty_equal_signs_are_exact():
     assert p(range(-30, 0)) == 1
 
 
-@STEADY
 @given(Coarse)
 def test_ties_and_zeros_count_for_the_null(values):
     """Never below the exact p-value under any way of breaking them, here both extreme ones."""
@@ -63,7 +61,6 @@ def test_ties_and_zeros_count_for_the_null(values):
     assert p(values) == p([value or -1e-9 for value in values])
 
 
-@STEADY
 @given(Coarse, st.floats(0.01, 1))
 def test_with_ties_the_level_is_kept_over_all_signs(values, level):
     size = np.abs(np.array(values, float))
@@ -72,7 +69,6 @@ def test_with_ties_the_level_is_kept_over_all_signs(values, level):
     assert np.mean(signedrank.p_above(flipped) <= level) <= level
 
 
-@STEADY
 @given(Coarse, st.integers(0, 11), st.integers(1, 5))
 def test_a_larger_difference_never_raises_the_p_value(values, place, more):
     raised = list(values)
@@ -80,7 +76,6 @@ def test_a_larger_difference_never_raises_the_p_value(values, place, more):
     assert p(raised) <= p(values)
 
 
-@STEADY
 @given(Series, st.randoms(use_true_random=False))
 def test_the_order_of_rounds_is_nothing(values, rng):
     mixed = list(values)
@@ -89,14 +84,12 @@ def test_the_order_of_rounds_is_nothing(values, rng):
     assert np.allclose(signedrank.averages(np.array(mixed)), signedrank.averages(np.array(values)))
 
 
-@STEADY
 @given(Series, st.floats(0.125, 8))
 def test_the_scale_is_nothing(values, factor):
     whole = [round(value * 1024) for value in values]
     assert p([value * 2.0 ** round(math.log2(factor)) for value in whole]) == p(whole)
 
 
-@STEADY
 @given(st.lists(st.integers(-4000, 4000), min_size=1, max_size=12, unique_by=abs).filter(lambda found: 0 not in found))
 def test_both_sides_mirror_each_other(values):
     series, size = np.array(values, float), len(values) * (len(values) + 1) // 2

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 
 from pytest_perfdl.judge import signedrank
 from pytest_perfdl.judge.paired import PairedTest, Suspect
@@ -262,7 +261,6 @@ def test_what_cannot_be_tested_is_refused(suspects, alpha, message):
         PairedTest(suspects, alpha)
 
 
-@STEADY
 @given(st.integers(0, 10**6), st.sampled_from([0.0, 0.03, 0.05, -0.04]), st.integers(1, 30))
 def test_exchanging_the_sides_exchanges_the_verdicts(seed, slower, count):
     measured = rounds(count, slower=slower, sd=0.02, seed=seed)
@@ -274,7 +272,6 @@ def test_exchanging_the_sides_exchanges_the_verdicts(seed, slower, count):
         assert (1 + other_way[name].effect) * (1 + metric.effect) == pytest.approx(1)
 
 
-@STEADY
 @given(st.integers(0, 10**6), st.floats(0, 0.1))
 def test_slower_heads_never_take_back_regressed(seed, more):
     measured = rounds(30, slower=0.05, sd=0.02, seed=seed)
@@ -283,7 +280,6 @@ def test_slower_heads_never_take_back_regressed(seed, more):
     assert before != "regressed" or after == "regressed"
 
 
-@STEADY
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_the_order_of_rounds_within_a_look_is_nothing(seed, rng):
     measured = rounds(10, slower=0.04, sd=0.02, seed=seed)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.parts import step_parts
@@ -66,7 +65,6 @@ def check(found):
         assert total == pytest.approx(change.new.ns - change.base.ns, abs=1e-3)
 
 
-@STEADY
 @given(
     st.lists(st.floats(0, 1e7), min_size=7, max_size=7),
     st.lists(st.floats(0, 1e7), min_size=7, max_size=7),

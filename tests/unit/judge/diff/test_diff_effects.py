@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import STEADY
 
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, effects, summed
 
@@ -40,7 +39,6 @@ def test_of_exchanged_members_what_is_not_exposure_is_mix():
     assert found == Effects(mix=100, exposure=150)
 
 
-@STEADY
 @given(amounts(), amounts(), st.booleans())
 def test_effects_add_up_to_the_change(base, new, exchanged):
     found = effects(base, new, exchanged=exchanged)
@@ -61,7 +59,6 @@ def test_what_moves_from_one_shape_to_another_is_no_count():
     assert summed((*pair, effects(*pair)) for pair in (gone, came)) == Effects(mix=200)
 
 
-@STEADY
 @given(st.lists(st.tuples(amounts(), amounts()), min_size=1, max_size=5))
 def test_sums_add_up_too(pairs):
     found = summed((*pair, effects(*pair)) for pair in pairs)

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import pytest
 
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.fixture import Comparison, Expectation, Perf, check_call, check_metric, empty, label
+from pytest_perfdl.fixture import (
+    Comparison,
+    CurveExpectation,
+    Expectation,
+    Perf,
+    check_call,
+    check_metric,
+    check_scaling,
+    empty,
+    label,
+)
 from pytest_perfdl.options import FIXTURE
 from pytest_perfdl.record import Better, Plan
 
@@ -58,8 +68,8 @@ class Host(Protocol):
         """Answer the last command."""
         ...
 
-    def expect(self, expectation: Expectation) -> None:
-        """Pass on what a test expects of two alternatives."""
+    def expect(self, expectation: Expectation | CurveExpectation) -> None:
+        """Pass on what a test expects of two alternatives, or of a curve."""
         ...
 
     def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
@@ -140,6 +150,17 @@ class Smoke(Perf):
         comparison = Comparison(name, label(base), label(head), None)
         self._comparisons.append(comparison)
         return comparison
+
+    def assert_scaling(
+        self,
+        axis: str = "",
+        *,
+        exponent: float | None = None,
+        fixed: str | None = None,
+        per_unit: str | None = None,
+    ) -> None:
+        __tracebackhide__ = True
+        check_scaling(axis, exponent, fixed, per_unit)
 
     def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
         check_metric(name, value, unit, better, self._metrics)
@@ -280,6 +301,19 @@ class Measured(Perf):
         except StopIteration:
             self._finished = True
         return not self._finished
+
+    def assert_scaling(
+        self,
+        axis: str = "",
+        *,
+        exponent: float | None = None,
+        fixed: str | None = None,
+        per_unit: str | None = None,
+    ) -> None:
+        __tracebackhide__ = True
+        expectation = check_scaling(axis, exponent, fixed, per_unit)
+        if not self._host.side:
+            self._host.expect(expectation)
 
     def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
         if self._host.side:

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.limits import UNITS, parse_limit
 from pytest_perfdl.record import Better
+from pytest_perfdl.units import parse_quantity
 
 T = TypeVar("T")
 
@@ -99,6 +100,40 @@ class Perf:
         """
         raise NotImplementedError
 
+    def assert_scaling(
+        self,
+        axis: str = "",
+        *,
+        exponent: float | None = None,
+        fixed: str | None = None,
+        per_unit: str | None = None,
+    ) -> None:
+        """Expect something of the step's time as a function of a parameter of the test.
+
+        ::
+
+            @pytest.mark.perf(scaling={"batch": [2, 4, 8, 16]})
+            def test_step(perf, batch):
+                perf(train_step, make(batch))
+                perf.assert_scaling(exponent=1.1, fixed="5ms")
+
+        Under `--perf` the curve is judged once the last of the sizes is measured: held to these bounds, and against
+        the curve of the baselines, which `scaling=` in the marker alone asks for too.
+
+        Parameters
+        ----------
+        axis
+            A parameter with three numbers or more; may be left out where the marker names one axis.
+        exponent
+            At most so steep, d log time / d log size over the larger half of the sizes: 1 where the time doubles with
+            the size, 2 where it takes four times as long.
+        fixed
+            Largest time that does not scale, as a quantity: "5ms". It is that of a line through the times at size 0.
+        per_unit
+            Largest time per unit of size, the slope of that line: "120us".
+        """
+        raise NotImplementedError
+
     def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
         """Add a metric of one's own: one value in every repeat, shown, and judged if it has a limit."""
         raise NotImplementedError
@@ -125,6 +160,18 @@ class Expectation:
     """What the first alternative is called."""
     head: str
     """What the second is called, the one that the expectation is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveExpectation:
+    """What a test says of its time over the sizes of a parameter: judged after the last of them."""
+
+    axis: str
+    """Name of the parameter; empty for the marker's only axis."""
+    exponent: float | None
+    fixed: str | None
+    per_unit: str | None
+    """Bounds, see `Perf.assert_scaling`; quantities as they were written."""
 
 
 class Comparison:
@@ -168,6 +215,28 @@ class Comparison:
         self.asserted = True
         if self._tell is not None:
             self._tell(Expectation(self._name, kind, limit.text, *self._labels))
+
+
+def check_scaling(axis: object, exponent: float | None, fixed: str | None, per_unit: str | None) -> CurveExpectation:
+    """What is expected of a curve, validated.
+
+    Raises
+    ------
+    PerfError
+        A bound is no bound.
+    """
+    __tracebackhide__ = True
+    if not isinstance(axis, str):
+        raise PerfError(f"perf.assert_scaling({axis!r}): expected the name of a parameter")
+    if exponent is not None and not (isinstance(exponent, (int, float)) and math.isfinite(exponent)):
+        raise PerfError(f"exponent={exponent!r}: expected a number such as 1.1")
+    for name, bound in (("fixed", fixed), ("per_unit", per_unit)):
+        try:
+            if bound is not None and not (isinstance(bound, str) and parse_quantity(bound, "ns") >= 0):
+                raise ValueError(f"expected a time such as '5ms', not {bound!r}")
+        except ValueError as error:
+            raise PerfError(f"{name}={bound!r}: {error}") from None
+    return CurveExpectation(axis, None if exponent is None else float(exponent), fixed, per_unit)
 
 
 def label(fn: Callable[..., object]) -> str:

@@ -31,6 +31,8 @@ class MarkerOptions:
     """Seconds that one repeat may take."""
     tags: tuple[str, ...] | None = None
     """Free words, shown in reports."""
+    scaling: Mapping[str, Sequence[float]] | None = None
+    """Argument of the test -> its sizes: one test for each, whose times are judged as a curve too."""
 
     @classmethod
     def merge(cls, marks: Sequence[pytest.Mark]) -> MarkerOptions:
@@ -80,6 +82,41 @@ class MarkerOptions:
         return RECORDING_REPEATS if recording else CHECKING_REPEATS
 
 
+def parametrize(metafunc: pytest.Metafunc, marker: str) -> None:
+    """Make a test of every size that the marker's `scaling=` names: `test_step[batch=8]`.
+
+    Raises
+    ------
+    pytest.Collector.CollectError
+        The keyword cannot be used.
+    """
+    axes: dict[str, Sequence[float]] = {}
+    for _, mark in reversed(list(metafunc.definition.iter_markers_with_node(marker))):
+        if mark.kwargs.get("scaling") is not None:
+            try:
+                _check_scaling("scaling", mark.kwargs["scaling"])
+            except ValueError as error:
+                raise pytest.Collector.CollectError(f"the {marker} marker's {error}") from None
+            axes |= mark.kwargs["scaling"]
+    for name, sizes in axes.items():
+        metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])
+
+
+def _check_scaling(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"{name}= takes a mapping from an argument to its sizes, not {value!r}")
+    for axis, sizes in value.items():
+        what = f"{name}[{axis!r}] takes three different numbers above 0 or more, not {sizes!r}"
+        if not isinstance(axis, str) or not axis.isidentifier():
+            raise ValueError(f"{name}= takes names of arguments, not {axis!r}")
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+            raise ValueError(what)
+        if any(isinstance(size, bool) or not isinstance(size, (int, float)) for size in sizes):
+            raise ValueError(what)
+        if not all(0 < size < float("inf") for size in sizes) or len(set(sizes)) != len(sizes) or len(sizes) < 3:
+            raise ValueError(what)
+
+
 def _check_mapping(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(metric, str) for metric in value):
         raise ValueError(f"{name}= takes a mapping from metric to a quantity, not {value!r}")
@@ -116,4 +153,5 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "seed": _whole(0),
     "timeout": _check_seconds,
     "tags": _check_tags,
+    "scaling": _check_scaling,
 }

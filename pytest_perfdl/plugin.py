@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     marker = config.getini("perf_marker") or "perf"
     config.addinivalue_line(
         "markers",
-        f"{marker}(limits, budget, warmup, steps, repeats, threads, seed, timeout, tags): "
+        f"{marker}(limits, budget, warmup, steps, repeats, threads, seed, timeout, tags, scaling): "
         "a performance test: under --perf its step is measured and judged (pytest-perfdl)",
     )
     if _worker(config) is not None:
@@ -49,6 +49,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if settings is None or not settings.enabled:
         return None
     return options.header(settings, config.rootpath)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    from pytest_perfdl.marker import parametrize
+
+    parametrize(metafunc, metafunc.config.getini("perf_marker") or "perf")
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,6 +11,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.baseline.source import describe_source
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest, adopt
+from pytest_perfdl.curves import Curves
 from pytest_perfdl.errors import PerfRegression
 from pytest_perfdl.isolate.checkout import CheckoutError
 from pytest_perfdl.isolate.messages import Phase
@@ -81,6 +83,7 @@ class PerfSession:
             name_rules(self.config)
         self._nothing = not self.tests
         self._bench.tests = tuple(self.tests.values())
+        self._curves = Curves(self._bench)
         self._bench.spending = Spending(max(1, len(self.tests)), screened=self.settings.against is None)
         recording = self._bench.recording
         repeats = [test.options.repeats_for(self.settings, recording=recording) for test in self.tests.values()]
@@ -139,7 +142,7 @@ class PerfSession:
     def _runtest(self, test: PerfTest) -> None:
         if OUTCOME not in test.item.stash:
             trial = test.item.stash[TRIAL]
-            self._follow(trial, trial.measure)
+            self._follow(trial, partial(self._measure, trial))
             result = trial.result
             assert result is not None
             test.item.user_properties += properties(result, self._run((result,)))
@@ -148,6 +151,11 @@ class PerfSession:
         outcome = test.item.stash[OUTCOME]
         if outcome is not None:
             raise outcome
+
+    def _measure(self, trial: Trial) -> None:
+        __tracebackhide__ = True
+        trial.measure()
+        self._curves.judge(trial)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -249,6 +257,7 @@ class PerfSession:
             commit=self._bench.source.commit,
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
+            traces=self.settings.traces,
         )
 
 

@@ -20,7 +20,7 @@ from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.fixture import Expectation
+from pytest_perfdl.fixture import CurveExpectation, Expectation
 from pytest_perfdl.guilty import source_diffs
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
@@ -66,6 +66,8 @@ class Trial:
         self._base_repeats: list[Repeat] = []
         """The other revision's, under `--perf-against`."""
         self._others: tuple[Record, ...] = ()
+        self.curves: list[CurveExpectation] = []
+        """What the test expects of its time over sizes, which `curves` judges when the last of them is measured."""
         self.remote = bench.start(test, self._script, first=True)
         self._announce(1)
 
@@ -101,19 +103,21 @@ class Trial:
             else:
                 self._note("invalid", "the test itself failed")
             replay(phase)
-        if not remote.results and not remote.expectations:
+        if not remote.results and not any(isinstance(each, Expectation) for each in remote.expectations):
             self._fail(
                 f"a perf test must measure something: {self.test.item.name} never called perf(...), perf.steps(...) "
                 "or perf.step()",
             )
-        questions = bool(remote.results) + len(remote.expectations)
+        self.curves = [each for each in remote.expectations if isinstance(each, CurveExpectation)]
+        alternatives = [each for each in remote.expectations if isinstance(each, Expectation)]
+        questions = bool(remote.results) + len(alternatives)
         self._confirming = Confirmation(self.bench, self.test, self._serving, questions, self._rules)
         if remote.results:
             self._first = _repeat(remote, seconds)
             self._repeats.append(self._first)
             self.result = self._judge()
-        if remote.expectations:
-            self.result = self._with_expectations(remote.expectations)
+        if alternatives:
+            self.result = self._with_expectations(alternatives)
         if decided := self._confirming.decided:
             self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in decided))
 
@@ -302,6 +306,12 @@ class Trial:
         return Judgement(self.test.item.nodeid, "new", reason, integrity=new.integrity)
 
     # Measuring
+
+    def fresh(self, repeats: int) -> Record:
+        """Measure in further fresh workers: a record of these repeats alone."""
+        seen = len(self._repeats)
+        self._draw(seen + repeats)
+        return self._record(self._repeats[seen:])
 
     def _draw(self, wanted: int, *, of: int | None = None) -> None:
         """Measure in further fresh workers until there are as many repeats as wanted."""

@@ -40,6 +40,10 @@ _MODULES = {
     "qualify": "qualify",
     "trace": "trace",
     "diff": "diff",
+    "whatif": "whatif",
+    "report": "report",
+    "view": "view",
+    "scaling": "scaling",
 }
 """Module of each subcommand in this package."""
 

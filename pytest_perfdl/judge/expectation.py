@@ -1,4 +1,4 @@
-"""What a test expects of two alternatives, judged by the same rounds as a suspect.
+"""What a test expects of two alternatives, judged by the same rounds as a suspect; and of a curve (`bounded`).
 
 *Not slower within w* is the paired test itself. *Faster by p* is the paired test with the sides exchanged: that
 the first alternative takes longer than the second by more than `1 / (1 - p) - 1`. Either is shown at the level
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
 from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.judge.wording import interval, paired
 from pytest_perfdl.limits import parse_limit
+from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
+    from pytest_perfdl.judge.verdict import Verdict
 
 Kind = Literal["faster", "not slower"]
 
@@ -52,6 +54,39 @@ def verdict(outcome: PairedOutcome, metric: str, kind: Kind, amount: str, labels
     holds = (found.verdict == "regressed") == (kind == "faster")
     said: Verdict = "unchanged" if holds else "regressed"
     return replace(found, verdict=said, reason=f"{text}, expected {expected}")
+
+
+def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str) -> MetricVerdict:
+    """What became of a bound on a figure of a curve: regressed or unchanged where the whole interval says so.
+
+    Parameters
+    ----------
+    name, unit
+        Of the figure.
+    value, ci95
+        It, and the ends of its 95 % interval.
+    bound, text
+        The largest value that is expected, and how the author wrote it.
+    """
+    low, high = ci95
+    verdict: Verdict = "regressed" if low > bound else "unchanged" if high <= bound else "inconclusive"
+    found = f"{_figure(value, unit)} [{_figure(low, unit)}, {_figure(high, unit)}] (95% interval), expected <= {text}"
+    return MetricVerdict(
+        name=name,
+        kind="timed",
+        unit=unit,
+        better="lower",
+        base=None,
+        new=value,
+        limit=f"<= {text}",
+        verdict=verdict,
+        reason=f"{found}: more repeats would tell" if verdict == "inconclusive" else found,
+        times_over=value / bound if verdict == "regressed" and bound > 0 else None,
+    )
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.2f}" if unit == "1" else format_quantity(value, unit)
 
 
 def _exchanged(each: Round) -> Round:

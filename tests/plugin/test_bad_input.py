@@ -37,7 +37,10 @@ def refused(inner, *args, message, plugins=()):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("step=5", "has no keyword 'step'; it knows budget, limits, repeats, seed, steps, tags, threads, timeout"),
+        (
+            "step=5",
+            "has no keyword 'step'; it knows budget, limits, repeats, scaling, seed, steps, tags, threads, timeout",
+        ),
         ("5", "takes keywords only, not 5"),
         ("limits=5", "limits= takes a mapping from metric to a quantity, not 5"),
         ("limits={'step_time': True}", "limits['step_time'] takes text or a number, not True"),

@@ -9,18 +9,22 @@
   `piecewise` for one axis.
 - `held_out` fits a form with and without each configuration: errors and intervals. `choose` takes the best and
   predicts; `wording` says what a model means.
+- `runs` reads points out of a run file, `saved` keeps a choice as plain data, `planning` says what follows from it.
 """
 
 from pytest_perfdl.predict.scaling.affine import Affine
 from pytest_perfdl.predict.scaling.choose import Choice, Prediction, candidates, choose, predict
 from pytest_perfdl.predict.scaling.generic import Generic
 from pytest_perfdl.predict.scaling.held_out import Coefficient, Fit, evaluate
-from pytest_perfdl.predict.scaling.physical import Feature, Physical, features
+from pytest_perfdl.predict.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.predict.scaling.piecewise import Cliff, Piecewise, find_cliff
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError, read_csv
+from pytest_perfdl.predict.scaling.runs import read_run, sizes_of
+from pytest_perfdl.predict.scaling.saved import from_data, to_data
 from pytest_perfdl.predict.scaling.wording import doublings, importance
 
 __all__ = [
+    "PROCESSORS",
     "Affine",
     "Choice",
     "Cliff",
@@ -40,7 +44,11 @@ __all__ = [
     "evaluate",
     "features",
     "find_cliff",
+    "from_data",
     "importance",
     "predict",
     "read_csv",
+    "read_run",
+    "sizes_of",
+    "to_data",
 ]

@@ -24,6 +24,8 @@ COLLINEAR = 1e6
 """Condition number of the scaled logarithms of factors from which no points can tell them apart."""
 WIDE = 1e6
 """Ratio of the largest time to the smallest from which points hardly describe one thing."""
+POOR = 0.5
+"""Held-out error from which no prediction is worth much."""
 _EQUAL = 1e-4
 """Held-out errors that differ by less are equal."""
 
@@ -114,7 +116,12 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     said = [_verdict(chosen, fits), *importance(chosen, points)]
     spread = points.replicate_spread()
     said.append("nothing was measured twice" if spread is None else f"replicates spread by {_percent(spread)}")
-    return Choice(points, tuple(fits), chosen, tuple(said), (*_warnings(points), *refused))
+    warnings = _warnings(points)
+    if chosen.loo_mape > POOR:
+        warnings += (
+            f"{chosen.name}, the best of the models, is {_percent(chosen.loo_mape)} off: none describes the points",
+        )
+    return Choice(points, tuple(fits), chosen, tuple(said), (*warnings, *refused))
 
 
 def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: bool = False) -> Prediction:
@@ -160,7 +167,9 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     column = points.columns[farthest]
     where = f"{farthest} {values[farthest]:g} is outside the measured {column.min():g} to {column.max():g}"
     if stretch > MAX_STRETCH and not extrapolate:
-        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: ask for extrapolation to get a guess")
+        raise ScalingError(
+            f"{where} by more than {MAX_STRETCH:g}x: ask for extrapolation (--extrapolate) to get a guess"
+        )
     if not np.isfinite(stretch):
         raise ScalingError(f"{where}: no ratio leads to 0")
     columns = {name: np.array([value]) for name, value in values.items()}

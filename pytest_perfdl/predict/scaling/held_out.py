@@ -60,7 +60,7 @@ class Fit:
         ns = self.curve.times(columns)
         replicated = np.stack([replica.times(columns) for replica in self.replicas])
         spread = _jackknife(replicated) ** 2 + (self.errors**2).mean() * ns**2
-        half = _quantile(self.freedom) * np.sqrt(spread)
+        half = quantile(self.freedom) * np.sqrt(spread)
         return ns, np.maximum(ns - half, 0.0), ns + half
 
 
@@ -94,7 +94,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     values = np.array([[constant.value for constant in replica.constants()] for replica in replicas])
     used = [at for at, constant in enumerate(constants) if constant.value or values[:, at].any()]
     freedom = max(len(configurations) - sum(constant.value != 0 for constant in constants), 1)
-    half = _quantile(freedom) * _jackknife(values)
+    half = quantile(freedom) * _jackknife(values)
     coefficients = tuple(
         Coefficient(
             constants[at].name,
@@ -115,7 +115,8 @@ def _jackknife(values: F64) -> F64:
     return np.sqrt(np.asarray(squares, dtype=np.float64) * (count - 1) / count)
 
 
-def _quantile(freedom: int) -> float:
+def quantile(freedom: int) -> float:
+    """What a standard error is multiplied with for half a 95 % interval: Student's 97.5 % quantile."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))

@@ -16,6 +16,8 @@ Rows = npt.NDArray[np.intp]
 
 _TIMES = {"time_s": 1e9, "time_ms": 1e6, "time_us": 1e3, "time_ns": 1.0}
 """Names of the column of times, with nanoseconds per unit."""
+LARGEST = 1e18
+"""Largest value of a factor: powers of it and products of those must stay finite."""
 
 
 class ScalingError(ValueError):
@@ -146,6 +148,8 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
     times = [name for name in header if name in _TIMES]
     if len(times) != 1:
         raise ScalingError(f"the header needs exactly one of the columns {', '.join(_TIMES)}")
+    if "" in header:
+        raise ScalingError(f"column {header.index('') + 1} has no name")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise ScalingError(f"column {twice[0]!r} is there twice")
@@ -181,6 +185,8 @@ def _problem(point: Point, names: tuple[str, ...]) -> str:
         value = point.factors[name]
         if not (math.isfinite(value) and value >= 0):
             return f"factor {name} is {value:g}; it must be finite and not negative"
+        if value > LARGEST:
+            return f"factor {name} is {value:g}; it must be at most {LARGEST:g}: choose a larger unit"
     if not (math.isfinite(point.ns) and point.ns > 0):
         return f"the time is {point.ns:g} ns; it must be finite and positive"
     return ""

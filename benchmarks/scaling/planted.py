@@ -1,0 +1,191 @@
+"""Are planted complexity regressions named by kind, and is nothing named on unchanged code? By pytest, on this machine.
+
+A scratch repository holds a step and a perf test of it at four batch sizes. Its baselines are recorded once; then each
+trial changes the step, runs `pytest --perf`, and reads what was said of the curve. Trials are appended to a JSON-lines
+file as they end; started again, the script does those that are missing.
+
+    python benchmarks/scaling/planted.py                                  # 10 trials a kind, 20 unchanged: hours
+    python benchmarks/scaling/planted.py --trials 1 --unchanged 1         # to try it out
+    python benchmarks/scaling/planted.py --table
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "perf-report" / "planted-growth.jsonl"
+METRIC = "step_time over batch"
+UNCHANGED = "unchanged"
+
+STEP = """
+import torch
+
+torch.manual_seed(0)
+WEIGHT = torch.randn(256, 256)
+SMALL = torch.randn(8, 256)
+
+
+def make(batch):
+    return torch.randn(batch, 16, 256)
+
+
+def step(x):
+    for _ in range(24):
+        SMALL @ WEIGHT
+    {body}
+    return y.sum()
+"""
+TEST = """
+import pytest
+from step import make, step
+
+
+@pytest.mark.perf(scaling={"batch": [4, 8, 16, 32]})
+def test_step(perf, batch):
+    perf(step, make(batch))
+"""
+BATCHED = "y = x @ WEIGHT"
+PLANTS = {
+    UNCHANGED: BATCHED,
+    "overhead regression": f"{BATCHED}\n    for _ in range(16):\n        SMALL @ WEIGHT",
+    "per-sample regression": "y = torch.stack([sample @ WEIGHT for sample in x])",
+    "complexity regression": f"{BATCHED}\n    for _ in range(len(x) ** 2 // 48):\n        SMALL @ WEIGHT",
+}
+"""What the curve's reason must begin with, and the line that makes it so: a constant, a lost batching, an O(n^2)."""
+
+
+def git(folder, *arguments):
+    name = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@example.org")
+    subprocess.run(["git", *name, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def prepare(folder, arguments):
+    """The scratch repository with its baselines; as it was left where there is one."""
+    if (folder / "prepared").is_file():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / ".gitignore").write_text("__pycache__\nperf-report\nrun.json\nprepared\n")
+    (folder / "test_curve.py").write_text(TEST)
+    plant(folder, UNCHANGED)
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "step")
+    print("recording baselines", flush=True)
+    measure(folder, "--perf-update", arguments=arguments)
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "baselines")
+    (folder / "prepared").touch()
+
+
+def plant(folder, kind):
+    (folder / "step.py").write_text(STEP.format(body=PLANTS[kind]))
+
+
+def measure(folder, *options, arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *options, f"--perf-budget={arguments.budget}"]
+    return subprocess.run([*command, "--perf-json=run.json"], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def trial(folder, kind, arguments):
+    """What was said of the curve after a change."""
+    plant(folder, kind)
+    start = time.monotonic()
+    (folder / "run.json").unlink(missing_ok=True)
+    try:
+        done = measure(folder, "--perf", arguments=arguments)
+    finally:
+        plant(folder, UNCHANGED)
+    if not (folder / "run.json").is_file():
+        raise SystemExit(f"pytest wrote no run file:\n{done.stdout}\n{done.stderr}")
+    tests = json.loads((folder / "run.json").read_text())["tests"]
+    curve = next((test["metrics"][METRIC] for test in tests if METRIC in test["metrics"]), None)
+    return {
+        "kind": kind,
+        "verdict": None if curve is None else curve["verdict"],
+        "reason": "the curve was not judged" if curve is None else curve["reason"],
+        "tests": {test["id"]: test["verdict"] for test in tests},
+        "seconds": time.monotonic() - start,
+    }
+
+
+def right(found):
+    """Whether the kind was named, and nothing was on unchanged code."""
+    if found["kind"] == UNCHANGED:
+        return found["verdict"] in ("unchanged", "improved")
+    return found["verdict"] in ("regressed", "suspect") and found["reason"].startswith(found["kind"])
+
+
+def read(path):
+    found = []
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue  # the line that was being written when the script was stopped
+    return found
+
+
+def table(path):
+    """How many trials of each kind were right, and what was said in the others; whether that is what is demanded."""
+    found = read(path)
+    good = True
+    for kind in PLANTS:
+        mine = [each for each in found if each["kind"] == kind]
+        named = sum(map(right, mine))
+        good &= bool(mine) and named >= (len(mine) if kind == UNCHANGED else 0.9 * len(mine))
+        print(f"{kind:24} {named} of {len(mine)}" + (" without a name" if kind == UNCHANGED else " named"))
+        for each in mine:
+            if not right(each):
+                print(f"    {each['verdict']}: {each['reason']}")
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--trials", type=int, default=10, help="of each kind (%(default)s)")
+    parser.add_argument("--unchanged", type=int, default=20, help="of unchanged code (%(default)s)")
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds for confirming one size (%(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, default=ROOT / "perf-report" / "planted-growth", help="scratch repository"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE")
+    parser.add_argument("--table", action="store_true", help="only show what was found")
+    arguments = parser.parse_args()
+    if not arguments.table:
+        prepare(arguments.folder, arguments)
+        arguments.results.parent.mkdir(parents=True, exist_ok=True)
+        wanted = {kind: arguments.unchanged if kind == UNCHANGED else arguments.trials for kind in PLANTS}
+        known = [each["kind"] for each in read(arguments.results)]
+        # In turns, so that what the machine does meets all kinds alike.
+        left = [
+            kind
+            for number in range(max(wanted.values()))
+            for kind in PLANTS
+            if known.count(kind) <= number < wanted[kind]
+        ]
+        start = time.monotonic()
+        for number, kind in enumerate(left):
+            found = trial(arguments.folder, kind, arguments)
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            each = (time.monotonic() - start) / (number + 1)
+            word = "right" if right(found) else "WRONG"
+            print(
+                f"{number + 1} of {len(left)}, about {each * (len(left) - number - 1) / 60:.0f} min left: "
+                f"{word}: {kind}: {found['verdict']}: {found['reason'][:120]}",
+                flush=True,
+            )
+    return 0 if table(arguments.results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

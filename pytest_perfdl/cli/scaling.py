@@ -1,0 +1,264 @@
+"""Fit models of a step's time as a function of its size, and predict with them.
+
+`perfdl scaling fit POINTS.csv` fits and chooses, `perfdl scaling predict MODEL.json --at batch=64` predicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_perfdl.cli.common import CommandError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.predict.scaling import Choice, Fit, Points
+    from pytest_perfdl.predict.scaling.planning import SpeedUp
+
+
+class _Parser(argparse.ArgumentParser):
+    """Also takes `--batch 64`, where batch is no option, for `--at batch=64`: factors are named by their points."""
+
+    takes_factors = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Put what looks like factors apart, and parse the rest."""
+        if not self.takes_factors:
+            return super().parse_known_args(args, namespace)
+        rest: list[str] = []
+        factors: list[str] = []
+        given = list(sys.argv[1:] if args is None else args)
+        while given:
+            text = given.pop(0)
+            name, sign, value = text.removeprefix("--").partition("=")
+            if not text.startswith("--") or f"--{name}" in self._option_string_actions or not name:
+                rest.append(text)
+            elif sign:
+                factors.append(f"{name}={value}")
+            elif given and _is_number(given[0]):
+                factors.append(f"{name}={given.pop(0)}")
+            else:
+                rest.append(text)
+        parsed, unknown = super().parse_known_args(rest, namespace)
+        parsed.factors = factors
+        return parsed, unknown
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=_Parser)
+    fit = actions.add_parser("fit", help="fit every model, and choose by the error on what was left out")
+    fit.add_argument(
+        "points",
+        metavar="POINTS",
+        type=Path,
+        help="CSV file with a column for each factor and one of times (time_s, time_ms, time_us or time_ns); or a run "
+        "file of --perf-json, whose tests have sizes in their ids",
+    )
+    what = "factors, comma-separated, that"
+    fit.add_argument("--intrinsic", metavar="NAMES", help=f"{what} describe the algorithm: layers, channels")
+    fit.add_argument("--extrinsic", metavar="NAMES", help=f"{what} scale it from outside: batch, workers")
+    fit.add_argument("-k", metavar="TEXT", default="", help="of a run: the test whose id contains it")
+    fit.add_argument("--metric", default="step_time", help="of a run: a time by its full name (default: %(default)s)")
+    fit.add_argument("--axes", metavar="NAMES", default="", help="of a run: names of bare numbers in ids, in order")
+    fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file that predict reads")
+    fit.add_argument("--json", action="store_true", help="print the figures as JSON, which is a model file too")
+
+    predict = actions.add_parser(
+        "predict", help="time at a size, speed-up, cost and the next measurement", allow_abbrev=False
+    )
+    predict.takes_factors = True
+    predict.add_argument("model", metavar="MODEL", type=Path, help="what fit --save wrote or fit --json printed")
+    predict.add_argument(
+        "--at",
+        metavar="NAME=VALUE,...",
+        action="append",
+        default=[],
+        help="the configuration; --batch 64 says the same as --at batch=64",
+    )
+    predict.add_argument("--model", dest="form", metavar="NAME", help="another of the models than the chosen one")
+    predict.add_argument("--extrapolate", action="store_true", help="answer beyond twice the measured range too")
+    predict.add_argument(
+        "--along", metavar="NAMES", help="factors to show speed-up and efficiency along (default: the extrinsic ones)"
+    )
+    predict.add_argument("--steps", type=float, metavar="N", help="steps of an epoch: what it takes and costs")
+    predict.add_argument("--samples", type=float, metavar="N", help="the same from samples, with a factor batch")
+    predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price of an hour of everything that runs")
+    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first of these curves as an SVG picture")
+    predict.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fit or predict, and report; 2 when the points or the model cannot be used."""
+    width = max(60, shutil.get_terminal_size((100, 24)).columns)
+    with _refusing():
+        return _fit(arguments, width) if arguments.action == "fit" else _predict(arguments, width)
+
+
+def _fit(arguments: argparse.Namespace, width: int) -> int:
+    from pytest_perfdl.predict.scaling import choose
+    from pytest_perfdl.report.files import ReportError, write_files
+    from pytest_perfdl.report.scaling import json as data
+    from pytest_perfdl.report.scaling import terminal
+
+    choice = choose(_points(arguments))
+    text = data.dump(data.fitted(choice))
+    if arguments.save is not None:
+        try:
+            write_files({arguments.save: text.encode()})
+        except ReportError as error:
+            raise CommandError(str(error)) from error
+    if arguments.json:
+        for warning in choice.warnings:
+            print(f"perfdl scaling: warning: {warning}", file=sys.stderr)
+        sys.stdout.write(text)
+    else:
+        print(terminal.fitted(choice, width))
+        if arguments.save is not None:
+            print(f"wrote {arguments.save}")
+    return 0
+
+
+def _predict(arguments: argparse.Namespace, width: int) -> int:
+    from pytest_perfdl.predict.scaling import PROCESSORS, predict
+    from pytest_perfdl.predict.scaling.planning import epoch, next_measurement, speed_up
+    from pytest_perfdl.report.scaling import json as data
+    from pytest_perfdl.report.scaling import terminal
+
+    choice = _saved(arguments.model)
+    points, fit = choice.points, _form(choice, arguments.form)
+    at = _configuration([*",".join(arguments.at).split(","), *arguments.factors])
+    found = predict(fit, points, at, extrapolate=arguments.extrapolate)
+    along = _names(arguments.along)
+    if along is None:
+        outer = [name for name in points.extrinsic if name in points.varying] or points.varying
+        along = [name for name in outer if points.columns[name].min() > 0]
+        along.sort(key=lambda name: name not in PROCESSORS)
+    curves = [speed_up(fit, points, at, name) for name in along]
+    following = next_measurement(fit, points, at)
+    if arguments.plot is not None:
+        _write_plot(arguments.plot, fit, points, at, curves)
+    steps = _steps(arguments, points, at)
+    cost = None if steps is None else epoch(found, steps, arguments.price)
+    if arguments.json:
+        sys.stdout.write(data.dump(data.predicted(fit, at, found, curves, following, cost)))
+    else:
+        print(terminal.predicted(fit, at, found, curves, following, cost, width))
+    return 0
+
+
+def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curves: Sequence[SpeedUp]) -> None:
+    import numpy as np
+
+    from pytest_perfdl.report.files import ReportError, write_files
+    from pytest_perfdl.report.scaling.plot import Line, plot
+
+    if not curves:
+        raise CommandError("--plot needs a factor to show: name it with --along")
+    axis = curves[0].axis
+    sizes = np.linspace(curves[0].sizes[0], curves[0].sizes[-1], 101)
+    columns = {name: np.full(len(sizes), at.get(name, points.columns[name][0])) for name in points.factors}
+    ns, low, high = (each.tolist() for each in fit.interval({**columns, axis: sizes}))
+    here = np.ones(len(points), dtype=bool)
+    for name in points.factors:
+        here &= (name == axis) | (points.columns[name] == columns[name][0])
+    measured = list(zip(points.columns[axis][here].tolist(), points.ns[here].tolist(), strict=True))
+    try:
+        write_files({path: plot(axis, Line(sizes.tolist(), ns, low, high), measured).encode()})
+    except ReportError as error:
+        raise CommandError(str(error)) from error
+    print(f"wrote {path}", file=sys.stderr)
+
+
+def _points(arguments: argparse.Namespace) -> Points:
+    from pytest_perfdl.predict.scaling import read_csv, read_run
+
+    intrinsic, extrinsic = _names(arguments.intrinsic), _names(arguments.extrinsic)
+    if arguments.points.suffix == ".json":
+        return read_run(
+            arguments.points,
+            test=arguments.k,
+            metric=arguments.metric,
+            names=_names(arguments.axes) or [],
+            intrinsic=intrinsic,
+            extrinsic=extrinsic,
+        )
+    return read_csv(arguments.points, intrinsic=intrinsic, extrinsic=extrinsic)
+
+
+def _saved(path: Path) -> Choice:
+    from pytest_perfdl.predict.scaling import ScalingError, from_data
+
+    try:
+        return from_data(json.loads(path.read_bytes())["saved"])
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read ({error.strerror})") from error
+    except ScalingError as error:
+        raise CommandError(f"{path}: {error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise CommandError(f"{path}: is no model of perfdl scaling fit --save") from None
+
+
+def _form(choice: Choice, name: str | None) -> Fit:
+    if name is None:
+        return choice.chosen
+    for fit in choice.fits:
+        if fit.name == name:
+            return fit
+    raise CommandError(f"there is no model {name!r}; there are {', '.join(fit.name for fit in choice.fits)}")
+
+
+def _configuration(texts: Sequence[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for text in filter(None, map(str.strip, texts)):
+        name, sign, value = text.partition("=")
+        if not sign or not _is_number(value):
+            raise CommandError(f"--at {text!r}: write it as batch=64,workers=8")
+        if name.strip() in found:
+            raise CommandError(f"--at names {name.strip()} twice")
+        found[name.strip()] = float(value)
+    return found
+
+
+def _steps(arguments: argparse.Namespace, points: Points, at: dict[str, float]) -> float | None:
+    if arguments.samples is None:
+        if arguments.price is not None and arguments.steps is None:
+            raise CommandError("--price needs --steps or --samples: how long an epoch is")
+        steps: float | None = arguments.steps
+        return steps
+    if arguments.steps is not None:
+        raise CommandError("--steps and --samples say the same: drop one")
+    if "batch" not in points.factors:
+        raise CommandError("--samples needs a factor batch, the samples of a step: give --steps")
+    batch = at.get("batch", float(points.columns["batch"][0]))
+    if not batch > 0:
+        raise CommandError("--samples needs a batch above 0")
+    return float(math.ceil(arguments.samples / batch)) if math.isfinite(arguments.samples) else math.nan
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    from pytest_perfdl.predict.scaling import ScalingError
+
+    try:
+        yield
+    except ScalingError as error:
+        raise CommandError(" ".join(str(error).split())) from error

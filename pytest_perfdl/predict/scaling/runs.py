@@ -1,0 +1,122 @@
+"""Points out of a run file: tests that differ in their sizes only, told by their ids.
+
+`test_step[batch=8]` is the size 8 of `test_step`, and `test_step[bf16-batch=8]` that of `test_step[bf16]`. A bare
+number, as in `test_step[8]`, needs a name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError
+from pytest_perfdl.record import Record, RecordError, from_json
+
+_NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+_PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
+
+
+def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
+    """The test without its sizes, and the sizes.
+
+    >>> sizes_of("test_gpt.py::test_step[bf16-batch=8]"), sizes_of("test_step[8-2]", ["batch", "workers"])
+    (('test_gpt.py::test_step[bf16]', {'batch': 8.0}), ('test_step', {'batch': 8.0, 'workers': 2.0}))
+
+    Parameters
+    ----------
+    nodeid
+        Node id.
+    names
+        Of the bare numbers, in their order; those beyond belong to the test.
+    """
+    test, bracket, inside = nodeid.partition("[")
+    if not bracket or not inside.endswith("]"):
+        return nodeid, {}
+    unnamed = list(names)
+    sizes: dict[str, float] = {}
+    others = []
+    for part in _PART.finditer(inside[:-1]):
+        name = part["name"] or (unnamed.pop(0) if part["size"] and unnamed else "")
+        if name:
+            sizes[name] = float(part["size"])
+        else:
+            others.append(part[0])
+    return (f"{test}[{'-'.join(others)}]" if others else test), sizes
+
+
+def read_run(
+    path: Path,
+    *,
+    test: str = "",
+    metric: str = "step_time",
+    names: Sequence[str] = (),
+    intrinsic: Sequence[str] | None = None,
+    extrinsic: Sequence[str] | None = None,
+) -> Points:
+    """Read the sizes of one test from a run file; each repeat is a point.
+
+    Parameters
+    ----------
+    path
+        What `--perf-json` wrote, or `run.json` of a report.
+    test
+        Text that the test's id contains, where several tests of the run have sizes.
+    metric
+        A metric in nanoseconds by its full name.
+    names
+        Of bare numbers in the ids, in their order.
+    intrinsic, extrinsic
+        Kinds of the factors, as `Points.of` sorts them.
+
+    Raises
+    ------
+    ScalingError
+        One line that begins with the file's name.
+    """
+    try:
+        families = _families(_records(path), names, test)
+        if not families:
+            raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
+        if len(families) > 1:
+            raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
+        ((_, members),) = families.items()
+        points = [point for sizes, record in members for point in _points(sizes, record, metric)]
+        return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
+    except ScalingError as error:
+        raise ScalingError(f"{path}: {error}") from None
+
+
+def _records(path: Path) -> list[Record]:
+    try:
+        data = json.loads(path.read_bytes())
+        tests = data["tests"]
+        return [from_json(each["record"]) for each in tests if each["record"] is not None]
+    except OSError as error:
+        raise ScalingError(f"cannot be read ({error.strerror})") from None
+    except RecordError as error:
+        raise ScalingError(f"has a record that {error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ScalingError("is not a run file of --perf-json") from None
+
+
+def _families(
+    records: Sequence[Record], names: Sequence[str], test: str
+) -> Mapping[str, list[tuple[dict[str, float], Record]]]:
+    found: dict[str, list[tuple[dict[str, float], Record]]] = {}
+    for record in records:
+        family, sizes = sizes_of(record.test, names)
+        if sizes and test in family:
+            found.setdefault(family, []).append((sizes, record))
+    return found
+
+
+def _points(sizes: Mapping[str, float], record: Record, metric: str) -> list[Point]:
+    series: Any = record.metrics().get(metric)
+    if series is None:
+        raise ScalingError(f"{record.test} has no metric {metric}; it has {', '.join(sorted(record.metrics()))}")
+    if series.unit != "ns":
+        raise ScalingError(f"{metric} is in {series.unit!r}, not a time")
+    return [Point(sizes, value) for value in series.values]

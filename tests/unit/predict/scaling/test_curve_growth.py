@@ -1,0 +1,117 @@
+"""What was added to a curve: its kind, its amount, its power, by hand and with seeded noise."""
+
+import numpy as np
+import pytest
+
+from pytest_perfdl.predict.scaling import ScalingError
+from pytest_perfdl.predict.scaling.growth import grown, shape
+
+SIZES = np.array([2.0, 4.0, 8.0, 16.0])
+BASES = {
+    "a small fixed part": lambda x: 1e6 + 1e6 * x,
+    "half of it fixed": lambda x: 16e6 + 1e6 * x,
+    "nearly flat": lambda x: 30e6 + 0.2e6 * x,
+}
+ADDED = {
+    "overhead": lambda x: 0 * x + 1,
+    "per unit": lambda x: x / 16,
+    "complexity": lambda x: (x / 16) ** 2,
+}
+
+
+def found(base, added, *, sizes=SIZES, seed=None, sd=0.02, repeats=(5, 5), occasion=0.02):
+    """The growth from repeats on one occasion to repeats on another; exact without a seed."""
+    random = np.random.default_rng(seed)
+    noise = 0.0 if seed is None else 1.0
+    before, after = base(sizes), base(sizes) + added(sizes)
+    logs = [
+        np.log(times) + noise * sd * random.standard_normal((count, len(sizes))).mean(axis=0)
+        for times, count in zip((before, after), repeats, strict=True)
+    ]
+    ratios = logs[1] - logs[0] + noise * occasion * random.standard_normal()
+    errors = np.full(len(sizes), sd * sum(1 / count for count in repeats) ** 0.5)
+    freedom = (repeats[0] - 1) * len(sizes)
+    return grown(sizes, np.exp(logs[0]), ratios, errors, freedom, np.full(len(sizes), 0.03))
+
+
+@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("name", BASES)
+def test_a_term_by_hand(name, kind):
+    base = BASES[name]
+    growth = found(base, lambda x: 2e6 * ADDED[kind](x))
+    power = {"overhead": 0, "per unit": 1, "complexity": 2}[kind]
+    assert (growth.kind, growth.term) == (kind, power)
+    assert growth.amount.value == pytest.approx(2e6 / 16**power)
+    assert growth.amount.low < growth.amount.value < growth.amount.high
+    shares = ADDED[kind](SIZES) / base(SIZES)
+    assert growth.size == SIZES[np.argmax(shares)]
+    assert growth.effect.value == pytest.approx(2e6 * shares.max())
+    assert growth.power.value == pytest.approx(power, abs=0.021)
+    assert growth.power.low <= power <= growth.power.high
+
+
+def test_a_share_of_every_size_is_no_term():
+    growth = found(BASES["half of it fixed"], lambda x: 0.3 * (16e6 + 1e6 * x))
+    assert (growth.kind, growth.term) == ("every size alike", None)
+    assert growth.amount.value == pytest.approx(0.3)
+    assert growth.effect.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("kind", ["per unit", "complexity"])
+def test_a_power_that_the_base_has_is_none_of_complexity(kind):
+    sizes = np.array([64.0, 128, 256, 512, 1024, 2048])
+    power = {"per unit": 2, "complexity": 3}[kind]
+    growth = found(lambda x: 5e6 + 10 * x**2, lambda x: 1e7 * (x / 2048) ** power, sizes=sizes)
+    assert (growth.kind, growth.term) == (kind, power)
+
+
+def test_what_was_taken_away_is_negative():
+    growth = found(BASES["half of it fixed"], lambda x: -4e6 + 0 * x)
+    assert growth.kind == "overhead"
+    assert growth.effect.high < -0.1
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("kind", ADDED)
+def test_a_fifth_at_the_largest_size_is_named_in_nine_of_ten_trials(kind, name):
+    base = BASES[name]
+    growths = [found(base, lambda x: 0.2 * base(16) * ADDED[kind](x), seed=seed) for seed in range(40)]
+    assert sum(growth.kind == kind and growth.effect.low > 0 for growth in growths) >= 36
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_intervals_hold_what_was_added(name):
+    base = BASES[name]
+    growths = [found(base, lambda x: 0.2 * base(16) * ADDED["overhead"](x), seed=seed) for seed in range(40)]
+    assert sum(growth.amount.low <= 0.2 * base(16) <= growth.amount.high for growth in growths) >= 36
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_nothing_is_found_in_unchanged_code(name):
+    growths = [found(BASES[name], lambda x: 0 * x, seed=seed, repeats=(5, 1)) for seed in range(40)]
+    assert not any(growth.effect.low > 0.1 for growth in growths)
+
+
+def test_the_shape_of_a_line_by_hand():
+    ns = 12e6 + 1e6 * SIZES
+    curve = shape(SIZES, ns, np.full(4, 0.01), 12)
+    assert (curve.fixed.value, curve.slope.value) == pytest.approx((12e6, 1e6))
+    assert curve.fixed.low < 12e6 < curve.fixed.high
+    logs = np.log(ns[1:])
+    assert curve.exponent.value == pytest.approx((logs[2] - logs[0]) / np.log(4))
+
+
+def test_the_exponent_of_a_square():
+    assert shape(SIZES, 1e5 * SIZES**2, np.full(4, 0.01), 12).exponent.value == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [np.array([2.0, 4.0]), np.array([2.0, 4.0, 4.0]), np.array([2.0, 4.0, 8.0, 8.0])],
+    ids=["two", "same", "four"],
+)
+def test_few_sizes_are_no_curve(sizes):
+    with pytest.raises(ScalingError, match=r"different sizes: a curve needs 3 or more"):
+        shape(sizes, sizes, np.full(len(sizes), 0.01), 8)
+    with pytest.raises(ScalingError, match=r"different sizes: a curve needs 3 or more"):
+        grown(sizes, sizes, 0 * sizes, np.full(len(sizes), 0.01), 8)

@@ -1,7 +1,9 @@
-# make test   sets up a virtual environment and runs the tests
-# make demo   shows the tool at work: records baselines, runs green, plants a regression, catches it
-# make lint   ruff, mypy and import-linter
-# make clean  removes the virtual environment and everything that was generated
+# make test     sets up a virtual environment and runs the tests
+# make demo     shows the tool at work: records baselines, runs green, plants a regression, catches it
+# make lint     ruff, mypy and import-linter
+# make browser  tests the reports in Chromium
+# make docs     builds the documentation into build/site
+# make clean    removes the virtual environment and everything that was generated
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -12,7 +14,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test demo lint clean
+.PHONY: test demo browser docs lint clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +27,14 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[examples,test]'
 	@touch $@
 
+$(VENV)/.browser: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[examples,test,browser]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
 $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[examples,lint]'
 	@touch $@
@@ -35,6 +45,15 @@ test: $(VENV)/.test
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
 
+# Reports in a real browser; wants Chromium.
+browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser
+
+docs: $(VENV)/.docs
+	$(BIN)/python docs/reference.py --check
+	$(BIN)/python docs/samples.py --check
+	$(BIN)/mkdocs build --strict
+
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,4 +61,4 @@ lint: $(VENV)/.lint
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) demo perf-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build demo perf-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,63 +1,58 @@
-"""Remakes what README shows: the terminal sample and the picture of the report, from the demo's last run.
+"""Remakes the pictures of the documentation, from a recorded run of examples/ (tests/browser/data).
 
-    make demo && python docs/pictures.py
+    pip install playwright plotly
+    python docs/pictures.py
 
-Needs Chromium (Debian: `apt-get install chromium`).
+Needs Chromium (Debian: `apt-get install chromium`); the variable CHROMIUM names another.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
+import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "demo" / "report"
-SAMPLE = re.compile(r"(<!-- sample: failure -->\n```text\n).*?(```\n<!-- end -->)", re.DOTALL)
+from samples import RUN
+
+from pytest_perfdl.report.html import write_html
+from pytest_perfdl.report.reading import read_run
+
+PICTURES = Path(__file__).resolve().parent / "pictures"
+PARTS = {
+    "waterfall.png": "[data-part=waterfall] figure",
+    "timeline.png": "[data-part=timeline] figure",
+}
+"""Pictures of a part of the page."""
 
 
 def main() -> int:
-    """Write both; 1 when there is nothing to make them from."""
-    if not (REPORT / "index.html").is_file():
-        print("there is no demo/report: run make demo first", file=sys.stderr)
+    """Write all of them; 1 where there is no browser."""
+    from playwright.sync_api import sync_playwright
+
+    browser = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if browser is None:
+        print("there is no Chromium: install it, or name it by the variable CHROMIUM", file=sys.stderr)
         return 1
-    readme = ROOT / "README.md"
-    output = (REPORT / "pytest.txt").read_text()
-    failure = re.search(r"^=+ FAILURES =+\n_+ .* _+\n(.*?)^_+ ", output, re.DOTALL | re.MULTILINE)
-    if failure is None:
-        print("the demo's last run shows no failure: run make demo again", file=sys.stderr)
-        return 1
-    readme.write_text(SAMPLE.sub(lambda sample: sample[1] + failure[1] + sample[2], readme.read_text()))
-    screenshot(REPORT / "index.html", ROOT / "docs" / "pictures" / "report.png", width=1200, height=1150)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page = Path(folder) / "index.html"
+        write_html(read_run(RUN, Path(folder)), page)
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        wide = chromium.new_page(viewport={"width": 1200, "height": 1150})
+        wide.goto(page.as_uri())
+        wide.screenshot(path=PICTURES / "report.png")
+        for name, selector in PARTS.items():
+            figure = wide.locator(selector).first
+            figure.scroll_into_view_if_needed()
+            figure.locator(".main-svg").first.wait_for(state="attached")
+            figure.screenshot(path=PICTURES / name)
+        phone = chromium.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
+        phone.goto(page.as_uri())
+        phone.locator("details.test").first.evaluate('test => test.scrollIntoView({behavior: "instant"})')
+        phone.screenshot(path=PICTURES / "phone.png")
+        chromium.close()
     return 0
-
-
-def screenshot(page: Path, picture: Path, *, width: int, height: int) -> None:
-    """What a browser window of that size shows of the page."""
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                "chromium",
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                f"--screenshot={picture}",
-                page.as_uri(),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
 
 
 if __name__ == "__main__":

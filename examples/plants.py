@@ -152,13 +152,13 @@ PLANTS: Mapping[str, Plant] = {
         ACCUMULATION,
         "both",
         "the optimizer stepping after each micro-batch instead of after four",
-        (*ADAMW_LOOP, "aten::copy_", "aten::item", "Python and host"),
+        (*ADAMW_LOOP, "aten::copy_", "aten::item", "Python and host", "Optimizer.step*", "torch/optim/*"),
     ),
     "quadratic_lookup": Plant(
         ACCUMULATION,
         "time",
         "each parameter found by listing all of them, in every fourth step: only the mean shows it",
-        ("Python and host",),
+        ("Python and host", "*named_parameters"),
     ),
     "eager_attention": Plant(
         LLAMA_TRAINING + LLAMA_DECODING,

@@ -54,9 +54,10 @@ def write_all(run: Run) -> Written:
         problems=tuple(f"{call.test}: {problem}" for call in calls for problem in call.problems),
     )
     contents = {folder / "traces" / file.name: file.data for call in calls for file in call.files}
-    contents[written.markdown] = markdown.summary(run).encode("utf-8", "backslashreplace")
-    contents[written.json] = json.dump(json.to_json(run))
-    contents[written.html] = html.render(run, collected).encode("utf-8", "backslashreplace")
+    contents[written.markdown] = markdown.summary(run, markdown.COMMENT_LIMIT).encode("utf-8", "backslashreplace")
+    data = json.to_json(run)
+    contents[written.json] = json.dump(data)
+    contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
     write_files(contents)
     stale = [path for path in (folder / "traces").glob("*.json.gz") if path not in written.traces]
     remove_files(path for path in stale if traces.OURS.fullmatch(path.name))

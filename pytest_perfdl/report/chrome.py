@@ -1,8 +1,8 @@
 """Both sides' steps in one Chrome trace: what a regression looks like in Perfetto.
 
 The baseline's step and the current one become two processes whose steps start at the same time. Slices of
-blamed operators and kernels carry the change in their name and arguments on both sides. Everything that the
-two exemplars hold is kept.
+blamed operators and kernels carry the change in their name and arguments on both sides, and matched ones what they
+did themselves; `chrome_tracks` adds counters, idle time and arrows. Everything that the two exemplars hold is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from pytest_perfdl.judge.verdict import Cause
+from pytest_perfdl.report import chrome_tracks
 from pytest_perfdl.report.figures import cause_status
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.run import Exemplars, Result
@@ -36,6 +37,8 @@ _KIND_OF_CATEGORY = {
 }
 _FIRST_TID = (1, 10_001)
 """Distinct over both processes, since some viewers look a thread up by its id alone."""
+_IDLE_TID = 9_000
+"""Where the thread of idle time is, behind all others of its side."""
 
 
 class ChromeTraceError(ValueError):
@@ -89,11 +92,18 @@ def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> byte
     sides = [_side(data, name) for data, name in zip((base, new), SIDES, strict=True)]
     lead = max(start - first for _, start, first in sides)
     title = f"{visible(result.id)} {visible(call)}".rstrip()
-    events: list[Event] = []
+    drawn: list[list[Event]] = []
     flows = 0
     for number, (entries, start, _) in enumerate(sides):
-        drawn, flows = _draw(entries, number, lead - start, f"{SIDES[number]} {title}", flows)
-        events += [_marked(event, causes) for event in drawn]
+        side, flows = _draw(entries, number, lead - start, f"{SIDES[number]} {title}", flows)
+        drawn.append(side)
+    matched = chrome_tracks.pairs(drawn)
+    events = [_marked(event, causes) for side in chrome_tracks.compared(drawn, matched) for event in side]
+    events += chrome_tracks.accumulated(drawn, [pair for pair in matched if _counts(drawn[1][pair[1]])])
+    events += chrome_tracks.flows(drawn, _blamed(drawn, matched, causes), flows)
+    for number, (side, data) in enumerate(zip(drawn, (base, new), strict=True)):
+        events += [*chrome_tracks.busy(side), *chrome_tracks.memory(side)]
+        events += chrome_tracks.idle(data, lead, number + 1, _FIRST_TID[number] + _IDLE_TID)
     about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}
     try:
         return compress(write(None, events, {"perfdl": about}))
@@ -163,6 +173,25 @@ def _draw(entries: Sequence[_Entry], number: int, shift: int, title: str, flows:
     return [*names, *events], flows + len(flow_ids)
 
 
+def _counts(event: Event) -> bool:
+    """Whether the change accumulates over it: annotations span what is inside them and would count it twice."""
+    return event.category in _KIND_OF_CATEGORY
+
+
+def _blamed(
+    sides: Sequence[Sequence[Event]], matched: Sequence[tuple[int, int]], causes: Mapping[tuple[str, str], Cause]
+) -> list[tuple[int, int]]:
+    """The matched slices of blamed parts, those of the largest cause first."""
+    order = {key: number for number, key in enumerate(causes)}
+    found = []
+    for pair in matched:
+        event = sides[1][pair[1]]
+        key = (_KIND_OF_CATEGORY.get(event.category, ""), event.name)
+        if key in order:
+            found.append((order[key], pair))
+    return [pair for _, pair in sorted(found)]
+
+
 def _own_correlation(args: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
     """Arguments with a correlation that the other side does not have: tools join launches and kernels on it."""
     correlation = (args or {}).get("correlation")
@@ -176,6 +205,7 @@ def _marked(event: Event, causes: Mapping[tuple[str, str], Cause]) -> Event:
     if cause is None:
         return event
     said = {
+        "cause_ratio": cause.new_ns / cause.base_ns if cause.base_ns else None,
         "base_ns": cause.base_ns,
         "new_ns": cause.new_ns,
         "delta_ns": cause.delta_ns,

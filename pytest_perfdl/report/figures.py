@@ -97,6 +97,28 @@ def cause_share(cause: Cause) -> str:
     return f"{cause.share * 100:.{0 if abs(cause.share) >= 0.0095 else 1}f}%"
 
 
+def cause_effects(cause: Cause) -> str:
+    """Why its time changed, the largest effect first: "longer each +2.100 ms, more often +0.400 ms".
+
+    Effects below a twentieth of the largest are left out. Empty for what came or went: that says it all.
+    """
+    if cause_status(cause) != "changed":
+        return ""
+    names = {
+        "count": ("more often", "less often"),
+        "duration": ("longer each", "shorter each"),
+        "mix": ("another mix", "another mix"),
+        "exposure": ("less of it hidden", "more of it hidden"),
+    }
+    largest = max(map(abs, cause.effects.values()), default=0)
+    told = sorted(cause.effects.items(), key=lambda effect: -abs(effect[1]))
+    return ", ".join(
+        f"{names[name][ns < 0]} {format_quantity(ns, 'ns', signed=True)}"
+        for name, ns in told
+        if name in names and abs(ns) >= max(1, largest / 20)
+    )
+
+
 def cause_sign(cause: Cause) -> str:
     """A mark before its name: "+" for new, "-" for gone."""
     return {"new": "+", "gone": "-", "changed": " "}[cause_status(cause)]

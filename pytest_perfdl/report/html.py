@@ -1,30 +1,37 @@
 """The HTML report: one self-contained file that opens from disk, on a phone, printed, in light and dark.
 
 The templates walk the run itself; numbers are formatted by the filters of `figures`, sentences come from
-`words`, and `page` holds what all pages share.
+`words`, and `page` holds what all pages share. What is long or drawn is in the page as data (`details`) and becomes
+tables and charts (`charts`) when a test is opened.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from pytest_perfdl.judge.verdict import VERDICTS, MetricVerdict
-from pytest_perfdl.report import figures, page, traces, words
+from pytest_perfdl.report import charts, figures, page, traces, words
+from pytest_perfdl.report.certainty import certainty
+from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.json import to_json
-from pytest_perfdl.report.operators import operators
+from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.report.strip import strip
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 
-EMBEDDED_BYTES = 16 * 2**20
+EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
+OPEN_AT_MOST = 10
+"""Tests that need a look and are open when the page is; the others open on request."""
+PLAIN_AT_MOST = 60
+"""With more tests than these a folded one is in the page compressed, and only notable ones are accounted for."""
 SYMBOLS = {
     "invalid": "✕",
     "regressed": "▲",
@@ -53,21 +60,66 @@ def write_html(run: Run, path: Path) -> None:
     write_files({path: render(run, traces.collect(run)).encode("utf-8", "backslashreplace")})
 
 
-def render(run: Run, collected: Mapping[str, Sequence[CallTraces]]) -> str:
-    """The page as text; `collected` are the run's traces by test, as `traces.collect` gives them."""
+def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[str, Any] | None = None) -> str:
+    """The page as text.
+
+    Parameters
+    ----------
+    collected
+        The run's traces by test, as `traces.collect` gives them.
+    data
+        What `to_json` makes of the run, where that is at hand.
+    """
     ranked = words.worst_first(run.results)
+    wanted = [number for number, result in enumerate(ranked, start=1) if words.notable(result)]
+    open_first = frozenset(wanted[:OPEN_AT_MOST] if len(ranked) > 1 else [1])
+    inert = len(ranked) > PLAIN_AT_MOST
+    embedded = _embedded(ranked, collected)
+    names = Names()
+    shared = {"run": run, "collected": collected, "embedded": embedded}
+    found = []
+    for number, result in enumerate(ranked, start=1):
+        traces_of = collected.get(result.id, ())
+        accounted = not inert or words.notable(result)
+        one = details(result, traces_of, names, embedded=tuple(embedded), accounted=accounted)
+        if inert and number not in open_first:
+            body = _environment().get_template("_body.html.j2")
+            one["html"] = body.render(**shared, result=result, number=number, anchors={result.id: anchor(result.id)})
+            found.append(_Details(page.packed(json.dumps(one, allow_nan=False)), False))
+        else:
+            found.append(_Details(page.script_safe(one), True))
     return (
         _environment()
         .get_template("index.html.j2")
         .render(
-            run=run,
+            **shared,
             results=ranked,
-            collected=collected,
-            embedded=_embedded(ranked, collected),
-            run_json=page.script_safe(to_json(run)),
-            **page.frame(),
+            run_json=page.script_safe(without_records(to_json(run) if data is None else data)),
+            details=found,
+            names=page.script_safe(names.listed()),
+            library=charts.library(),
+            anchors={result.id: anchor(result.id) for result in ranked},
+            open_first=open_first,
+            inert=inert,
+            sure=certainty(run),
+            todo=words.run_commands(run) if len(ranked) > 1 else [],
+            **page.frame("charts.js", "timeline.js", "report.js"),
         )
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """A test's data as it stands in the page."""
+
+    text: str
+    plain: bool
+    """Whether it is JSON, and the test's part of the page is there; else both are in it, packed."""
+
+
+def anchor(test: str) -> str:
+    """The id of a test's part of the page, the same in every run: what a link to it ends with."""
+    return f"test-{traces.stem(test, '')}"
 
 
 def headline_metric(result: Result) -> MetricVerdict | None:
@@ -97,14 +149,6 @@ def main_trace(call: CallTraces) -> TraceFile | None:
     return by_role.get("diff") or by_role.get("new") or by_role.get("base")
 
 
-def _strip_of(metric: MetricVerdict, result: Result) -> Markup | None:
-    sides = [
-        [] if side is None or metric.name not in side.metrics() else list(side.metrics()[metric.name].values)
-        for side in (result.base, result.new)
-    ]
-    return strip(words.visible(metric.name), metric.unit, sides[0], sides[1])
-
-
 @cache
 def _environment() -> jinja2.Environment:
     environment = page.environment()
@@ -128,8 +172,6 @@ def _environment() -> jinja2.Environment:
         words=words,
         figures=figures,
         verdicts=VERDICTS,
-        strip=_strip_of,
-        operators=operators,
         headline_metric=headline_metric,
         main_trace=main_trace,
     )

@@ -1,7 +1,8 @@
 """The run file: everything a run found, as JSON, for other programs.
 
 Times are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %); what cannot be stated is
-null, never NaN. `record` holds what was measured, so that a run on another machine can become a baseline.
+null, never NaN. `record` holds what was measured, so that a run on another machine can become a baseline, and
+`base_record` what it was held against, so that `perfdl report` can make the page again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pytest_perfdl.judge.verdict import Cause, Judgement, MetricVerdict
 from pytest_perfdl.record import Record
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.report.traces import stem
+from pytest_perfdl.report.traces import kept, stem
 
 SCHEMA = 1
 """Version of this form. Raised when an older reader would misread a newer file."""
@@ -36,14 +37,30 @@ def to_json(run: Run) -> dict[str, Any]:
         "notes": list(run.notes),
         "perf_dir": run.perf_dir,
         "counts": run.counts(),
-        "tests": [_test(result) for result in run.results],
+        "tests": [_test(run, result) for result in run.results],
     }
     return _finite(data)  # type: ignore[no-any-return]
 
 
+def without_records(data: dict[str, Any]) -> dict[str, Any]:
+    """The run file's data less the records and the repeats, which a page shows in a form of its own."""
+    tests = []
+    for test in data["tests"]:
+        kept = {name: value for name, value in test.items() if name not in ("record", "base_record")}
+        kept["metrics"] = {
+            name: {entry: value for entry, value in metric.items() if entry not in ("base_values", "new_values")}
+            for name, metric in test["metrics"].items()
+        }
+        tests.append(kept)
+    return {**data, "tests": tests}
+
+
 def dump(data: dict[str, Any]) -> bytes:
-    """The bytes of a run file: indented, ASCII, with a newline at the end."""
-    return (json.dumps(data, indent=1, allow_nan=False) + "\n").encode("ascii")
+    """The bytes of a run file: ASCII, a line for each test, with a newline at the end."""
+    head = json.dumps({**data, "tests": []}, indent=1, allow_nan=False)
+    tests = ",\n".join(json.dumps(test, allow_nan=False) for test in data["tests"])
+    start, end = head.rsplit('"tests": []', 1)
+    return f'{start}"tests": [\n{tests}\n ]{end}\n'.encode("ascii")
 
 
 def write_json(run: Run, path: Path) -> None:
@@ -57,7 +74,7 @@ def write_json(run: Run, path: Path) -> None:
     write_files({path: dump(to_json(run))})
 
 
-def _test(result: Result) -> dict[str, Any]:
+def _test(run: Run, result: Result) -> dict[str, Any]:
     judgement = result.judgement
     new, base = _values(result.new), _values(result.base)
     return {
@@ -76,12 +93,14 @@ def _test(result: Result) -> dict[str, Any]:
         },
         "blame": [_cause(cause) for cause in judgement.blame],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
+        "suggestions": [dataclasses.asdict(each) for each in result.suggestions],
         "integrity": [dataclasses.asdict(finding) for finding in judgement.integrity],
         "context_changes": [
             {"name": name, "base": base_value, "new": new_value}
             for name, base_value, new_value in judgement.context_changes
         ],
         "base_path": result.base_path,
+        "against": result.against,
         "base_repeats": None if result.base is None else result.base.repeats,
         "new_repeats": None if result.new is None else result.new.repeats,
         "seconds": result.seconds,
@@ -98,9 +117,10 @@ def _test(result: Result) -> dict[str, Any]:
                     if there
                 },
             }
-            for exemplars in result.exemplars
+            for exemplars in kept(run, result)
         ],
         "record": None if result.new is None else record.to_json(result.new),
+        "base_record": None if result.base is None else record.to_json(result.base),
     }
 
 
@@ -121,6 +141,7 @@ def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[
         "evidence": metric.evidence,
         "rounds": metric.rounds,
         "reason": metric.reason,
+        "of_step": metric.of_step,
         "base_values": [_integer(value) for value in base] if whole else base,
         "new_values": [_integer(value) for value in new] if whole else new,
     }

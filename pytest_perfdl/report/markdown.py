@@ -14,11 +14,14 @@ from pytest_perfdl.judge.verdict import Cause, MetricVerdict
 from pytest_perfdl.report import figures, words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.units import format_percent
 
 MARKER = "<!-- perfdl -->"
 """First line, by which a workflow finds the comment that it should update."""
 LIMIT = 1024 * 1024
-"""Bytes of step summary that GitHub accepts. (A comment takes 65 536 characters.)"""
+"""Bytes of step summary that GitHub accepts."""
+COMMENT_LIMIT = 65_536
+"""Characters of a comment that GitHub accepts; `summary.md` keeps below it in bytes."""
 _CAUSES = 10
 _NAME = 120
 _SENTENCE = 1000
@@ -26,29 +29,50 @@ _PLAIN = frozenset(" .,:;()%+-=/_'\"?")
 
 
 def summary(run: Run, limit: int = LIMIT) -> str:
-    """The whole text in at most `limit` bytes; tests are left out from the end, the least bad first.
+    """The whole text in at most `limit` bytes.
 
-    Empty where not even the verdict fits.
+    Detail is dropped from the end, where the least bad tests are: first they become a line each, then they are only
+    counted. Empty where not even the verdict fits.
     """
     head = _head(run)
     listed = [result for result in words.worst_first(run.results) if _listed(result)]
-    blocks = [_section(result) if result.fails else _folded(result) for result in listed]
-    note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
-    room = limit - len(head.encode("utf-8", "backslashreplace"))
+    room = limit - _size(head)
     if room < 0:
         return ""
-    text, shown = head, 0
-    for number, block in enumerate(blocks, start=1):
-        left = len(blocks) - number
-        size = len(block.encode("utf-8", "backslashreplace"))
-        reserve = len(note.format(words.plural(left, "test"))) if left else 0
-        if size + reserve > room:
-            break
-        text, shown, room = text + block, number, room - size
-    if shown < len(blocks):
-        said = note.format(words.plural(len(blocks) - shown, "test"))
-        text += said if len(said) <= room else ""
-    return text
+    full = [_section(result) if result.fails else _folded(result) for result in listed]
+    lines = [_line(result) for result in listed]
+    # What stands in the least room: all lines, and the note that some are left out.
+    note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
+    reserve = _size(note.format(words.plural(len(listed), "test")))
+    shown = _fitting(lines, room, reserve)
+    room -= sum(map(_size, lines[:shown])) + (reserve if shown < len(listed) else 0)
+    whole = 0
+    while whole < shown and (more := _size(full[whole]) - _size(lines[whole])) <= room:
+        room -= more
+        whole += 1
+    text = head + "".join(full[:whole]) + ("\n" if whole < shown else "") + "".join(lines[whole:shown])
+    said = note.format(words.plural(len(listed) - shown, "test"))
+    return text + (said if shown < len(listed) and _size(text + said) <= limit else "")
+
+
+def _fitting(blocks: Sequence[str], room: int, reserve: int) -> int:
+    """How many blocks from the first have room, with the reserve for a note if some have not."""
+    used = 0
+    for number, block in enumerate(blocks):
+        used += _size(block)
+        if used + (reserve if number + 1 < len(blocks) else 0) > room:
+            return number
+    return len(blocks)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "backslashreplace"))
+
+
+def _line(result: Result) -> str:
+    """One test in a line."""
+    reason = f": {_prose(result.judgement.reason)}" if result.judgement.reason else ""
+    return f"- {_word(result)} {code(result.id, 300)}{reason}\n"
 
 
 def _head(run: Run) -> str:
@@ -60,11 +84,44 @@ def _head(run: Run) -> str:
     if span := words.repeats(run.results):
         facts.append(span)
     lines = [MARKER, f"### {words.headline(run)}", "", words.counts_sentence(run), "", " · ".join(facts)]
+    if table := _overall(run):
+        lines += ["", table, ""]
     for name, base, new, number in words.context_changes(run)[:20]:
         of = f" ({words.plural(number, 'test')})" if number < len(run.results) else ""
         lines.append(f"- context differs: {code(name)} {code(base)} → {code(new)}{of}")
     lines += [f"- {_prose(note)}" for note in run.notes]
     return "\n".join(lines) + "\n"
+
+
+def _overall(run: Run) -> str:
+    """How step times changed over the tests that did, as a table; empty where one test says it all."""
+    effects: dict[str, list[float]] = {"slower": [], "faster": [], "all that changed": []}
+    for result in run.results:
+        for metric in result.judgement.metrics:
+            is_step = metric.name.rpartition(".")[2] == "step_time"
+            if is_step and metric.verdict in ("regressed", "improved") and metric.effect is not None:
+                effects["slower" if metric.verdict == "regressed" else "faster"].append(metric.effect)
+                effects["all that changed"].append(metric.effect)
+    if len(effects["all that changed"]) < 2:
+        return ""
+    return _table(
+        ("step_time", "mean", "range", "count"),
+        "lrrr",
+        (
+            (
+                name,
+                format_percent(sum(found) / len(found)),
+                f"[{format_percent(min(found))}, {format_percent(max(found))}]",
+                str(len(found)),
+            )
+            for name, found in effects.items()
+            if found
+        ),
+    )
+
+
+def _word(result: Result) -> str:
+    return "updated" if result.updated else result.judgement.verdict
 
 
 def _listed(result: Result) -> bool:
@@ -76,9 +133,8 @@ def _section(result: Result) -> str:
 
 
 def _folded(result: Result) -> str:
-    word = "updated" if result.updated else result.judgement.verdict
     title = html.escape(shorten(words.visible(result.id), 300))
-    return f"\n<details><summary>{word}: <code>{title}</code></summary>\n\n{_body(result)}\n</details>\n"
+    return f"\n<details><summary>{_word(result)}: <code>{title}</code></summary>\n\n{_body(result)}\n</details>\n"
 
 
 def _body(result: Result) -> str:

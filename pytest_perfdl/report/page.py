@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,14 @@ def environment() -> jinja2.Environment:
     return made
 
 
-def frame() -> dict[str, Markup]:
-    """Style and script of a page, and the hashes that its policy allows them by."""
-    style, script = _asset("style.css"), _asset("script.js")
+def frame(*more: str) -> dict[str, Markup]:
+    """Style and script of a page, and the hashes that its policy allows them by; `more` are further scripts' files."""
+    style, script = _asset("style.css"), "\n".join(_asset(name) for name in ("script.js", *more))
     return {
         "style": Markup(style),
         "script": Markup(script),
-        "style_hash": Markup(_policy_hash(style)),
-        "script_hash": Markup(_policy_hash(script)),
+        "style_hash": Markup(policy_hash(style)),
+        "script_hash": Markup(policy_hash(script)),
     }
 
 
@@ -58,6 +59,13 @@ def script_safe(data: Any) -> Markup:
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def packed(text: str) -> Markup:
+    """Text gzip-compressed and in base64, for what a page unpacks when it needs it; equal text gives equal bytes."""
+    packer = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    data = packer.compress(text.encode("utf-8", "backslashreplace")) + packer.flush()
+    return Markup(base64.b64encode(data).decode("ascii"))
 
 
 def _finalize(value: Any) -> Any:
@@ -84,6 +92,6 @@ def _asset(name: str) -> str:
     return (_TEMPLATES / name).read_text(encoding="utf-8")
 
 
-def _policy_hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     """The source expression that allows exactly this inline text, per Content Security Policy level 2."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

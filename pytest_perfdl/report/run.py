@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pytest_perfdl.judge.verdict import VERDICTS, Judgement, Verdict
 from pytest_perfdl.record import Key, Record, Scalar
+
+Traces = Literal["regressed", "all", "none"]
+"""Of tests whose verdict is not `unchanged`, of all tests, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,20 @@ class Exemplars:
     call: str
     base: Path | None
     new: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Something that would make a step faster, with what it is predicted to gain."""
+
+    text: str
+    """What was found, one sentence with figures."""
+    how: str
+    """What to do."""
+    gain: float
+    """Share of the step that would be saved."""
+    interval: tuple[float, float] | None = None
+    """Of the predicted gain: what the prediction's own error leaves open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +61,10 @@ class Result:
     against: str = ""
     """The revision that it was measured against, as it was given; empty for a baseline."""
     exemplars: tuple[Exemplars, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    """The largest predicted gain first."""
+    history: tuple[Record, ...] = ()
+    """What earlier runs measured, the oldest first: for `perfdl report` of several."""
     updated: bool = False
     """Whether this run wrote its baseline."""
     seconds: float = 0.0
@@ -67,6 +89,8 @@ class Run:
     judged: bool = True
     """False under `--perf-isolate=none`: figures without verdicts."""
     notes: tuple[str, ...] = ()
+    traces: Traces = "regressed"
+    """Which tests' traces the report holds, as `--perf-traces` says."""
 
     def counts(self) -> dict[Verdict, int]:
         """How many tests have each verdict, in the order of `VERDICTS`; verdicts nobody has are absent."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict, SourceDiff
 from pytest_perfdl.report import figures, layout, words
 from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.report.traces import pattern
+from pytest_perfdl.report.traces import kept, pattern
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12
@@ -51,7 +51,7 @@ def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-
     counts = Line(words.counts_sentence(run), _counts_markup(run))
     if verbosity < 0:
         return _encodable([counts], encoding)
-    shown = [result for result in words.worst_first(run.results) if verbosity > 0 or _notable(result)]
+    shown = [result for result in words.worst_first(run.results) if verbosity > 0 or words.notable(result)]
     lines = [Line(text) for text in _header(run, width)]
     for result in shown:
         lines += _block(result, run, verbosity, width, traces=report)
@@ -59,7 +59,7 @@ def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-
     lines.append(counts)
     if report and run.results:
         lines.append(Line(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
-    lines += [Line(f"{label}  {command}") for label, command in _run_commands(run)]
+    lines += [Line(f"{label}  {command}") for label, command in words.run_commands(run)]
     return _encodable(lines, encoding)
 
 
@@ -156,7 +156,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         folder = words.shown_path(run, run.report_dir / "traces")
         lines += [
             Line(f"    traces  {folder}/{pattern(result, exemplars)}")
-            for exemplars in result.exemplars
+            for exemplars in kept(run, result)
             if exemplars.base or exemplars.new
         ]
     return lines
@@ -259,27 +259,6 @@ def _brief(result: Result) -> str:
         for metric in better
     )
     return gains if result.updated else f"{gains}  (update the baseline)".lstrip()
-
-
-def _run_commands(run: Run) -> list[tuple[str, str]]:
-    if not run.judged:
-        return []
-    listed = [result for result in words.worst_first(run.results) if _notable(result) and not result.updated]
-    lines = []
-    accepted = [result for result in listed if words.acceptable(result)]
-    unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
-    unsettled = [result for result in listed if result.judgement.verdict in words.SETTLED_BY_MEASURING]
-    if accepted:
-        lines.append(("accept", words.accept_command(accepted)))
-    if unrecorded:
-        lines.append(("record", words.record_command(unrecorded)))
-    if unsettled:
-        lines.append(("again ", words.measure_command(unsettled)))
-    return lines
-
-
-def _notable(result: Result) -> bool:
-    return words.fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
 
 
 def _markup(result: Result) -> dict[str, bool]:

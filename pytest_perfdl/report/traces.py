@@ -23,6 +23,8 @@ Role = Literal["base", "new", "diff"]
 OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.(base|new|diff)\.json\.gz")
 """Names that `stem` makes; only such files are cleared out of an older report."""
 _NAME_BYTES = 80
+_PLAIN = frozenset({"unchanged", "new", "unmeasured"})
+"""Verdicts of tests whose traces have nothing to show, unless all are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,18 @@ def pattern(result: Result, exemplars: Exemplars) -> str:
 
 
 def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
-    """Read every exemplar of the run and draw both sides of those that have two; by test."""
+    """Read the exemplars that the run asks for and draw both sides of those that have two; by test."""
     return {
-        result.id: tuple(_of_call(result, exemplars) for exemplars in result.exemplars)
+        result.id: tuple(_of_call(result, exemplars) for exemplars in kept(run, result))
         for result in run.results
-        if result.exemplars
+        if kept(run, result)
     }
+
+
+def kept(run: Run, result: Result) -> tuple[Exemplars, ...]:
+    """The exemplars of a test that the run's report holds."""
+    wanted = run.traces == "all" or (run.traces == "regressed" and result.judgement.verdict not in _PLAIN)
+    return result.exemplars if wanted else ()
 
 
 def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:

@@ -6,6 +6,7 @@ Each function takes a `Run` or a `Result` and returns text or sorted values; not
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -34,6 +35,10 @@ SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inc
 MANY = 10
 """Above this number of tests a command names their files instead."""
 
+_FIGURES = re.compile(r"[+-][\d.]+% \[[^]]*\] \([^)]*\), limit [^:;]*[:;]? ?")
+"""How the reason of a timed metric begins: with the figures that stand beside it."""
+_LIMIT = re.compile(r"^, limit [^:;]*[:;]? ?")
+"""The same of a counted one, behind its figures."""
 _HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 
 
@@ -58,6 +63,11 @@ def visible(text: str) -> str:
 def fails_or_warns(result: Result) -> bool:
     """Whether somebody should look at the test."""
     return result.fails or result.judgement.verdict in WARNS_BY_DEFAULT
+
+
+def notable(result: Result) -> bool:
+    """Whether a summary names the test: it fails, warns, got better or was written."""
+    return fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
 
 
 def severity(judgement: Judgement) -> float:
@@ -245,7 +255,11 @@ def budget_notes(result: Result) -> list[str]:
 def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
     """What a metric says beyond its figures and the test's reason; empty when that is nothing."""
     figures = "" if metric.base is None or metric.new is None else counts(metric.base, metric.new, metric.unit)
-    return "" if metric.reason == figures or metric.reason in judgement.reason else metric.reason
+    if metric.reason in judgement.reason or metric.reason.endswith(", as in the baseline"):
+        return ""
+    if figures and metric.reason.startswith(figures):
+        return _LIMIT.sub("", metric.reason[len(figures) :])
+    return _FIGURES.sub("", metric.reason)
 
 
 def told_findings(judgement: Judgement) -> list[Finding]:
@@ -313,3 +327,21 @@ def commands(result: Result) -> list[tuple[str, str]]:
     if verdict in SETTLED_BY_MEASURING:
         return [measure] if verdict == "invalid" else [measure, accept]
     return [accept, measure] if acceptable(result) else [measure]
+
+
+def run_commands(run: Run) -> list[tuple[str, str]]:
+    """What can be done about the whole run: (label, command) pairs."""
+    if not run.judged:
+        return []
+    listed = [result for result in worst_first(run.results) if notable(result) and not result.updated]
+    lines = []
+    accepted = [result for result in listed if acceptable(result)]
+    unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
+    unsettled = [result for result in listed if result.judgement.verdict in SETTLED_BY_MEASURING]
+    if accepted:
+        lines.append(("accept", accept_command(accepted)))
+    if unrecorded:
+        lines.append(("record", record_command(unrecorded)))
+    if unsettled:
+        lines.append(("again ", measure_command(unsettled)))
+    return lines

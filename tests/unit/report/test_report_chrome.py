@@ -1,11 +1,12 @@
 import gzip
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from unit.report import runs
+from unit.report.importer import problems
 
 from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace, write_regression_trace
 from pytest_perfdl.report.run import Exemplars
@@ -26,23 +27,13 @@ def opened(data):
 
 
 def check_importer_rules(events):
-    """The rules of Perfetto's JSON importer, written down apart from the writer."""
-    threads = defaultdict(list)
-    for event in events:
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
-        assert 0 <= event["pid"] < 2**32
-        assert 0 <= event["tid"] < 2**32
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            threads[event["pid"], event["tid"]].append(event)
-    for slices in threads.values():
-        for one in slices:
-            for other in slices:
-                start, end = one["ts"], one["ts"] + one["dur"]
-                assert not start < other["ts"] < end < other["ts"] + other["dur"], (one, other)
-    ends = Counter((event["cat"], event["name"], event["id"], event["ph"]) for event in events if event["ph"] in "sf")
-    assert set(ends.values()) <= {1}
+    assert problems(events) == []
+
+
+def original(events):
+    """Without what the trace adds to the two exemplars."""
+    ours = {"accumulated change", "device busy"}
+    return [event for event in events if event["name"] not in ours and event.get("cat") not in ("matched", "idle")]
 
 
 def sides(tmp_path, **new):
@@ -67,9 +58,10 @@ def test_two_named_processes_that_keep_every_event(tmp_path):
     assert names == {1: f"baseline {runs.GPT}", 2: f"current {runs.GPT}"}
     for pid, data in ((1, base), (2, new)):
         there = Counter(event["ph"] for event in opened(data) if event["ph"] != "M")
-        assert Counter(event["ph"] for event in events if event["pid"] == pid and event["ph"] != "M") == there
+        kept = [event for event in original(events) if event["pid"] == pid and event["ph"] != "M"]
+        assert Counter(event["ph"] for event in kept) == there
     threads = [event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 2]
-    assert threads == ["python: thread 4242 (python)", "python GPU 0: stream 7", "python: thread 0"]
+    assert threads == ["python: thread 4242 (python)", "python GPU 0: stream 7", "python: thread 0", "idle"]
 
 
 def test_steps_start_together_and_times_keep_their_nanoseconds(tmp_path):
@@ -96,6 +88,9 @@ def test_blamed_slices_carry_the_change_on_both_sides(tmp_path):
     marked = [event for event in events if event["name"] == "aten::mm (+36 %)"]
     assert Counter(event["pid"] for event in marked) == {1: 2, 2: 2}
     change = {
+        "ratio": 1,
+        "slice_delta_ns": 0,
+        "cause_ratio": Decimal("1.3571428571428572"),
         "base_ns": 1_400_000,
         "new_ns": 1_900_000,
         "delta_ns": 500_000,
@@ -116,6 +111,7 @@ def test_launches_and_kernels_of_the_two_sides_cannot_be_confused():
     ]
     side = compress(write(None, linked))
     events = [event for event in opened(regression_trace(REGRESSED, "", side, side)) if event["ph"] == "X"]
+    events = original(events)
     numbers = {(event["pid"], event["name"]): event["args"]["correlation"] for event in events}
     assert numbers[1, "cudaLaunchKernel"] == numbers[1, "gemm"] != numbers[2, "gemm"] == numbers[2, "cudaLaunchKernel"]
     assert numbers[1, "cudaDeviceSynchronize"] == numbers[2, "cudaDeviceSynchronize"] == 0
@@ -132,7 +128,8 @@ def test_overlapping_slices_are_kept_and_nest(tmp_path):
     data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
     events = opened(regression_trace(REGRESSED, "", data, data))
     check_importer_rules(events)
-    assert Counter(event["name"] for event in events if event["ph"] == "X") == {"a": 2, "b": 2, "c": 2}
+    slices = [event["name"] for event in original(events) if event["ph"] == "X"]
+    assert Counter(slices) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_odd_process_ids_become_valid(tmp_path):
@@ -143,7 +140,7 @@ def test_odd_process_ids_become_valid(tmp_path):
     data = gzip.compress(json.dumps({"traceEvents": lines}).encode())
     events = opened(regression_trace(REGRESSED, "", data, data))
     check_importer_rules(events)
-    assert {event["name"] for event in events if event["ph"] == "X"} == {"overhead", "span"}
+    assert {event["name"] for event in original(events) if event["ph"] == "X"} == {"overhead", "span"}
 
 
 def test_equal_input_gives_equal_bytes(tmp_path):
@@ -215,3 +212,68 @@ def test_share_that_is_not_a_number_is_null(tmp_path):
     )
     events = opened(regression_trace(odd, "", *sides(tmp_path)))
     assert any(event.get("args", {}).get("share", 0) is None for event in events)
+
+
+def test_matched_slices_say_what_they_did(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=910_000)))
+    (linear,) = [event for event in events if event["name"].startswith("aten::linear") and event["pid"] == 2]
+    assert linear["args"]["slice_delta_ns"] == 210_000
+    assert linear["args"]["ratio"] == Decimal("1.3")
+    steps = [event for event in events if event["name"].startswith("ProfilerStep")]
+    assert [event["args"]["verdict"] for event in steps] == ["unchanged", "unchanged"]
+
+
+def test_the_accumulated_change_ends_with_how_much_later_the_last_slice_ends(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=900_000)))
+    counter = [event for event in events if event["name"] == "accumulated change"]
+    assert {event["pid"] for event in counter} == {2}
+    # The second aten::mm starts 200 us later and takes 200 us longer.
+    assert counter[-1]["args"] == {"ns": 400_000}
+
+
+def test_arrows_join_the_blamed_slices_of_both_sides(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    check_importer_rules(events)
+    arrows = [event for event in events if event.get("cat") == "matched"]
+    assert Counter(event["ph"] for event in arrows) == {"s": 4, "f": 4}
+    assert {event["pid"] for event in arrows if event["ph"] == "s"} == {1}
+
+
+def test_the_device_and_its_idle_time_are_tracks(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
+    running = [event["args"]["running"] for event in events if event["name"] == "device busy" and event["pid"] == 1]
+    assert running == [1, 0]
+    gaps = [event for event in events if event.get("cat") == "idle" and event["pid"] == 1]
+    kernel = next(event for event in events if event.get("cat") == "kernel" and event["pid"] == 1)
+    step = next(event for event in events if event["name"].startswith("ProfilerStep") and event["pid"] == 1)
+    assert gaps[0]["ts"] == step["ts"]
+    assert gaps[0]["ts"] + gaps[0]["dur"] == kernel["ts"]
+    assert gaps[-1]["ts"] + gaps[-1]["dur"] == step["ts"] + step["dur"]
+
+
+def test_memory_is_a_counter_of_each_side(tmp_path):
+    def side(total):
+        events = [
+            Event("X", "ProfilerStep#1", 1, 1, 0, 1_000, "user_annotation"),
+            Event("i", "[memory]", 1, 1, 500, category="cpu_instant_event", args={"Total Allocated": total}),
+        ]
+        return compress(write(None, events))
+
+    events = opened(regression_trace(REGRESSED, "", side(100), side(900)))
+    counters = [(event["pid"], event["args"]) for event in events if event["name"] == "memory 0:-1"]
+    assert counters == [(1, {"bytes": 100}), (2, {"bytes": 900})]
+
+
+BROKEN = {
+    "crossing": [{"ph": "X", "ts": 0, "dur": 10}, {"ph": "X", "ts": 5, "dur": 10}],
+    "negative-pid": [{"ph": "X", "ts": 0, "dur": 1, "pid": -1}],
+    "no-duration": [{"ph": "X", "ts": 0}],
+    "half-a-flow": [{"ph": "X", "ts": 0, "dur": 9}, {"ph": "s", "ts": 1, "id": 1}],
+    "flow-in-nothing": [{"ph": "s", "ts": 1, "id": 1}, {"ph": "f", "ts": 2, "id": 1, "bp": "e"}],
+    "unread-metadata": [{"ph": "M", "name": "colour"}],
+}
+
+
+@pytest.mark.parametrize("events", BROKEN.values(), ids=BROKEN.keys())
+def test_the_importer_would_not_take(events):
+    assert problems([{"name": "a", "cat": "c", "pid": 1, "tid": 1, "args": {}, **event} for event in events])

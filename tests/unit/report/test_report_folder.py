@@ -101,3 +101,20 @@ def test_a_place_taken_by_a_folder_leaves_no_temporary_file(tmp_path):
     with pytest.raises(ReportError):
         write_files({tmp_path / "b": b"new"})
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    "wanted, verdicts",
+    [("regressed", ["regressed"]), ("all", ["regressed", "unchanged"]), ("none", [])],
+    ids=["regressed", "all", "none"],
+)
+def test_traces_are_written_of_the_tests_that_are_wanted(tmp_path, wanted, verdicts):
+    results = [
+        runs.with_traces(runs.result(verdict, f"t.py::test_{verdict}"), tmp_path)
+        for verdict in ("regressed", "unchanged")
+    ]
+    run = runs.run(*results, report_dir=tmp_path / "report", traces=wanted)
+    shown = {path.name.split("-")[0] for path in write_all(run).traces}
+    assert shown == {f"test_{verdict}" for verdict in verdicts}
+    told = json.loads((tmp_path / "report" / "run.json").read_bytes())["tests"]
+    assert [bool(test["traces"]) for test in told] == [f"test_{one.judgement.verdict}" in shown for one in results]

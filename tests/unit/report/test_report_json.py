@@ -22,9 +22,12 @@ TEST_KEYS = {
     "metrics",
     "blame",
     "source_diffs",
+    "suggestions",
     "integrity",
     "context_changes",
     "base_path",
+    "against",
+    "base_record",
     "base_repeats",
     "new_repeats",
     "seconds",
@@ -32,6 +35,7 @@ TEST_KEYS = {
     "record",
 }
 METRIC_KEYS = {
+    "of_step",
     "kind",
     "unit",
     "better",

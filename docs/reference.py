@@ -1,0 +1,233 @@
+"""Makes docs/reference/ from the code: options, ini keys, metrics, hooks, commands and file formats.
+
+python docs/reference.py            # rewrite the pages
+python docs/reference.py --check    # say which are not what the code says; exit code 1 then
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from pytest_perfdl import hookspecs, record
+from pytest_perfdl.cli import _MODULES, _load
+from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
+from pytest_perfdl.limits import UNITS
+from pytest_perfdl.options import INI_ONLY, OPTIONS
+from pytest_perfdl.report import details
+from pytest_perfdl.report.html import PLAIN_AT_MOST
+from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"
+TIMES = {
+    "step_time": "lower quartile of the timed steps, one number for each repeat",
+    "block_time": "mean over all timed steps: sees what every n-th step does",
+    "cpu_time": "processor time of the process for a step",
+    "kernel_time": "sum of the durations of the kernels that a step launches",
+    "data_wait": "time that a step waits for its batch",
+    "compile_time": "time that torch.compile takes before the first measured step",
+    "step_p25": "25th percentile of single steps",
+    "step_p50": "median of single steps",
+    "step_p95": "95th percentile of single steps",
+    "step_p99": "99th percentile of single steps",
+}
+COUNTS = {
+    "ops": "operators that a step runs",
+    "kernels": "kernels and copies that a step launches",
+    "launches": "calls that launch device work",
+    "flops": "arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two",
+    "allocations": "allocations of a step",
+    "alloc_bytes": "bytes that a step allocates",
+    "peak_memory": "most bytes allocated at once",
+    "static_memory": "bytes of parameters and optimizer state",
+    "h2d_bytes": "bytes that a step copies to the device",
+    "recompiles": "recompilations in the timed steps",
+    "graph_breaks": "graph breaks of torch.compile",
+}
+
+
+def options() -> str:
+    """Every option with its ini key."""
+    rows = [
+        (
+            f"`{option.flag}{f' {option.metavar}' if option.metavar else ''}`",
+            f"`{option.ini}`" if option.ini else "",
+            option.help.replace("%%", "%") + (f" ({', '.join(option.choices)})" if option.choices else ""),
+            option.default.replace("%%", "%"),
+        )
+        for option in OPTIONS
+    ]
+    only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
+    return (
+        "# Options and ini keys\n\nThe marker wins over the command line, the command line over the ini file.\n\n"
+        + _table(("option", "ini key", "what it does", "default"), rows)
+        + "\n## Only in the ini file\n\n"
+        + _table(("ini key", "type", "what it is", "default"), only)
+    )
+
+
+def metrics() -> str:
+    """Every metric, and the verdicts."""
+    times = [(f"`{name}`", _unit(name), text) for name, text in TIMES.items()]
+    counts = [(f"`{name}`", _unit(name), text, ", ".join(record.scope(name))) for name, text in COUNTS.items()]
+    verdicts = [
+        (f"`{name}`", "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes")
+        for name in VERDICTS
+    ]
+    return (
+        '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
+        "`forward.step_time`. Of all metrics here less is better; `throughput` (items a second, with `items=`) and "
+        "metrics of your own may be the other way round.\n\n## Timed\n\n"
+        + _table(("metric", "unit inside", "what it is"), times)
+        + "\n## Counted\n\nExact, and compared exactly, where the context in the last column is equal.\n\n"
+        + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
+        + "\n## Verdicts, worst first\n\nA test's verdict is the worst of its metrics'.\n\n"
+        + _table(("verdict", "by default"), verdicts)
+    )
+
+
+def hooks() -> str:
+    """The hooks that a project may implement."""
+    parts = ["# Hooks\n\nA project may implement these in its `conftest.py`.\n"]
+    for name, function in sorted(vars(hookspecs).items()):
+        if name.startswith("pytest_perfdl_"):
+            signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(function)))
+            text = (inspect.getdoc(function) or "").replace("\n    def ", "\n```python\ndef ", 1)
+            if "```python" in text:
+                text = re.sub(r"\n {4}( *)", r"\n\1", text) + "\n```"
+            parts.append(f"\n## `{name}`\n\n```python\n{name}{signature}\n```\n\n{text}\n")
+    return "".join(parts)
+
+
+def commands() -> str:
+    """The help of every subcommand."""
+    parts = ["# The perfdl command\n\nWhat pytest does with baselines and traces, without pytest.\n"]
+    for name in sorted(_MODULES):
+        module = _load(name)
+        summary = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+        parser = argparse.ArgumentParser(prog=f"perfdl {name}", add_help=False)
+        module.add_arguments(parser)
+        rows = []
+        for action in parser._actions:
+            shown = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+            metavar = f" {action.metavar}" if action.option_strings and action.metavar else ""
+            text = (action.help or "") % {"default": action.default, "prog": parser.prog}
+            rows.append((f"`{shown}{metavar}`", text))
+        parts.append(f"\n## `perfdl {name}`\n\n{summary}\n\n" + _table(("argument", "what it is"), rows))
+    return "".join(parts)
+
+
+def files() -> str:
+    """The formats of the files that others read."""
+    rows = [(str(place), f"`{name}`") for place, name in enumerate(details.COLUMNS)]
+    tables = {
+        "record": _fields(record.Record),
+        "call": _fields(record.Call),
+        "series": _fields(record.Series),
+        "row": _fields(record.Row),
+        "occasion": _fields(record.Occasion),
+        "columns": _table(("place", "what it is"), rows),
+        "record_schema": str(record.SCHEMA),
+        "run_schema": str(RUN_SCHEMA),
+        "folded": str(PLAIN_AT_MOST),
+    }
+    return re.sub(r"\{(\w+)\}", lambda found: tables[found[1]], _FILES)
+
+
+_FILES = """# File formats
+
+Durations are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %). What cannot be stated is null,
+never NaN.
+
+## Baselines
+
+`baselines/<key>/<test file>/<test>.json`, schema {record_schema}. One record:
+
+{record}
+### A call
+
+{call}
+### A series: one metric
+
+{series}
+### A row: an operator, a kernel or a class of idle time
+
+{row}
+### An occasion: when repeats were measured
+
+{occasion}
+## The run file
+
+`perf-report/run.json`, schema {run_schema}. At the top the key, the context, the date, the commit and how many tests
+have each verdict; in `tests` one object, on one line, for each test: its verdict and reason, `metrics` by name, `blame`
+(the parts that changed), `source_diffs`, `integrity`, `traces` (paths beside the file), and the records of both sides,
+`record` and `base_record`.
+
+## The page
+
+`#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` what the N-th test (worst first) is
+drawn from, `#perfdl-names` the names that its rows have numbers for. A row is:
+
+{columns}
+Of a run of more than {folded} tests, those that are folded are compressed with gzip, in base64.
+
+## Traces
+
+`*.base.json.gz` and `*.new.json.gz` are one representative step each, `*.diff.json.gz` both; Chrome traces as
+[Perfetto](https://perfetto.dev) reads them. See [Read the trace of a regression](../how-to/reading-the-trace.md).
+"""
+
+PAGES = {
+    "options.md": options,
+    "metrics.md": metrics,
+    "hooks.md": hooks,
+    "commands.md": commands,
+    "files.md": files,
+}
+
+
+def made(name: str) -> str:
+    """A page's text as the code says it today."""
+    return MADE + PAGES[name]()
+
+
+def _unit(name: str) -> str:
+    return {"ns": "ns", "B": "bytes", "1": "count", "flop": "FLOP"}[UNITS[name]]
+
+
+def _fields(kind: type) -> str:
+    """The fields of a dataclass with what the line under each says."""
+    source = inspect.getsource(kind)
+    rows = []
+    for field in dataclasses.fields(kind):
+        told = re.search(rf'^    {field.name}: [^\n]*\n    """(.*?)"""', source, re.DOTALL | re.MULTILINE)
+        rows.append((f"`{field.name}`", " ".join(told[1].split()) if told else "", f"`{field.type}`"))
+    return _table(("field", "what it is", "type"), rows)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    listed = [header, ("---",) * len(header), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in listed)
+
+
+def main() -> int:
+    """Write or check every page."""
+    FOLDER.mkdir(exist_ok=True)
+    stale = []
+    for name in PAGES:
+        path = FOLDER / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != made(name):
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(made(name), encoding="utf-8")
+    print(f"not what the code says: {', '.join(stale)}" if stale else "all pages are what the code says")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

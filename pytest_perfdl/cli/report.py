@@ -1,0 +1,50 @@
+"""Make a report again from run files, without measuring; of several runs, with their history.
+
+`perfdl report perf-report/run.json` writes the page, the summary and the traces anew, with the version of pytest-perfdl
+that is installed here. The last run by date is shown; the others give every test's history.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_perfdl.cli.common import CommandError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("runs", metavar="RUN.json", type=Path, nargs="+", help="run.json of a report, or its folder")
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FOLDER",
+        type=Path,
+        help="folder of the report (by default that of the run file where there is one, else perf-report)",
+    )
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write the page alone, to this file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the report; always 0."""
+    from pytest_perfdl.report import ReportError, write_all
+    from pytest_perfdl.report.html import write_html
+    from pytest_perfdl.report.reading import read_run, with_history
+
+    if arguments.html is not None and arguments.out is not None:
+        raise CommandError("--html and --out exclude each other: one names a file, the other a folder")
+    files = [path / "run.json" if path.is_dir() else path for path in arguments.runs]
+    folder = arguments.out or (files[0].parent if len(files) == 1 else Path("perf-report"))
+    try:
+        whole = with_history([read_run(path, folder) for path in files])
+        if arguments.html is not None:
+            write_html(whole, arguments.html)
+            print(f"wrote {arguments.html}")
+            return 0
+        written = write_all(whole)
+    except ReportError as error:
+        raise CommandError(str(error)) from error
+    for problem in written.problems:
+        print(f"left out  {problem}")
+    print(f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {len(written.traces)} traces")
+    return 0

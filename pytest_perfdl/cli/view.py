@@ -1,0 +1,103 @@
+"""Open a trace in Perfetto from this machine: serve it to ui.perfetto.dev, on loopback only.
+
+`perfdl view TRACE` prints an address and opens it in the browser. Perfetto runs in the browser and fetches the file
+from here; nothing is uploaded. It ends when the file was fetched, or with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import sys
+import urllib.parse
+import webbrowser
+from pathlib import Path
+
+from pytest_perfdl.cli.common import CommandError
+
+PERFETTO = "https://ui.perfetto.dev"
+PORT = 9001
+"""The only port of this machine that Perfetto's own security policy lets it fetch from."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="a Chrome trace, compressed or not")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument(
+        "--port", type=int, default=PORT, help="port on 127.0.0.1 (%(default)s: Perfetto takes no other)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve the file until it was fetched; 130 when interrupted before."""
+    if not arguments.trace.is_file():
+        raise CommandError(f"{arguments.trace} is no file")
+    try:
+        server = serving(arguments.trace, arguments.port)
+    except OSError as error:
+        raise CommandError(f"port {arguments.port} of 127.0.0.1 cannot be used: {error.strerror or error}") from error
+    with server:
+        url = f"{PERFETTO}/#!/?url={urllib.parse.quote(address(server), safe='')}"
+        print(f"serving {arguments.trace} on 127.0.0.1:{server.server_port} until it was fetched\n{url}", flush=True)
+        if not arguments.no_browser:
+            webbrowser.open(url)
+        try:
+            while not server.fetched:
+                server.handle_request()
+        except KeyboardInterrupt:
+            print("interrupted before anybody fetched it", file=sys.stderr)
+            return 130
+    return 0
+
+
+class OneFile(http.server.HTTPServer):
+    """Gives out one file to Perfetto, and nothing else to nobody else."""
+
+    fetched = False
+
+    def __init__(self, trace: Path, port: int) -> None:
+        self.trace = trace
+        self.path = "/" + urllib.parse.quote(trace.name)
+        super().__init__(("127.0.0.1", port), _Handler)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: OneFile
+
+    def do_GET(self) -> None:
+        """The file, whole."""
+        # A page elsewhere that guesses the address gets nothing; neither does a name that points here (rebinding).
+        host = (self.headers.get("Host") or "").rpartition(":")[0]
+        if self.path != self.server.path or self.headers.get("Origin", PERFETTO) != PERFETTO or host != "127.0.0.1":
+            self.send_error(404)
+            return
+        data = self.server.trace.read_bytes()
+        self.send_response(200)
+        self.send_header("Access-Control-Allow-Origin", PERFETTO)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        self.server.fetched = True
+
+    def do_OPTIONS(self) -> None:
+        """What a browser asks before it lets a public page fetch from this machine."""
+        self.send_response(204)
+        self.send_header("Access-Control-Allow-Origin", PERFETTO)
+        self.send_header("Access-Control-Allow-Private-Network", "true")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing: the terminal shows one address."""
+
+
+def serving(trace: Path, port: int) -> OneFile:
+    """A server for the file on loopback; port 0 is any free one."""
+    return OneFile(trace, port)
+
+
+def address(server: OneFile) -> str:
+    """Where the file is."""
+    return f"http://127.0.0.1:{server.server_port}{server.path}"

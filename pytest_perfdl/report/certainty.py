@@ -1,0 +1,45 @@
+"""How sure a run's verdicts are, in sentences: the chance of a false alarm, and the smallest change that would show."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
+from pytest_perfdl.judge.spending import FAMILY_ALPHA
+from pytest_perfdl.report.run import Run
+from pytest_perfdl.report.words import plural
+from pytest_perfdl.units import format_percent
+
+
+def certainty(run: Run) -> list[str]:
+    """One sentence for each kind of evidence that the run's verdicts on times rest on, and one on what it could see."""
+    if not run.judged:
+        return []
+    metrics = [metric for result in run.results for metric in result.judgement.metrics]
+    evidence = [metric.evidence for metric in metrics if metric.verdict not in (None, "unchanged")]
+    said = []
+    if "paired" in evidence:
+        chance = format_percent(2 * FAMILY_ALPHA, signed=False)
+        said.append(
+            "Times were confirmed in pairs of fresh processes, one of each side in turns: were the code unchanged, "
+            f"the chance that any test of the run is called regressed for its times is at most {chance}."
+        )
+    if unpaired := evidence.count("unpaired"):
+        chance = format_percent(UNPAIRED_ALPHA, signed=False)
+        said.append(
+            f"{plural(unpaired, 'verdict')} on times could not be confirmed in pairs: each is tested at {chance} "
+            "against stored repeats, and what the machine does between two occasions comes on top."
+        )
+    if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
+        said.append("Counts and sizes are compared exactly within their scope: they raise no alarm by chance.")
+    seen = sorted(
+        metric.mde
+        for metric in metrics
+        if metric.mde is not None and math.isfinite(metric.mde) and metric.name.rpartition(".")[2] == "step_time"
+    )
+    if seen:
+        middle = format_percent(statistics.median(seen), signed=False)
+        worst = f" (in half of the tests; {format_percent(seen[-1], signed=False)} in all)" if len(seen) > 1 else ""
+        said.append(f"A slowdown of step_time by {middle}{worst} would have been found with 80% probability.")
+    return said

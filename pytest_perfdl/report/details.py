@@ -1,0 +1,245 @@
+"""What the page shows of a test when it is opened, as data: rows, charts and what they are made of.
+
+A page of hundreds of tests holds hundreds of thousands of rows. They are in the page as JSON, short (`COLUMNS` says
+what stands where; names are numbers into one list for the whole page), and become a table when a test is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pytest_perfdl.analysis.memory_timeline import memory_timeline
+from pytest_perfdl.analysis.modules import module_paths
+from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.judge.diff import diff, of_traces, places
+from pytest_perfdl.limits import parse_limit
+from pytest_perfdl.report import words
+from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
+from pytest_perfdl.trace import Trace, TraceError, loads
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+    from pytest_perfdl.judge.verdict import MetricVerdict
+    from pytest_perfdl.record import Record
+    from pytest_perfdl.report.run import Result
+    from pytest_perfdl.report.traces import CallTraces
+
+COLUMNS = (
+    "call",
+    "kind",
+    "name",
+    "base_count",
+    "new_count",
+    "base_ns",
+    "new_ns",
+    "matched_by",
+    "confidence",
+    "effects_ns",
+)
+"""What a row holds, in order: call, kind, name and matched_by are numbers into the page's names; a side that has no
+such row has null; effects are those of count, duration, mix and exposure. The last three are absent where they are
+not known."""
+CHARTED = 6
+"""Most metrics of a test whose repeats are drawn."""
+POINTS = 400
+"""Most points of a memory curve; each is the highest value of its stretch of time."""
+ALIVE = 12
+"""Most rows of what is alive at the peak."""
+PLACES = 300
+"""Most modules and lines of a test."""
+
+
+@dataclass(slots=True)
+class Names:
+    """One list of names for a page, each once."""
+
+    known: dict[str, int] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """The name's place in the list."""
+        return self.known.setdefault(words.visible(name), len(self.known))
+
+    def listed(self) -> list[str]:
+        """All names, in the order of their numbers."""
+        return list(self.known)
+
+
+def details(
+    result: Result, collected: Sequence[CallTraces], names: Names, *, embedded: Sequence[str], accounted: bool = True
+) -> dict[str, Any]:
+    """Plain data for one test.
+
+    Parameters
+    ----------
+    embedded
+        The trace files that the page holds.
+    accounted
+        Whether to match the rows of both sides and account for the change; else rows are joined by their names.
+    """
+    found = diffs(result) if accounted else {}
+    return {
+        "compared": result.base is not None,
+        "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
+        "rows": [_row(row, names) for row in part_rows(result, found)],
+        "metrics": _metrics(result),
+        "accounts": [
+            {
+                "call": words.visible(call),
+                "base_ns": account.base_ns,
+                "new_ns": account.new_ns,
+                "timed": account.timed,
+                "bars": [[words.visible(bar.name), bar.ns] for bar in account.bars],
+            }
+            for call, account in accounts(found).items()
+        ],
+        "calls": [told for call in collected if (told := _call(call, embedded))],
+        "history": _history(result),
+    }
+
+
+def _row(one: PartRow, names: Names) -> list[Any]:
+    row = one.row
+    cells: list[Any] = [
+        names.number(row.call),
+        names.number(row.kind),
+        names.number(row.name),
+        row.base_count,
+        row.new_count,
+        row.base_ns,
+        row.new_ns,
+    ]
+    if one.matched_by:
+        cells += [names.number(one.matched_by), None if one.confidence is None else round(one.confidence, 2)]
+        cells += [list(one.effects)] if one.effects else []
+    return cells
+
+
+def _metrics(result: Result) -> list[dict[str, Any]]:
+    """Every repeat of the timed metrics that tell something, the step's time among them."""
+    sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
+    found = []
+    for metric in words.metrics_worst_first(result.judgement.metrics):
+        telling = metric.verdict is not None or metric.name.rpartition(".")[2] == "step_time"
+        values = [_finite(side[metric.name].values) if metric.name in side else [] for side in sides]
+        if metric.kind == "timed" and telling and any(values):
+            found.append(
+                {
+                    "name": words.visible(metric.name),
+                    "unit": words.visible(metric.unit),
+                    "base": values[0],
+                    "new": values[1],
+                    "middle": metric.base,
+                    "effect": metric.effect,
+                    "ci95": None if metric.ci95 is None else list(metric.ci95),
+                    "limit": _limit(metric),
+                }
+            )
+    return found[:CHARTED]
+
+
+def _limit(metric: MetricVerdict) -> float | None:
+    """The value at which the limit is reached; `None` for a budget, and where there is none."""
+    if metric.limit is None or metric.base is None or words.is_budget(metric.limit):
+        return None
+    try:
+        allowed = parse_limit(metric.name, metric.limit).allowed(metric.base, metric.unit)
+    except ValueError:
+        return None
+    return metric.base + (allowed if metric.better == "lower" else -allowed)
+
+
+def _history(result: Result) -> list[dict[str, Any]]:
+    """Step times by occasion, the oldest first: earlier runs, the baseline's, this run's."""
+    found = []
+    for source, record in (
+        *(("run", one) for one in result.history),
+        ("baseline", result.base),
+        ("this run", result.new),
+    ):
+        if record is not None:
+            found += _occasions(source, record)
+    return found if len(found) > 1 else []
+
+
+def _occasions(source: str, record: Record) -> list[dict[str, Any]]:
+    series = {name: one for name, one in record.metrics().items() if name.rpartition(".")[2] == "step_time"}
+    found, first = [], 0
+    for occasion in record.occasions:
+        found.append(
+            {
+                "source": source,
+                "date": occasion.date,
+                "commit": (occasion.commit or "")[:9],
+                "step_time": {
+                    words.visible(name): _finite(one.values[first : first + occasion.repeats])
+                    for name, one in series.items()
+                },
+            }
+        )
+        first += occasion.repeats
+    return found
+
+
+def _call(call: CallTraces, embedded: Sequence[str]) -> dict[str, Any] | None:
+    """What the traces of a call tell beside its records; `None` where it has none on this side."""
+    by_role = {file.role: file for file in call.files}
+    shown = next((by_role[role].name for role in ("diff", "new", "base") if role in by_role), "")
+    traces: dict[str, Trace] = {}
+    for role in ("base", "new") if "diff" in by_role else ():
+        try:
+            traces[role] = loads(by_role[role].data, by_role[role].name)
+        except TraceError:
+            return None
+    return {
+        "call": words.visible(call.call),
+        "trace": shown if shown in embedded else "",
+        "memory": {role: _memory(trace) for role, trace in traces.items() if len(trace.memory.time)},
+        **(_places(traces) if len(traces) == 2 else {"modules": [], "lines": []}),
+    }
+
+
+def _places(traces: Mapping[str, Trace]) -> dict[str, Any]:
+    """Modules and lines of the two exemplar steps."""
+    try:
+        found = diff(*(of_traces(role, [step_parts(traces[role])]) for role in ("base", "new")))
+    except ValueError:
+        return {"modules": [], "lines": []}
+    kinds: tuple[Literal["module", "line"], ...] = ("module", "line")
+    return {
+        f"{kind}s": [
+            [words.visible(place.name), place.base_ns, place.new_ns] for place in places(found, kind) if place.name
+        ][:PLACES]
+        for kind in kinds
+    }
+
+
+def _memory(trace: Trace) -> list[dict[str, Any]]:
+    return [_curve(device) for device in memory_timeline(trace, module_paths(trace, call_tree(trace)))]
+
+
+def _curve(device: DeviceTimeline) -> dict[str, Any]:
+    start = int(device.time_ns[0])
+    time = device.time_ns - start
+    bucket = np.minimum(time * POINTS // max(1, int(time[-1])), POINTS - 1)
+    first = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
+    return {
+        "device": device.device,
+        "time_ns": time[first].tolist(),
+        "bytes": np.maximum.reduceat(device.allocated, first).tolist(),
+        "peak_bytes": device.peak_allocated_bytes,
+        "peak_at_ns": device.peak_allocated_at_ns - start,
+        "alive": [
+            [words.visible(alive.operator), words.visible(alive.module), alive.bytes, alive.count]
+            for alive in device.alive_at_peak[:ALIVE]
+        ],
+    }
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]

@@ -1,0 +1,80 @@
+"""Opening a trace in Perfetto, against a page that plays Perfetto's side of the documented protocol."""
+
+import gzip
+import json
+
+import pytest
+
+# Perfetto answers PING once it is ready, takes one trace, and later a range to show if the channel was kept open.
+PERFETTO = """<!doctype html><title>Perfetto</title><script>
+window.heard = [];
+addEventListener("message", (event) => {
+  if (event.source !== window.opener) return;
+  if (event.data === "PING") {
+    window.pings = (window.pings ?? 0) + 1;
+    if (window.pings > 2) event.source.postMessage("PONG", "*");
+    return;
+  }
+  const { perfetto } = event.data;
+  window.heard.push({ ...perfetto, buffer: perfetto.buffer && Array.from(new Uint8Array(perfetto.buffer)) });
+});
+</script>"""
+
+
+@pytest.fixture
+def perfetto(opened, report):
+    """The page, and the window that its button opens."""
+    tab = opened(report)
+    tab.context.route(
+        "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=PERFETTO, content_type="text/html")
+    )
+    with tab.page.expect_popup() as popup:
+        tab.page.locator("[data-perfetto]").first.click()
+    window = popup.value
+    window.wait_for_function("window.heard.length === 2")
+    return tab, window
+
+
+def test_the_trace_goes_from_window_to_window_with_the_range_to_show(perfetto):
+    tab, window = perfetto
+    trace, shown = window.evaluate("window.heard")
+    assert trace["keepApiOpen"] is True
+    assert trace["fileName"].endswith(".diff.json.gz")
+    assert trace["title"] == "examples/test_gpt.py::test_train_step"
+    events = json.loads(gzip.decompress(bytes(trace["buffer"])))["traceEvents"]
+    worse = [
+        event
+        for event in events
+        if event["ph"] == "X" and event["pid"] == 2 and event.get("args", {}).get("verdict") in ("slower", "new")
+    ]
+    # In seconds of the trace's own time.
+    assert any(
+        shown["timeStart"] == pytest.approx(event["ts"] / 1e6)
+        and shown["timeEnd"] == pytest.approx((event["ts"] + event["dur"]) / 1e6)
+        for event in worse
+    )
+    assert "Sent the trace" in tab.page.locator("#status").inner_text()
+
+
+def test_only_perfetto_is_answered(tab):
+    page = tab.page
+    page.evaluate("window.postMessage('PONG', '*')")
+    assert "Sent" not in page.locator("#status").inner_text()
+
+
+def test_a_blocked_window_is_said(opened, report):
+    page = opened(report).page
+    page.evaluate("window.open = () => null")
+    page.locator("[data-perfetto]").first.click()
+    assert "blocked the window" in page.locator("#status").inner_text()
+
+
+def test_a_trace_is_downloaded_from_the_page_itself(opened, report, tmp_path):
+    alone = tmp_path / "moved.html"
+    alone.write_bytes(report.read_bytes())
+    page = opened(alone).page
+    with page.expect_download() as download:
+        page.locator("a[data-embedded]").first.click()
+    path = tmp_path / "trace.json.gz"
+    download.value.save_as(path)
+    assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]

@@ -1,0 +1,178 @@
+"""What people do with the page: sort, filter, open, zoom, print, read it in the dark and on a phone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl.report import html
+
+axe = pytest.importorskip(
+    "axe_playwright_python", reason="axe-core is not installed: pip install axe-playwright-python"
+)
+AXE = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+
+def numbers(page, table, heading):
+    """What a column of a table sorts by, for the rows that are shown."""
+    return page.eval_on_selector_all(
+        f"{table} tbody tr:not([hidden]) td[data-label='{heading}']",
+        "cells => cells.map(cell => Number(cell.dataset.value))",
+    )
+
+
+def test_a_table_sorts_by_numbers_and_filters_by_words(tab):
+    page = tab.page
+    heading = page.locator("#causes-1 th", has_text="Difference")
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    down = numbers(page, "#causes-1", "Difference")
+    assert down == sorted(down, reverse=True)
+    heading.get_by_role("button").press("Enter")
+    assert numbers(page, "#causes-1", "Difference") == sorted(numbers(page, "#causes-1", "Difference"))
+    page.fill("input[data-filter=causes-1]", "softmax operator")
+    shown = page.locator("#causes-1 tbody tr:not([hidden])")
+    assert shown.count() >= 2
+    assert all("softmax" in text.lower() for text in shown.all_text_contents())
+
+
+def test_all_operators_are_made_when_they_are_asked_for(tab):
+    page = tab.page
+    assert page.locator("table[id^=table-]").count() == 0
+    page.locator("summary", has_text="All operators").first.click()
+    table = page.locator("table[id^=table-]").first
+    table.locator("tbody tr").first.wait_for()
+    assert "exact" in table.inner_text()
+    page.get_by_role("button", name=re.compile("Show all")).last.click()
+    assert table.locator("tbody tr:not([hidden])").count() > 40
+
+
+def test_every_chart_is_drawn_and_described(tab):
+    tab.settled()
+    labels = [chart.get_attribute("aria-label") for chart in tab.page.locator("div.chart").all()]
+    assert len(labels) >= 5
+    step = next(label for label in labels if label.startswith("step_time."))
+    assert re.search(r"Baseline: median [\d.]+ ms, .* in 10 repeats", step)
+    assert "95% interval" in step
+    # Each repeat is a mark.
+    data = json.loads((Path(__file__).parent / "data" / "run.json").read_text())
+    values = data["tests"][0]["metrics"]["step_time"]["base_values"]
+    found = tab.page.locator("div.chart[aria-label^='step_time.']").first.locator("path.point").count()
+    assert found >= len(values)
+
+
+def test_the_timeline_zooms_pans_and_says_where_it_is(tab):
+    page = tab.page
+    timeline = page.locator("[data-part=timeline]").first
+    timeline.scroll_into_view_if_needed()
+    chart = timeline.locator("div.chart")
+    chart.locator(".main-svg").first.wait_for(state="attached")
+    status = timeline.get_by_role("status")
+    whole = status.inner_text()
+    bars = chart.locator("g.point").count()
+    assert bars > 50
+    timeline.get_by_role("button", name="Zoom in").click()
+    half = status.inner_text()
+    assert half != whole
+    timeline.get_by_role("button", name="Later").press("Space")
+    assert status.inner_text() != half
+    timeline.get_by_role("button", name="Worst slice").click()
+    low, high = page.evaluate("div => div.layout.xaxis.range", chart.element_handle())
+    assert 0 < high - low < 100
+    timeline.get_by_role("button", name="Whole step").click()
+    assert status.inner_text() == whole
+    box = chart.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5, steps=4)
+    page.mouse.up()
+    timeline.locator("p.note", has_text="Shown:").wait_for()
+    low, high = page.evaluate("div => div.layout.xaxis.range", chart.element_handle())
+    assert high - low < 100
+
+
+def serious(page):
+    """What axe-core calls serious or critical: the rule, and the first element that breaks it."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+def test_nothing_serious_bars_anybody(tab):
+    tab.settled()
+    assert serious(tab.page) == []
+
+
+def test_on_a_phone_in_the_dark_nothing_is_cut_off_and_nothing_bars_anybody(opened, report):
+    tab = opened(report, color_scheme="dark", viewport={"width": 400, "height": 900})
+    tab.settled()
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 400
+    background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert sum(map(int, re.findall(r"\d+", background)[:3])) < 150
+    assert serious(tab.page) == []
+
+
+def test_it_prints(tab, tmp_path):
+    printed = tab.page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert printed.startswith(b"%PDF")
+    assert len(printed) > 50_000
+
+
+def test_a_link_to_a_test_opens_it(tab):
+    link = tab.page.locator("#overview a").last
+    test = tab.page.locator(f"details.test{link.get_attribute('href')}")
+    test.locator("summary").first.click()
+    assert test.get_attribute("open") is None
+    link.click()
+    tab.page.locator(f"details.test[open]{link.get_attribute('href')}").wait_for()
+    assert tab.page.evaluate("location.hash") == link.get_attribute("href")
+    test.get_by_role("button", name="Copy link to this test").click()
+    said = tab.page.locator("#status")
+    said.wait_for()
+    assert re.search("Copied the link|refused to copy", said.inner_text())
+
+
+def test_the_guilty_lines_are_shown_with_their_diff(tab):
+    diff = tab.page.locator("figure.source-diff").first
+    assert "examples/models/gpt.py: causal_attention" in diff.inner_text()
+    assert "softmax(-1, dtype=torch.float64)" in diff.locator(".added").all_inner_texts()[-1]
+
+
+def test_hostile_names_are_text_in_tables_and_charts(opened, tmp_path):
+    rows = [
+        runs.Row("operator", name, 1, (9_000_000,) * 5) for name in (runs.HOSTILE, "<b>bold</b> &amp; $x$", "🚀" * 9)
+    ]
+    one = runs.result(
+        test=f"t.py::test[{runs.HOSTILE}]",
+        reason=runs.HOSTILE,
+        metrics=[runs.timed(), runs.timed(f"kernel {runs.HOSTILE}")],
+        base=runs.record("t", rows=rows),
+        new=runs.record("t", rows=[runs.replace(row, ns=(12_000_000,) * 5) for row in rows]),
+    )
+    page = tmp_path / "hostile.html"
+    html.write_html(runs.run(one, runs.hostile()), page)
+    tab = opened(page)
+    tab.settled()
+    for summary in tab.page.locator("details.plain > summary").all():
+        summary.click()
+    assert tab.page.locator("img").count() == 0
+    assert tab.page.locator("b").count() == 0
+    shown = tab.page.locator("body").inner_text()
+    assert "onerror=alert(1)" in shown
+    assert "<b>bold</b> &amp; $x$" in shown
+    assert "\u202e" not in shown
+    drawn = tab.page.locator("[data-part=waterfall] .main-svg").all_text_contents()
+    assert any("<b>bold</b> &amp; $x$" in text for text in drawn)
+
+
+def test_a_large_report_unpacks_a_test_when_it_is_opened(opened, tmp_path):
+    many = [runs.result("unchanged", f"t.py::test_{number}") for number in range(html.PLAIN_AT_MOST + 5)]
+    path = tmp_path / "many.html"
+    html.write_html(runs.run(*many), path)
+    page = opened(path).page
+    assert page.locator("table.metrics").count() == 0
+    page.locator("details.test summary").nth(3).click()
+    page.locator("table.metrics").wait_for()
+    assert "12.34 ms" in page.locator("details.test[open]").inner_text()

@@ -1,0 +1,106 @@
+import json
+from dataclasses import replace
+
+import pytest
+from unit.report import runs
+
+from pytest_perfdl import cli
+from pytest_perfdl.report import ReportError, html, traces, write_all
+from pytest_perfdl.report.json import dump, to_json, without_records
+from pytest_perfdl.report.reading import read_run, with_history
+from pytest_perfdl.report.run import Suggestion
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A report on disk, and the run that it was made from."""
+    kernel = runs.timed("kernel gemm", of_step=False, verdict="suspect")
+    regressed = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,), metrics=[runs.timed(), kernel])
+    advised = (Suggestion("the step waits for input", "add workers", 0.2, (0.1, 0.3)), Suggestion("a", "b", 0.1))
+    results = [
+        runs.with_traces(replace(regressed, suggestions=advised), tmp_path),
+        *(one for one in runs.each_verdict() if one.judgement.verdict != "regressed"),
+        runs.hostile(),
+    ]
+    run = runs.run(*results, report_dir=tmp_path / "report", notes=("a note",), traces="all")
+    return write_all(run), run
+
+
+def test_what_is_read_makes_the_same_report(written, tmp_path):
+    report, run = written
+    again = read_run(report.json, tmp_path / "again")
+    # Records hold times to four digits, so what stands beside them is compared here and the whole of it from then on.
+    assert without_records(to_json(again)) == without_records(to_json(run))
+    third = read_run(write_all(again).json, tmp_path / "third")
+    assert dump(to_json(third)) == dump(to_json(again))
+    pages = [html.render(one, traces.collect(one)) for one in (again, third)]
+    assert pages[0] == pages[1]
+
+
+def test_the_last_run_by_date_is_shown_and_the_others_are_its_history(written, tmp_path):
+    report, _ = written
+    run = read_run(report.json, tmp_path)
+    before = replace(run, date="2026-01-01T00:00:00Z")
+    shown = with_history([run, before])
+    assert shown.date == run.date
+    assert [len(one.history) for one in shown.results] == [int(one.new is not None) for one in run.results]
+    page = html.render(shown, {})
+    assert '"source":"run"' in page.replace(" ", "")
+
+
+def test_a_run_under_another_key_is_no_history(written, tmp_path):
+    report, _ = written
+    run = read_run(report.json, tmp_path)
+    other = runs.Key("another", {})
+    foreign = [replace(one, new=one.new and replace(one.new, key=other)) for one in run.results]
+    shown = with_history([replace(run, date="2026-01-01", results=tuple(foreign)), run])
+    assert not any(one.history for one in shown.results)
+
+
+def test_the_command_writes_the_report_where_the_run_file_is(written, tmp_path, capsys):
+    report, _ = written
+    report.html.unlink()
+    assert cli.main(["report", str(report.json)]) == 0
+    assert report.html.is_file()
+    assert "index.html" in capsys.readouterr().out
+    assert cli.main(["report", str(report.json.parent), str(report.json), "--out", str(tmp_path / "both")]) == 0
+    assert (tmp_path / "both" / "summary.md").is_file()
+    assert cli.main(["report", str(report.json), "--html", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").is_file()
+
+
+BAD = {
+    "absent": None,
+    "not-json": b"{",
+    "a-record": b'{"schema": 1, "test": "a"}',
+    "newer": b'{"schema": 999, "tests": []}',
+    "no-key": b'{"schema": 1, "tests": []}',
+    "odd-test": b'{"schema": 1, "key": {"slug": "a", "parts": {}}, "context": {}, "tests": [{"verdict": "bad"}]}',
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD.keys())
+def test_a_file_that_is_none_is_one_line(content, tmp_path, capsys):
+    path = tmp_path / "run.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ReportError) as error:
+        read_run(path, tmp_path)
+    assert "\n" not in str(error.value)
+    assert cli.main(["report", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_trace_is_read_only_from_beside_the_run_file(written, tmp_path):
+    report, _ = written
+    data = json.loads(report.json.read_bytes())
+    data["tests"][0]["traces"][0]["new"] = "../n.json.gz"
+    (report.json.parent.parent / "n.json.gz").write_bytes(b"")
+    report.json.write_text(json.dumps(data))
+    assert read_run(report.json, tmp_path).results[0].exemplars[0].new is None
+
+
+def test_the_command_line_says_what_excludes_each_other(written, capsys):
+    report, _ = written
+    assert cli.main(["report", str(report.json), "--html", "a", "--out", "b"]) == 2
+    assert "exclude" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """What if: a trace as a graph of tasks that is edited and simulated.
 
+    predict(Context(task_graph(trace)), "cuda_graph").gain
+
     graph = task_graph(trace)
     plan = Plan().scale(Select(name="gemm"), 0.5).remove(Select(operator="aten::dropout"))
     before, after = simulate(graph), simulate(plan.apply(graph))
@@ -13,6 +15,10 @@
 - `select` finds tasks, `edit` composes changes, `surgery`, `insertion` and `schedule` carry them out, `rederive` works
   out again what a program decides while it runs.
 - `quality` says how far the graph explains the trace, and whether a prediction from it deserves trust.
+- `transform` is the registry of optimisations, `transforms` holds those that come with the package; they look things up
+  in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an interval
+  and a trust; `unprofiled` takes the profiler's own time off a graph first. `staged` puts layers on several devices,
+  `strategy` searches for the best way to.
 
 Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for DNN Training",
 USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).
@@ -22,23 +28,31 @@ from pytest_perfdl.predict.whatif.edit import Plan, primitive
 from pytest_perfdl.predict.whatif.graph import task_graph
 from pytest_perfdl.predict.whatif.insertion import NewTask
 from pytest_perfdl.predict.whatif.model import EdgeKind, Edges, TaskGraph, TaskKind, Track
+from pytest_perfdl.predict.whatif.predict import Prediction, WhatIf, predict
 from pytest_perfdl.predict.whatif.quality import Quality, quality
 from pytest_perfdl.predict.whatif.select import Select
 from pytest_perfdl.predict.whatif.simulate import Simulation, simulate
+from pytest_perfdl.predict.whatif.transform import Change, Context, transform
 
 __all__ = [
+    "Change",
+    "Context",
     "EdgeKind",
     "Edges",
     "NewTask",
     "Plan",
+    "Prediction",
     "Quality",
     "Select",
     "Simulation",
     "TaskGraph",
     "TaskKind",
     "Track",
+    "WhatIf",
+    "predict",
     "primitive",
     "quality",
     "simulate",
     "task_graph",
+    "transform",
 ]

@@ -116,6 +116,10 @@ class Plan:
         """Tasks take so long: one value, one each, or what a function of the graph and the tasks gives."""
         return self.then("retime", tasks=tasks, ns=ns)
 
+    def timed(self, ns: I64) -> Plan:
+        """All tasks take so long, one value each."""
+        return self.then("timed", ns=ns)
+
     def remove(self, tasks: Selector, *, launches: bool = True) -> Plan:
         """Tasks vanish; with `launches` also what they launched, and calls that have nothing left to launch.
 
@@ -176,6 +180,13 @@ def _retime(graph: TaskGraph, tasks: Selector, ns: int | I64 | Callable[[TaskGra
     if (duration[own] < 0).any():
         raise ValueError("a duration cannot be negative")
     return graph.with_durations(duration)
+
+
+@primitive("timed")
+def _timed(graph: TaskGraph, ns: I64) -> TaskGraph:
+    if ns.shape != (len(graph),) or (ns < 0).any():
+        raise ValueError(f"{len(graph)} durations of 0 ns or more are needed")
+    return graph.with_durations(ns)
 
 
 @primitive("remove")

@@ -28,7 +28,8 @@ class NewTask:
     """A task to insert: a kernel unless its kind says otherwise."""
 
     name: str
-    duration_ns: int
+    duration_ns: int | tuple[int, ...]
+    """One for all, or one for each task that it is inserted behind, in their order."""
     kind: TaskKind = TaskKind.KERNEL
     launch_ns: int | None = None
     """Time that the launching thread spends on launching it; `None` for a device task that costs no launch of its
@@ -104,7 +105,11 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
     adding = _Adding(graph)
     tasks, end = graph.tasks, graph.tasks.end
     made: list[tuple[int, int]] = []
-    for anchor in np.flatnonzero(after).tolist():
+    anchors = np.flatnonzero(after).tolist()
+    each = (task.duration_ns,) * len(anchors) if isinstance(task.duration_ns, int) else task.duration_ns
+    if len(each) != len(anchors):
+        raise ValueError(f"{len(each)} durations are given for {len(anchors)} new tasks")
+    for anchor, duration_ns in zip(anchors, each, strict=True):
         home = number if track is not None else int(tasks.track[anchor])
         if (graph.tracks[home].kind != TrackKind.THREAD) != on_device:
             raise ValueError(f"a {task.kind.name.lower()} does not run on {graph.tracks[home]}: name a track for it")
@@ -115,7 +120,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
             made.append(
                 (
                     moment,
-                    adding.add(task.name, task.kind, home, anchor, moment, anchor + 0.5, duration=task.duration_ns),
+                    adding.add(task.name, task.kind, home, anchor, moment, anchor + 0.5, duration=duration_ns),
                 )
             )
             continue
@@ -145,7 +150,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
             anchor,
             moment,
             place,
-            duration=task.duration_ns,
+            duration=duration_ns,
             submitted=submitted,
             launcher=launch,
         )

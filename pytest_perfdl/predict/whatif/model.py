@@ -212,6 +212,14 @@ class Edges:
         )
 
 
+def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
+    """Which tasks, or edges, are of some kinds; several times as fast as `numpy.isin` on a column of small numbers."""
+    table = np.zeros(max(len(TaskKind), len(EdgeKind)), dtype=bool)
+    table[list(kinds)] = True
+    found: Mask = table[rows.kind]
+    return found
+
+
 _EDGE_COLUMNS = ("source", "target", "kind", "at_start", "lag", "constant_lag", "confidence")
 
 
@@ -277,7 +285,7 @@ class TaskGraph:
     @property
     def is_device(self) -> Mask:
         """Which tasks run on streams and channels."""
-        return np.isin(self.tasks.kind, DEVICE_KINDS)
+        return of_kinds(self.tasks, *DEVICE_KINDS)
 
     def with_durations(self, duration: I64) -> TaskGraph:
         """The same graph with other durations, in nanoseconds."""

@@ -46,12 +46,43 @@ class Path:
             total[_LABELS[code]] = int(length[labels == code].sum())
         return total
 
+    def by_class(self, graph: TaskGraph) -> Mapping[str, int]:
+        """The same by the classes that `analysis.critical_path` has, without those that have no time.
+
+        The kernel gap is the lag between a stream's tasks; "dependency" is waiting that another stream, thread, rank or
+        a full queue explains; "unexplained wait" what passes before a release, or between two tasks of a thread.
+        """
+        total: dict[str, int] = {}
+        for kind, ns in self.by_kind(graph).items():
+            total[_CLASSES[kind]] = total.get(_CLASSES[kind], 0) + ns
+        return {name: ns for name, ns in total.items() if ns}
+
 
 _LABELS = (
     *(kind.name.lower() for kind in TaskKind),
     *(f"{kind.name.lower().replace('_', ' ')} lag" for kind in EdgeKind),
     "release",
 )
+
+_CLASSES = {
+    **dict.fromkeys(_LABELS, "dependency"),
+    "operator": "operator",
+    "call": "runtime call",
+    "input": "input",
+    "gap": "Python and host",
+    "wait": "synchronisation",
+    "return": "synchronisation",
+    "kernel": "compute",
+    "copy": "copy",
+    "memset": "copy",
+    "communication": "communication",
+    "stream lag": "kernel gap",
+    "launch lag": "launch latency",
+    "sync lag": "synchronisation",
+    "copy lag": "synchronisation",
+    "thread lag": "unexplained wait",
+    "release": "unexplained wait",
+}
 
 
 def path_of(graph: TaskGraph, start: I64, end: I64, binding: Rows) -> Path:

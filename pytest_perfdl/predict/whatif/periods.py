@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.predict.whatif.model import TaskGraph
-from pytest_perfdl.trace.model import I64
+from pytest_perfdl.trace.model import I64, Rows
 
 MIN_STEPS = 3
 """Steps from which on their mean is a period."""
@@ -22,15 +22,9 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
     if graph.steps[0].number < 0:
         found[0] = end.max() - start.min()
         return found
-    step, on_host = graph.tasks.step, graph.tasks.track == graph.owner
-    own = np.flatnonzero((step >= 0) & (on_host | (graph.is_device & graph.on_device)))
-    own = own[np.argsort(step[own], kind="stable")]
     setup = _setup(graph, start)
     before = int(start.min()) if graph.windowed else None
-    for index in range(len(graph.steps)):
-        first, last = np.searchsorted(step[own], (index, index + 1))
-        tasks = own[first:last]
-        host = tasks[on_host[tasks]]
+    for index, (tasks, host) in enumerate(_tasks_of_steps(graph)):
         tiles = graph.on_device and before is not None
         if not len(tasks) or not (len(host) or tiles):
             continue
@@ -38,6 +32,22 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
         until = max(int(end[tasks].max()), begin)
         found[index] = until - begin - sum(max(min(closed, until) - max(opened, begin), 0) for opened, closed in setup)
         before = until
+    return found
+
+
+def _tasks_of_steps(graph: TaskGraph) -> list[tuple[Rows, Rows]]:
+    """The tasks of each step, and those of them on the steps' thread; remembered for graphs of equal structure."""
+    step, track = graph.tasks.step, graph.tasks.track
+    known = graph.edges.derived.get("steps")
+    if known is not None and known[0] is step and known[1] is track:
+        remembered: list[tuple[Rows, Rows]] = known[2]
+        return remembered
+    on_host = track == graph.owner
+    own = np.flatnonzero((step >= 0) & (on_host | (graph.is_device & graph.on_device)))
+    own = own[np.argsort(step[own], kind="stable")]
+    bounds = np.searchsorted(step[own], np.arange(len(graph.steps) + 1))
+    found = [(tasks, tasks[on_host[tasks]]) for tasks in np.split(own, bounds[1:-1])[: len(graph.steps)]]
+    graph.edges.derived["steps"] = step, track, found
     return found
 
 

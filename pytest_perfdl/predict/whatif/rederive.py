@@ -103,8 +103,12 @@ def _last_ahead(tasks: Tasks, track: Rows, waiting: Rows) -> tuple[Rows, Rows]:
 
 def _with_lags_of(before: Edges, kind: EdgeKind, source: Rows, target: Rows, lag: int) -> Edges:
     """Edges between these pairs; those that were there before as they were, the others with a lag."""
-    known = {pair: at for at, pair in enumerate(zip(before.source.tolist(), before.target.tolist(), strict=True))}
-    pairs = list(dict.fromkeys(zip(source.tolist(), target.tolist(), strict=True)))
-    old = [known[pair] for pair in pairs if pair in known]
-    new = np.array([pair for pair in pairs if pair not in known], dtype=np.intp).reshape(-1, 2)
-    return Edges.joined(before.take(np.array(old, dtype=np.intp)), Edges.of(kind, new[:, 0], new[:, 1], lag))
+    count = 1 + max(
+        (int(each.max()) for each in (source, target, before.source, before.target) if len(each)), default=0
+    )
+    wanted, first = np.unique(source * count + target, return_index=True)
+    known, at = np.unique(before.source * count + before.target, return_index=True)
+    found = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    there = known[found] == wanted if len(known) else np.zeros(len(wanted), dtype=bool)
+    new = first[~there]
+    return Edges.joined(before.take(at[found[there]]), Edges.of(kind, source[new], target[new], lag))

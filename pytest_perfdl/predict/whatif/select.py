@@ -85,13 +85,13 @@ class Select:
         if self.row is not None:
             found &= tasks.row == self.row
         if self.operator is not None:
-            found &= _of_rows(graph, _inside(_trace(graph), self.operator))
+            found &= of_rows(graph, _inside(_trace(graph), self.operator))
         if self.layer is not None:
-            found &= _of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
+            found &= of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
         if self.phase is not None:
             if self.phase not in PHASES[1:]:
                 raise ValueError(f"there is no phase {self.phase!r}: {', '.join(PHASES[1:])}")
-            found &= _of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
+            found &= of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
         if self.where is not None:
             found &= chosen(graph, self.where)
         return found
@@ -129,7 +129,8 @@ def _trace(graph: TaskGraph) -> Trace:
     return graph.trace
 
 
-def _of_rows(graph: TaskGraph, mask: Mask) -> Mask:
+def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
+    """Which tasks are of rows of the trace that a mask has."""
     rows = graph.tasks.row
     return np.where(rows >= 0, mask[rows], False)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.predict.whatif.model import CHAIN_KINDS, NO_RELEASE, Edges, Mask, TaskGraph
+from pytest_perfdl.predict.whatif.model import CHAIN_KINDS, NO_RELEASE, Edges, Mask, TaskGraph, of_kinds
 from pytest_perfdl.trace.model import I64, Rows
 
 
@@ -62,7 +62,7 @@ def structure(graph: TaskGraph) -> Structure:
 def chain_edges(edges: Edges, count: int) -> Rows:
     """Of each task the edge from the one before on its track, -1 for none."""
     found = np.full(count, -1, dtype=np.intp)
-    own = np.flatnonzero(np.isin(edges.kind, CHAIN_KINDS) & (edges.source == edges.target - 1))[::-1]
+    own = np.flatnonzero(of_kinds(edges, *CHAIN_KINDS) & (edges.source == edges.target - 1))[::-1]
     found[edges.target[own]] = own
     return found
 
@@ -154,17 +154,26 @@ def sorted_topologically(source: Rows, target: Rows, rank: Rows) -> tuple[Rows, 
 
 def _levels(order: Rows, before: Rows, source: Rows, target: Rows) -> Rows:
     """One more than the highest level waited for; along a chain the level need not rise."""
+    count = len(order)
     by_target = np.argsort(target, kind="stable")
-    first = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=len(order))))).tolist()
-    sources, previous = source[by_target].tolist(), before.tolist()
-    level = [0] * len(order)
-    for head in order.tolist():
-        found = level[previous[head]] if previous[head] >= 0 else 0
-        for at in range(first[head], first[head + 1]):
-            if level[sources[at]] >= found:
-                found = level[sources[at]] + 1
+    edges = np.bincount(target, minlength=count)
+    first = np.concatenate(([0], np.cumsum(edges)))
+    sources = source[by_target]
+    # Nearly every head has one edge or none; what is behind the last level stands for none.
+    only = np.full(count, count, dtype=np.intp)
+    some = np.flatnonzero(edges)
+    only[some] = sources[first[some]]
+    more = {head: sources[first[head] + 1 : first[head + 1]].tolist() for head in np.flatnonzero(edges > 1).tolist()}
+    level = [0] * count + [-1]
+    previous = np.where(before >= 0, before, count)[order].tolist()
+    for head, ahead, waited in zip(order.tolist(), previous, only[order].tolist(), strict=True):
+        found = level[waited] + 1
+        if level[ahead] > found:
+            found = level[ahead]
+        if head in more:
+            found = max(found, 1 + max(level[each] for each in more[head]))
         level[head] = found
-    return np.array(level, dtype=np.intp)
+    return np.array(level[:count], dtype=np.intp)
 
 
 def offsets(graph: TaskGraph, compiled: Structure, lag: I64, duration: I64) -> I64:

@@ -16,6 +16,7 @@ from pytest_perfdl.predict.whatif.model import (
     Tasks,
     Track,
     TrackKind,
+    of_kinds,
 )
 from pytest_perfdl.predict.whatif.rederive import rederived
 from pytest_perfdl.predict.whatif.structure import chain_edges
@@ -105,7 +106,7 @@ def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
     behind = np.where((coming >= 0) & (tasks.track[coming] == tasks.track), coming, -1)
     edges = apart_from_chains(graph)
     gone_source, gone_target = removed[edges.source], removed[edges.target]
-    handed_on = gone_target & np.isin(edges.kind, _HANDED_ON)
+    handed_on = gone_target & of_kinds(edges, *_HANDED_ON)
     source, target = ahead[edges.source], np.where(gone_target, behind[edges.target], edges.target)
     good = (source >= 0) & (target >= 0) & (~gone_target | handed_on) & (source != target)
     good &= ~(gone_source & (gone_target | (edges.kind == EdgeKind.CONTENTION)))
@@ -133,10 +134,12 @@ def with_launches(graph: TaskGraph, removed: Mask) -> Mask:
     gone = np.unique(tasks.launcher[launched & found])
     needed = np.unique(tasks.launcher[launched & ~found])
     # A call without duration is no task: what stands for it is a piece of the operator around it, which stays.
-    gone = gone[~np.isin(gone, needed) & np.isin(tasks.kind[gone], _CALLING)]
+    gone = gone[~np.isin(gone, needed, assume_unique=True) & of_kinds(tasks, *_CALLING)[gone]]
     found[gone] = True
-    calls = np.unique(tasks.row[gone])
-    found |= np.isin(tasks.row, calls[calls >= 0]) & ~graph.is_device
+    calls = tasks.row[gone]
+    called = np.zeros(int(tasks.row.max(initial=-1)) + 2, dtype=bool)
+    called[calls[calls >= 0]] = True
+    found |= called[tasks.row] & ~graph.is_device
     return np.asarray(found, dtype=bool)
 
 

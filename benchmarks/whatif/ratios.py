@@ -1,0 +1,143 @@
+"""How much faster operators are in another form: replayed from a trace, in both forms in turns.
+
+    python benchmarks/whatif/ratios.py TRACE OUT.json [--forms bfloat16 channels_last]
+
+Writes what `perfdl whatif --machine OUT.json` reads: for the operators that make up 95 % of the time of those with a
+cost model, the quartiles of time in that form over time as recorded; and the memory's bandwidth, by a copy of 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from pytest_perfdl.predict.whatif import task_graph
+from pytest_perfdl.predict.whatif.facts import computing, operator_costs
+from pytest_perfdl.predict.whatif.machine import Machine
+from pytest_perfdl.trace import Trace, read
+
+COVERED = 0.95
+REPEATS, LEAST_NS = 15, 200_000
+
+_TYPES = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "long int": torch.int64,
+    "int": torch.int32,
+    "bool": torch.bool,
+}
+
+
+class _Args(msgspec.Struct):
+    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+    strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
+    texts: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)
+
+
+def arguments(args: _Args) -> list[Any]:
+    """Arguments like those of a recorded call; raises ValueError where they cannot be made."""
+    found: list[Any] = []
+    for place, kind in enumerate(args.types):
+        text = args.texts[place] if place < len(args.texts) else ""
+        if kind in _TYPES:
+            shape, dtype = args.dims[place], _TYPES[kind]
+            strides = args.strides[place] if place < len(args.strides) else []
+            size = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if shape else 1
+            flat = torch.randn(max(size, 1)) if dtype.is_floating_point else torch.zeros(max(size, 1))
+            found.append(flat.to(dtype).as_strided(shape, strides))
+        elif kind in ("", "None") and not text:
+            found.append(None)
+        elif kind in ("Scalar", "ScalarList", "") or "List" not in kind:
+            found.append(ast.literal_eval(text) if text else None)
+        else:
+            raise ValueError(kind)
+    return found
+
+
+def in_form(form: str, value: Any) -> Any:
+    """A tensor in another form."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if form == "channels_last":
+        return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+    return value.to(getattr(torch, form)) if value.is_floating_point() else value
+
+
+def timed(function: Callable[..., Any], args: Sequence[Any], loops: int) -> int:
+    """Nanoseconds of some calls."""
+    begun = time.perf_counter_ns()
+    for _ in range(loops):
+        function(*args)
+    return time.perf_counter_ns() - begun
+
+
+def ratio(name: str, args: list[Any], form: str) -> tuple[float, float, float] | None:
+    """Quartiles of the time in a form over the time as it is; `None` for what cannot be replayed."""
+    function = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    try:
+        other = [in_form(form, value) for value in args]
+        if function is None:
+            return None
+        once = timed(function, args, 2) // 2
+        timed(function, other, 2)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None
+    loops = max(1, LEAST_NS // max(once, 1))
+    found = [timed(function, other, loops) / timed(function, args, loops) for _ in range(REPEATS)]
+    low, middle, high = np.quantile(found, (0.25, 0.5, 0.75)).tolist()
+    return low, middle, high
+
+
+def measured(trace: Trace, forms: Sequence[str]) -> Machine:
+    """Ratios of the operators that matter, and the memory's bandwidth."""
+    costs, graph = operator_costs(trace), task_graph(trace)
+    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    some = np.flatnonzero(call >= 0)
+    spent = np.bincount(costs.number[call[some]], graph.tasks.duration[some], minlength=len(costs.costs))
+    order = np.argsort(-spent)
+    kept = order[: int(np.searchsorted(np.cumsum(spent[order]), COVERED * spent.sum())) + 1]
+    ratios: dict[str, dict[str, tuple[float, float, float]]] = {form: {} for form in forms}
+    with torch.no_grad():
+        for number in kept.tolist():
+            row = int(np.flatnonzero(costs.number == number)[0])
+            [args] = trace.decode_args(np.array([row]), _Args)
+            try:
+                given = arguments(args)
+            except (ValueError, SyntaxError, RuntimeError, TypeError):
+                continue
+            for form in forms:
+                found = ratio(costs.name(number), given, form)
+                if found is not None:
+                    ratios[form][costs.keys[number]] = found
+        block = torch.empty(2**24)
+        target = torch.empty_like(block)
+        target.copy_(block)
+        copied = min(timed(target.copy_, (block,), 1) for _ in range(9))
+    rate = 2 * 4 * 2**24 / copied * 1e9
+    return Machine(
+        memory_bytes_per_s=rate, ratios=ratios, source={"ratios": "replayed", "memory_bytes_per_s": "copied"}
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--forms", nargs="+", default=["bfloat16", "channels_last"])
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    measured(read(given.trace), given.forms).save(given.out)
+
+
+if __name__ == "__main__":
+    main()

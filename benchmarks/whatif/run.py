@@ -1,0 +1,204 @@
+"""Predictions against reruns on this machine: each change measured beside the unchanged step, in turns.
+
+    python benchmarks/whatif/run.py [--blocks 20] [--steps 10] [--only transformer fused] [--out TABLE.md]
+
+The unchanged step is profiled (shapes, memory, our ranges around modules), its graph calibrated to the time that the
+step takes without the profiler, and the transform applied. Then both steps run in turns, a block of steps each, on one
+thread; a step's time is the lower quartile of all blocks' means. *error* is predicted over measured time of the changed
+step, less 1. Constants are measured here: the ratios of operators (`ratios.py`), the memory's bandwidth, gloo's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from models import Options, build
+from ranks import both_ranks
+from ratios import measured
+
+from pytest_perfdl.measure.module_ranges import module_ranges
+from pytest_perfdl.predict.whatif import task_graph
+from pytest_perfdl.predict.whatif.lifetimes import lifetimes
+from pytest_perfdl.predict.whatif.machine import Machine
+from pytest_perfdl.predict.whatif.predict import predict
+from pytest_perfdl.predict.whatif.transform import Context
+from pytest_perfdl.predict.whatif.unprofiled import unprofiled
+from pytest_perfdl.trace import Trace, read
+
+
+@dataclass(frozen=True)
+class Case:
+    """One change of one model."""
+
+    name: str
+    transform: str
+    base: Options
+    changed: Options
+    parameters: dict[str, Any]
+
+
+def cases() -> list[Case]:
+    """The fixed list."""
+    found = []
+    for model in ("transformer", "convnet", "mlp"):
+        base = Options(model)
+        dropping, clipping, loading = replace(base, dropout=True), replace(base, clip=True), replace(base, workers=0)
+        sizes = ({"to": 16, "now": 8}, {"to": 6, "now": 4})
+        changes: list[tuple[str, str, Options, Options, dict[str, Any]]] = [
+            ("fused optimizer", "fused_optimizer", base, replace(base, optimizer="fused"), {}),
+            ("foreach optimizer", "foreach", base, replace(base, optimizer="foreach"), {}),
+            ("remove dropout", "remove_operator", dropping, base, {"name": "aten::dropout"}),
+            ("remove clipping", "remove_clipping", clipping, base, {}),
+            ("batch 8 -> 16", "batch", base, replace(base, batch=16), sizes[0]),
+            ("layers 4 -> 6", "layers", base, replace(base, layers=6), sizes[1]),
+            ("bf16 autocast", "amp", base, replace(base, bfloat16=True), {}),
+            ("checkpointing", "checkpointing", base, replace(base, checkpoint=True), {}),
+            ("workers 0 -> 1", "workers", loading, replace(base, workers=1), {"workers": 1}),
+        ]
+        if model == "convnet":
+            inference = replace(base, optimizer="")
+            changes += [
+                ("fold batch norm", "fold_batch_norm", inference, replace(inference, folded=True), {}),
+                ("channels_last", "channels_last", base, replace(base, channels_last=True), {}),
+            ]
+        found += [Case(f"{model}: {what}", *rest) for what, *rest in changes]
+    return found
+
+
+FORMS = {"amp": ("bfloat16",), "channels_last": ("channels_last",)}
+"""Forms in which operators are replayed for a transform."""
+
+OTHER_BATCH = 4
+"""Batch size of the second trace for the line through two."""
+
+
+def profiled(options: Options, folder: Path, steps: int = 3) -> Trace:
+    """A trace of some steps; models of earlier ones would count as memory in use."""
+    gc.collect()
+    _, step = build(options)
+    for _ in range(3):
+        step()
+    plan = schedule(wait=0, warmup=1, active=steps, repeat=1)
+    with (
+        module_ranges(),
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, schedule=plan) as profiler,
+    ):
+        for _ in range(steps + 1):
+            step()
+            profiler.step()
+    path = folder / "trace.json"
+    profiler.export_chrome_trace(str(path))
+    return read(path)
+
+
+def in_turns(steps: list[Callable[[], object]], blocks: int, count: int) -> list[float]:
+    """Nanoseconds of a step of each, the lower quartile of the blocks' means."""
+    times: list[list[float]] = [[] for _ in steps]
+    for step in steps:
+        for _ in range(3):
+            step()
+    for _ in range(blocks):
+        gc.collect()
+        for own, step in zip(times, steps, strict=True):
+            begun = time.perf_counter_ns()
+            for _ in range(count):
+                step()
+            own.append((time.perf_counter_ns() - begun) / count)
+    return [float(np.quantile(own, 0.25)) for own in times]
+
+
+def row(case: Case, blocks: int, count: int) -> tuple[str, ...]:
+    """One line of the table."""
+    before, after = in_turns([build(case.base)[1], build(case.changed)[1]], blocks, count)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        trace = profiled(case.base, folder)
+        machine = measured(trace, FORMS.get(case.transform, ()))
+        graph = unprofiled(task_graph(trace), before)
+        if case.transform == "batch":
+            # The second trace is calibrated too: its line must be that of the step without the profiler.
+            second = replace(case.base, batch=OTHER_BATCH)
+            [other_ns] = in_turns([build(second)[1]], blocks, count)
+            return line(case, before, after, *_two_batches(case, graph, machine, second, other_ns, folder), folder)
+        found = predict(Context(graph, machine), case.transform, **case.parameters)
+        return line(case, before, after, found.predicted_ns, found.predicted_peak_bytes, found.reason, folder)
+
+
+def _two_batches(case: Case, graph: Any, machine: Machine, second: Options, ns: float, folder: Path) -> tuple[Any, ...]:
+    from pytest_perfdl.predict.whatif.predict import WhatIf
+    from pytest_perfdl.predict.whatif.transforms.sizes import affine, scaled_peak
+
+    other = unprofiled(task_graph(profiled(second, folder)), ns)
+    share = (case.parameters["to"] - case.parameters["now"]) / (OTHER_BATCH - case.parameters["now"])
+    context = Context(graph, machine)
+    change = affine(context, other, share)
+    peak = scaled_peak(context, case.parameters["to"] / case.parameters["now"])
+    return predict(context, WhatIf(case.name, change.plan)).predicted_ns, peak, ""
+
+
+def line(
+    case: Case, before: float, after: float, predicted: float | None, peak: int | None, reason: str, folder: Path
+) -> tuple[str, ...]:
+    """A case's figures as text."""
+    gain = 1 - after / before
+    head = (case.name, f"{before / 1e6:.2f}", f"{after / 1e6:.2f}", f"{gain:+.1%}")
+    if predicted is None:
+        return (*head, "", "", "", reason)
+    memory = ""
+    if peak is not None:
+        known = lifetimes(profiled(case.changed, folder))
+        memory = "" if known is None else f"{peak / known.peak_bytes - 1:+.1%}"
+    said = 1 - predicted / before
+    sign = "" if abs(gain) <= 0.02 or gain * said > 0 else "wrong sign"
+    return (*head, f"{said:+.1%}", f"{predicted / after - 1:+.1%}", memory, sign)
+
+
+HEAD = ("change", "before ms", "after ms", "gain", "predicted", "error", "error of the peak", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--only", nargs="+", default=[], help="cases whose name has all of these")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    wanted = [case for case in cases() if all(text in case.name for text in given.only)]
+    rows = []
+    for case in wanted:
+        rows.append(row(case, given.blocks, given.steps))
+        print(" | ".join(rows[-1]), flush=True)
+    for model in ("transformer", "convnet", "mlp"):
+        name = f"{model}: gloo data parallel, 2 ranks"
+        if all(text in name for text in given.only):
+            rows.append((name, *both_ranks(Options(model), given.blocks, given.steps)))
+            print(" | ".join(rows[-1]), flush=True)
+    errors = sorted(abs(float(each[5].rstrip("%"))) for each in rows if each[5])
+    table = [HEAD, ("---",) * len(HEAD), *rows]
+    text = "\n".join(f"| {' | '.join(each)} |" for each in table)
+    if errors:
+        middle, most = np.quantile(errors, (0.5, 0.9))
+        wrong = sum(each[-1] == "wrong sign" for each in rows)
+        text += f"\n\nmedian |error| {middle:.1f} %, p90 {most:.1f} %, {wrong} wrong signs of {len(errors)}"
+    print(f"\n{text}")
+    if given.out is not None:
+        given.out.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Say what a step would take if: edits and optimisations simulated on a trace, and advice.
+
+`perfdl whatif TRACE --apply cuda_graph --scale 'name~gemm:0.5'`: each question is answered for itself, and several of
+them together at the end. Without a question only the advice. `--list` names the optimisations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_perfdl.cli.common import CommandError, table
+
+if TYPE_CHECKING:
+    from pytest_perfdl.predict.whatif.machine import Machine
+    from pytest_perfdl.predict.whatif.model import TaskGraph
+    from pytest_perfdl.predict.whatif.predict import WhatIf
+    from pytest_perfdl.predict.whatif.select import Select
+    from pytest_perfdl.report.whatif import Answers
+
+_SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2"
+_KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step")
+_PART = re.compile(rf",(?=(?:{'|'.join(_KEYS)})[=~])")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.add_argument("file", nargs="?", metavar="TRACE", help="Chrome trace of the PyTorch profiler, .gz or not")
+    parser.add_argument(
+        "--scale",
+        action="append",
+        default=[],
+        metavar="SELECT:FACTOR",
+        help=f"what if these tasks took FACTOR times as long; SELECT is {_SELECT}, several joined by commas",
+    )
+    parser.add_argument("--remove", action="append", default=[], metavar="SELECT", help="what if these tasks vanished")
+    parser.add_argument(
+        "--apply",
+        action="append",
+        default=[],
+        metavar="NAME[:KEY=VALUE,...]",
+        help="what if this optimisation were applied, such as amp:dtype=bfloat16; see --list",
+    )
+    parser.add_argument("--list", action="store_true", help="name the optimisations and their parameters")
+    parser.add_argument(
+        "--machine",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE|FILE",
+        help="a constant that the trace does not have: network_bytes_per_s=25GB, pinned_bytes_per_s=12GB, cores=8, "
+        "float32=67Tflop; or a file of them",
+    )
+    parser.add_argument(
+        "--step-time",
+        metavar="TIME",
+        help="what the mean step takes without the profiler, as 41.2ms: the profiler's share is taken off every event",
+    )
+    parser.add_argument(
+        "--devices", type=int, default=0, metavar="N", help="rank ways of spreading the step over N devices"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--trace", metavar="OUT", type=Path, help="write a Chrome trace of the measured and the predicted timeline"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, simulate and report; 2 when a file or a question cannot be understood."""
+    if arguments.list:
+        print(_listed())
+        return 0
+    if arguments.file is None:
+        raise CommandError("name a trace, or --list the optimisations")
+    if arguments.devices < 0:
+        raise CommandError("--devices must be at least 1")
+    questions = _questions(arguments)
+    machine = _machine(arguments.machine)
+    if arguments.trace is not None and not questions:
+        raise CommandError("--trace needs a question: --scale, --remove or --apply")
+    answers = _answered(arguments, questions, machine)
+    if arguments.trace is not None:
+        _write(arguments.trace, answers, sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        from pytest_perfdl.report.whatif.json import dump, to_json
+
+        sys.stdout.write(dump(to_json(answers)))
+    else:
+        from pytest_perfdl.report.whatif.terminal import report
+
+        print(report(answers, max(60, shutil.get_terminal_size((100, 24)).columns)))
+    return 0
+
+
+def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
+    from pytest_perfdl.advise import advise, notes
+    from pytest_perfdl.predict.whatif.graph import task_graph
+    from pytest_perfdl.predict.whatif.predict import Base, predict, together
+    from pytest_perfdl.predict.whatif.strategy import search
+    from pytest_perfdl.predict.whatif.structure import CycleError
+    from pytest_perfdl.predict.whatif.transform import Context
+    from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.trace import TraceError, read
+
+    try:
+        trace = read(Path(arguments.file))
+    except TraceError as error:
+        raise CommandError(str(error)) from error
+    graph = task_graph(trace)
+    if not len(graph):
+        raise CommandError(f"{arguments.file} holds no operators, calls or kernels")
+    graph = _without_profiler(graph, arguments.step_time)
+    context = Context(graph, machine)
+    base = Base.of(graph)
+    try:
+        predictions = [predict(context, question, base) for question in questions]
+        if len(questions) > 1:
+            predictions.append(together(context, questions, base))
+        strategies = search(context, arguments.devices) if arguments.devices else []
+    except CycleError as error:
+        raise CommandError(f"the edited graph cannot be simulated: {error}") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return Answers(
+        trace.source or arguments.file,
+        graph,
+        base,
+        predictions,
+        advise(context, base),
+        notes(context, base),
+        strategies,
+        arguments.devices,
+    )
+
+
+def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
+    from pytest_perfdl.predict.whatif.unprofiled import unprofiled
+    from pytest_perfdl.units import parse_quantity
+
+    if step_time is None:
+        return graph
+    try:
+        return unprofiled(graph, parse_quantity(step_time, "ns"))
+    except ValueError as error:
+        raise CommandError(f"--step-time {error}") from error
+
+
+def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
+    from pytest_perfdl.predict.whatif.edit import Plan
+    from pytest_perfdl.predict.whatif.predict import WhatIf
+    from pytest_perfdl.predict.whatif.transform import parameters
+
+    found = []
+    for text in arguments.scale:
+        told, colon, number = text.rpartition(":")
+        try:
+            factor = float(number)
+        except ValueError:
+            factor = -1.0
+        if not colon or not 0 <= factor < float("inf"):
+            raise CommandError(f"--scale {text!r}: write SELECT:FACTOR with a factor of 0 or more, as name~gemm:0.5")
+        found.append(WhatIf(f"scale {text}", Plan().scale(_Found(_select(told, "--scale"), told), factor)))
+    for text in arguments.remove:
+        found.append(WhatIf(f"remove {text}", Plan().remove(_Found(_select(text, "--remove"), text))))
+    for text in arguments.apply:
+        name, _, rest = text.partition(":")
+        given = {}
+        for part in filter(None, rest.split(",")):
+            key, sign, value = part.partition("=")
+            if not sign:
+                raise CommandError(f"--apply {text!r}: write NAME:KEY=VALUE, as amp:dtype=float16")
+            given[key] = value
+        try:
+            found.append(WhatIf(text, transform=name, parameters=parameters(name, given)))
+        except ValueError as error:
+            raise CommandError(f"--apply {error}") from error
+    return found
+
+
+class _Found:
+    """A selection that must not be empty: a question about nothing is a mistake in the question."""
+
+    def __init__(self, select: Select, text: str) -> None:
+        self.select, self.text = select, text
+
+    def __call__(self, graph: Any) -> Any:
+        """One boolean per task."""
+        found = self.select(graph)
+        if not found.any():
+            raise ValueError(f"{self.text!r} selects no task of the trace")
+        return found
+
+
+def _select(text: str, option: str) -> Select:
+    from pytest_perfdl.predict.whatif.model import TaskKind, TrackKind
+    from pytest_perfdl.predict.whatif.select import Select
+
+    known: dict[str, Any] = {}
+    for part in _PART.split(text):
+        match = re.fullmatch(r"(\w+)([=~])(.+)", part, re.DOTALL)
+        if match is None or match[1] not in _KEYS or (match[2] == "~" and match[1] != "name"):
+            raise CommandError(f"{option} {text!r} is not understood: a selection is {_SELECT}")
+        key, value = match[1], match[3]
+        try:
+            if key == "name":
+                known["name"] = value if match[2] == "~" else f"^{re.escape(value)}$"
+                re.compile(known["name"])
+            elif key == "kind":
+                known["kind"] = TaskKind[value.upper()]
+            elif key == "stream":
+                number = int(value)
+                known["where"] = lambda graph, number=number: _on_stream(graph, number, TrackKind.STREAM)
+            elif key == "step":
+                known["step"] = int(value)
+            elif key == "phase":
+                if value not in ("forward", "backward", "optimizer"):
+                    raise ValueError
+                known["phase"] = value
+            else:
+                known["layer" if key == "module" else key] = value
+        except re.error as error:
+            raise CommandError(f"{option} {value!r} is not a regular expression: {error}") from error
+        except (KeyError, ValueError) as error:
+            raise CommandError(f"{option} {part!r} is not understood: a selection is {_SELECT}") from error
+    return Select(**known)
+
+
+def _on_stream(graph: Any, number: int, kind: Any) -> Any:
+    import numpy as np
+
+    own = [index for index, track in enumerate(graph.tracks) if track.kind == kind and track.number == number]
+    return np.isin(graph.tasks.track, own)
+
+
+def _machine(texts: Sequence[str]) -> Machine:
+    from pytest_perfdl.predict.whatif.machine import Machine
+    from pytest_perfdl.predict.whatif.transform import quantity
+    from pytest_perfdl.units import parse_quantity
+
+    names = {each.name for each in fields(Machine)} - {"flops_per_s", "ratios", "source"}
+    found = Machine()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            if not sign:
+                found = found.or_else(Machine.load(Path(text)))
+            elif name in names:
+                amount = quantity(value)
+                if amount <= 0:
+                    raise ValueError("expected more than 0")
+                found = found.with_(**{name: int(amount) if name in ("cores", "memory_bytes") else amount})
+            elif name in ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8"):
+                found = found.with_(flops_per_s={**found.flops_per_s, name: parse_quantity(value, "flop")})
+            else:
+                raise ValueError(f"there is no constant {name!r}: {', '.join(sorted(names))}, and element types")
+        except ValueError as error:
+            raise CommandError(f"--machine {text}: {error}") from error
+    return found
+
+
+def _listed() -> str:
+    import inspect
+
+    from pytest_perfdl.predict.whatif.transform import TRANSFORMS, find
+
+    find("amp")
+    rows: list[tuple[str, ...]] = []
+    for name, function in sorted(TRANSFORMS.items()):
+        told = [
+            each.name + ("" if each.default is each.empty else f"={each.default}")
+            for each in list(inspect.signature(function).parameters.values())[1:]
+        ]
+        rows.append((name, ",".join(told), (inspect.getdoc(function) or "").splitlines()[0]))
+    return table(rows)
+
+
+def _write(path: Path, answers: Answers, out: Any) -> None:
+    from pytest_perfdl.report.whatif.chrome import write_timelines
+
+    last = answers.predictions[-1]
+    if last.simulation is None:
+        raise CommandError(f"--trace: {last.name} has no prediction: {last.reason}")
+    try:
+        write_timelines(path, answers.base.simulation, last.simulation, last.name)
+    except OSError as error:
+        raise CommandError(f"--trace {path} cannot be written: {error.strerror}") from error
+    print(f"wrote {path}", file=out)

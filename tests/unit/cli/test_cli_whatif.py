@@ -1,0 +1,163 @@
+"""`perfdl whatif`: the contract of its JSON, its words, and how it refuses."""
+
+import json
+
+import pytest
+from unit.trace.chrome import corpus_file, kernel, launch, step, text, x
+
+from pytest_perfdl.cli import main
+from pytest_perfdl.trace import read
+
+
+def events(steps=3, gemm=400):
+    """Steps whose host takes 1 ms and whose kernel runs meanwhile."""
+    found = []
+    for number in range(steps):
+        start = 1000 * number
+        found += [
+            step(number, start, 1000),
+            x("aten::mm", start + 100, 300, **{"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}),
+            launch(start + 200, 50, number + 1),
+            kernel("sgemm_128", start + 300, gemm, number + 1),
+        ]
+    return found
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_bytes(text(events()))
+    return path
+
+
+def figures(capsys, *arguments):
+    assert main(["whatif", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_json_contract(file, capsys):
+    found = figures(capsys, file, "--scale", "name~gemm:0.5", "--remove", "operator=aten::mm")
+    assert set(found["replay"]) >= {
+        *("measured_ns", "const_error", "pinned_error", "unexplained_share", "inferred_share", "trust"),
+    }
+    assert (found["replay"]["measured_ns"], found["replay"]["pinned_error"]) == (3_000_000, 0)
+    path = found["critical_path"]
+    assert path["span_ns"] == path["length_ns"] == sum(path["by_class"].values()) == 3_000_000
+    scaled, removed, both = found["whatif"]
+    assert set(scaled) >= {"name", "step_ns", "predicted_step_ns", "interval_ns", "gain", "trust"}
+    # The kernel is no part of the critical path.
+    assert (scaled["step_ns"], scaled["predicted_step_ns"], scaled["gain"]) == (1_000_000, 1_000_000, 0)
+    assert scaled["interval_ns"] == [995_000, 1_005_000]
+    assert removed["predicted_step_ns"] == both["predicted_step_ns"] == 700_000
+    assert removed["gain"] == pytest.approx(0.3)
+    assert found["advice"] == [] or found["advice"][0]["gain"] > 0.02
+
+
+def test_what_cannot_be_predicted_says_why(file, capsys):
+    [found] = figures(capsys, file, "--apply", "pin_memory")["whatif"]
+    assert (found["predicted_step_ns"], found["interval_ns"], found["gain"], found["trust"]) == (
+        None,
+        None,
+        None,
+        "refuse",
+    )
+    assert found["reason"] == "no pageable memory is copied to the device"
+    assert main(["whatif", str(file), "--apply", "pin_memory"]) == 0
+    assert "pin_memory: no prediction: no pageable memory is copied" in capsys.readouterr().out
+
+
+def test_the_report(file, capsys):
+    assert main(["whatif", str(file), "--apply", "cuda_graph", "--scale", "kind=kernel:2"]) == 0
+    out = capsys.readouterr().out
+    assert "train.json  3 steps of 1.000 ms on average" in out
+    assert "predictions can be trusted" in out
+    assert "cuda_graph" in out
+    assert "all together" in out
+
+
+def test_the_timelines(file, tmp_path, capsys):
+    out = tmp_path / "both.json.gz"
+    assert main(["whatif", str(file), "--scale", "name~gemm:3", "--trace", str(out)]) == 0
+    assert f"wrote {out}" in capsys.readouterr().out
+    made = read(out)
+    durations = sorted(made.duration[made.name == made.names.index("sgemm_128")].tolist())
+    assert durations == [400_000] * 3 + [1_200_000] * 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--scale", "name~gemm"], "write SELECT:FACTOR"),
+        (["--scale", "name~gemm:-1"], "a factor of 0 or more"),
+        (["--scale", "name~nothing:0.5"], "'name~nothing' selects no task"),
+        (["--scale", "colour=red:0.5"], "is not understood"),
+        (["--scale", "name~(:0.5"], "is not a regular expression"),
+        (["--remove", "kind=fish"], "is not understood"),
+        (["--remove", "phase=lunch"], "is not understood"),
+        (["--apply", "magic"], "there is no transform 'magic'"),
+        (["--apply", "amp:speed=2"], "amp has no parameter 'speed'"),
+        (["--apply", "batch:to=four,now=2"], "expected a whole number"),
+        (["--apply", "batch:to=4"], "batch needs a parameter: batch:now="),
+        (["--apply", "amp:dtype=int4"], "expected bfloat16 or float16"),
+        (["--apply", "amp:float16"], "write NAME:KEY=VALUE"),
+        (["--machine", "warp=9"], "there is no constant 'warp'"),
+        (["--machine", "cores=-1"], "more than 0"),
+        (["--machine", "no/such/file.json"], "cannot be read"),
+        (["--trace", "out.json"], "--trace needs a question"),
+        (["--devices", "-1"], "--devices must be at least 1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_questions_are_one_line_and_exit_code_2(file, arguments, says, capsys):
+    assert main(["whatif", str(file), *arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_bad_files(tmp_path, capsys):
+    assert main(["whatif", str(tmp_path / "absent.json")]) == 2
+    empty = tmp_path / "empty.json"
+    empty.write_bytes(text([]))
+    assert main(["whatif", str(empty)]) == 2
+    assert main(["whatif"]) == 2
+    assert "name a trace" in capsys.readouterr().err
+
+
+def test_the_list(capsys):
+    assert main(["whatif", "--list"]) == 0
+    out = capsys.readouterr().out
+    assert "amp " in out
+    assert "data_parallel" in out
+    assert "dtype=bfloat16" in out
+
+
+def test_constants_come_from_the_command_line_and_from_a_file(tmp_path, file, capsys):
+    machine = tmp_path / "machine.json"
+    machine.write_text(
+        '{"network_bytes_per_s": 1e9, "ratios": {"bfloat16": {"aten::mm [[4, 8], [8, 2]]": [0.2, 0.25, 0.3]}}}'
+    )
+    [found] = figures(capsys, file, "--machine", machine, "--apply", "amp")["whatif"]
+    assert found["trust"] == "ok"
+    peaks = ("--machine", "memory_bytes_per_s=1TB", "--machine", "float32=10Tflop")
+    [found] = figures(capsys, file, *peaks, "--apply", "amp")["whatif"]
+    assert "bfloat16 is not known" in found["reason"]
+    [found] = figures(capsys, file, *peaks, "--machine", "bfloat16=40Tflop", "--apply", "amp")["whatif"]
+    assert (found["trust"], found["gain"]) == ("low", 0)
+
+
+def test_untrusted_traces_say_so(tmp_path, capsys):
+    # Nothing explains why the kernel begins 900 us after its launch, behind 10 us of another.
+    path = tmp_path / "lost.json"
+    path.write_bytes(text([launch(0, 5, 1), kernel("a", 10, 10, 1), launch(15, 5, 2), kernel("b", 900, 10, 2)]))
+    assert main(["whatif", str(path), "--scale", "name=b:0.5"]) == 0
+    out = capsys.readouterr().out
+    assert "do not trust predictions from this trace" in out
+
+
+def test_a_public_trace(capsys):
+    found = figures(capsys, corpus_file("resnet50_workers0"), "--apply", "cuda_graph")
+    assert found["replay"]["trust"] == "ok"
+    assert abs(found["replay"]["const_error"]) <= 0.005
+    assert found["advice"][0]["finding"] == "input"
+    assert found["whatif"][0]["gain"] > 0.1

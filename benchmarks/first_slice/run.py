@@ -29,6 +29,8 @@ sys.path.insert(0, str(ROOT / "examples"))
 
 from plants import PLANTS, Plant  # noqa: E402 (the examples are no package)
 
+EXAMPLES = tuple(sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("test_*.py")))
+"""Those with baselines: examples/strategies/ compares alternatives."""
 UNCHANGED = ""
 """Stands for no plant where the name of a plant is wanted."""
 FALSE_ALARMS = ("regressed", "suspect")
@@ -69,7 +71,7 @@ class Run:
     @property
     def tests(self) -> tuple[str, ...]:
         """What to select."""
-        return PLANTS[self.plant].tests if self.plant else ("examples/",)
+        return PLANTS[self.plant].tests if self.plant else EXAMPLES
 
 
 class PytestError(RuntimeError):
@@ -231,7 +233,7 @@ def main() -> int:
     if options.record:
         print("recording baselines", flush=True)
         try:
-            pytest(UNCHANGED, "--perf-update=new", "examples/", options=options)
+            pytest(UNCHANGED, "--perf-update=new", *EXAMPLES, options=options)
         except PytestError as error:
             print(error, file=sys.stderr)
             return 1

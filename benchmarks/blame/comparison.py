@@ -33,7 +33,10 @@ METRIC = "step_p50"
 def judged(measured: Measured) -> Comparison:
     """Ask what changed."""
     diffs = explained(measured.rounds)
-    blame = of_diffs(diffs)
+    timed = _timed(measured.rounds)
+    # As the plugin, which asks only once the timed step has changed for certain.
+    certain = timed.ci95 is not None and timed.ci95[0] * timed.ci95[1] > 0
+    blame = of_diffs(diffs, dict.fromkeys(diffs, timed.effect) if certain else None)
     if blame:
         # Without a part that changed the plugin looks for no lines either.
         blame = located(blame, measured.stacks["base"], measured.stacks["head"])
@@ -41,7 +44,7 @@ def judged(measured: Measured) -> Comparison:
     return Comparison(
         task=measured.task,
         rounds=len(measured.rounds),
-        timed=_timed(measured.rounds),
+        timed=timed,
         profiled=_profiled(diff),
         verdict=diff.verdict(),
         causes=tuple(map(_named, blame[:SHOWN])),

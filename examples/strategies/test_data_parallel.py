@@ -1,7 +1,7 @@
 """Gradients of two processes reduced in buckets, as DistributedDataParallel does, instead of one by one."""
 
-import os
 import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def reduce(tensor):
 def ranks():
     """This process as rank 0 of 2."""
     with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "rendezvous")  # noqa: PTH118
+        file = Path(folder) / "rendezvous"
         other = mp.get_context("spawn").Process(target=other_rank, args=(file, -1), daemon=True)
         other.start()
         dist.init_process_group("gloo", init_method=f"file://{file}", rank=0, world_size=2)

@@ -115,19 +115,42 @@ def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Dif
     }
 
 
-def of_diffs(diffs: Mapping[str, Diff], *, counts_first: bool = False) -> tuple[Cause, ...]:
-    """The causes of all calls' changes: what goes its step's way first, and then as `blame` orders them."""
+def of_diffs(
+    diffs: Mapping[str, Diff], timed: Mapping[str, float] | None = None, *, counts_first: bool = False
+) -> tuple[Cause, ...]:
+    """The causes of all calls' changes: what goes its step's way first, and then as `blame` orders them.
+
+    Parameters
+    ----------
+    diffs
+        Of the profiled steps, by call.
+    timed
+        By how much each call's timed step changed, where that is known for certain: its sign is the step's way. Of
+        profiled steps that went the other way no part has a share, and what changed in number comes first.
+    counts_first
+        As for `blame`.
+    """
     from pytest_perfdl.judge.diff import causes
 
-    found = [_of_diff(call, each, cause) for call, each in diffs.items() for cause in causes(each)]
+    way = dict(timed or {})
+    lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
+    found = [
+        _of_diff(call, each, cause, told=call not in lost) for call, each in diffs.items() for cause in causes(each)
+    ]
 
     def order(cause: Cause) -> tuple[bool, bool, int, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
-        against = cause.delta_ns * diffs[cause.call].delta_ns < 0
+        against = cause.delta_ns * (way.get(cause.call) or diffs[cause.call].delta_ns) < 0
         more = abs(cause.new_count - cause.base_count)
-        return counts_first and not recounted, against, -abs(cause.delta_ns), -more, cause.name
+        first = counts_first or cause.call in lost
+        return first and not recounted, against and not (first and recounted), -abs(cause.delta_ns), -more, cause.name
 
     return tuple(sorted(found, key=order))
+
+
+def contradicts(profiled: Diff, timed: float | None) -> bool:
+    """Whether profiled steps went the other way than the timed ones: then they say what is there, not what it costs."""
+    return timed is not None and timed * profiled.delta_ns < 0
 
 
 def located(
@@ -207,9 +230,9 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
     return next(iter(inside or mine), None)
 
 
-def _of_diff(call: str, each: Diff, cause: DiffCause) -> Cause:
+def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
     base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
-    told = abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
+    told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,
         name=cause.name,

@@ -6,15 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget
-from pytest_perfdl.judge.blame import explained, of_diffs
+from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
 from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.paired import PairedOutcome, Suspect
 from pytest_perfdl.judge.screen import EXPLAINED, judgement, timed_moved, with_modes
-from pytest_perfdl.record import Finding, Series
+from pytest_perfdl.record import Finding, Series, metric_name
+from pytest_perfdl.units import format_percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_perfdl.judge.diff import Diff
     from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
@@ -51,12 +53,35 @@ def settle(
     """
     metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
     found = judgement(new, base, (*metrics, *rows), None, "")
+    doubts: tuple[Finding, ...] = ()
     if found.verdict in EXPLAINED and (calls := explained(rounds, rules)):
+        timed = {call: change for call in calls if (change := _timed_change(call, found.metrics))}
+        blamed = of_diffs(calls, timed, counts_first=not timed_moved(found.metrics))
         # Where no part of the profiled steps changed for certain, what the screen saw is better than nothing.
-        found = replace(found, blame=of_diffs(calls, counts_first=not timed_moved(found.metrics)) or found.blame)
+        found = replace(found, blame=blamed or found.blame)
+        doubts = tuple(
+            _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
+        )
     broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
-    return replace(found, integrity=(*screened.integrity, *findings))
+    return replace(found, integrity=(*screened.integrity, *findings, *doubts))
+
+
+def _timed_change(call: str, metrics: Sequence[MetricVerdict]) -> float | None:
+    """By how much a call's step got slower, where rounds found that for certain."""
+    by_name = {metric.name: metric for metric in metrics}
+    for name in ("step_time", "block_time"):
+        metric = by_name.get(metric_name(call, name))
+        if metric is not None and metric.verdict in ("regressed", "improved") and metric.evidence == "paired":
+            return metric.effect
+    return None
+
+
+def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
+    steps = f"profiled steps of {call}" if call else "profiled steps"
+    change = format_percent(profiled.delta_ns / profiled.base_ns)
+    what = f"the {steps} changed by {change}, the timed ones by {format_percent(timed)}"
+    return Finding("note", "profiled", f"{what}: no shares are told; measure again with less other work beside")
 
 
 def unsettled(screened: Judgement, why: str) -> Judgement:

@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -210,6 +211,28 @@ def test_blame_is_of_the_rounds_and_says_where():
     assert first.effects["duration"] == pytest.approx(first.delta_ns, rel=0.01)
     # Without parts it is what the screen saw: half as slow again.
     assert judged(plain).blame[0].delta_ns / STEP["gelu"] == pytest.approx(0.5, abs=0.15)
+
+
+def test_profiled_steps_that_went_the_other_way_share_nothing_out():
+    def half(values):
+        return {name: value * (0.5 if "gelu" in name else 1) for name, value in values.items()}
+
+    slower = [
+        replace(
+            each,
+            parts_base={"": parts(each.kernels_base, 2 * number)},
+            parts_head={"": parts(half(each.kernels_head), 2 * number + 1)},
+        )
+        for number, each in enumerate(rounds(10, step=1.2))
+    ]
+    found = judged(slower)
+    assert found.reason.startswith("step_time +")
+    (gelu,) = found.blame
+    assert (gelu.name, gelu.share) == ("gelu", None)
+    assert gelu.delta_ns < 0
+    (note,) = [each for each in found.integrity if each.code == "profiled"]
+    assert note.level == "note"
+    assert re.match(r"the profiled steps changed by -[\d.]+%, the timed ones by \+(19|20)\.\d%: no", note.message)
 
 
 @pytest.mark.parametrize(

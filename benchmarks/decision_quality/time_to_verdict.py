@@ -59,9 +59,9 @@ def timed(arguments: Sequence[str], environment: dict[str, str] | None = None) -
 def plain(test: str) -> float:
     """Seconds of the steps alone, with the process around them."""
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    return timed(
-        ["-p", "no:perfdl", "-p", "plain_steps", test], {"PLAIN_STEPS": str(STEPS_OF_A_REPEAT), "PYTHONPATH": path}
-    )
+    # One thread, as a repeat has.
+    environment = {"PLAIN_STEPS": str(STEPS_OF_A_REPEAT), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return timed(["-p", "no:perfdl", "-p", "plain_steps", test], environment)
 
 
 def judged(test: str, perf_dir: Path) -> tuple[float, str, int]:

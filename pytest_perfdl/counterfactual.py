@@ -23,7 +23,7 @@ from pytest_perfdl.analysis.parts.labels import labels
 from pytest_perfdl.analysis.parts.ledger import Ledger
 from pytest_perfdl.analysis.threads import input_rows
 from pytest_perfdl.analysis.tree import call_tree
-from pytest_perfdl.judge.blame import LEAST_SHARE_UNREPEATED
+from pytest_perfdl.judge.blame import LEAST_SHARE_UNREPEATED, PYTHON
 from pytest_perfdl.judge.diff import Cause, Diff, Side, causes, diff, of_traces
 from pytest_perfdl.judge.diff.account import rounded
 from pytest_perfdl.judge.diff.causes import LEAST_SHARE
@@ -47,7 +47,7 @@ MISSED, MISSED_OF_STEP = 0.5, 0.01
 nothing."""
 _HALVINGS = 12
 
-_DEVICE, _HOST, _INPUT, _GAP = "device", "host", "input", "Python and host"
+_DEVICE, _HOST, _INPUT, _GAP = "device", "host", "input", PYTHON
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,9 +1,13 @@
-"""What the subcommands share: finding baselines, and the error that ends a command."""
+"""What the subcommands share: finding baselines, printing, and the error that ends a command."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.record import Record, RecordError
@@ -38,3 +42,13 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def width() -> int:
+    """Columns of the terminal, 100 where there is none; never less than 60."""
+    return max(60, shutil.get_terminal_size((100, 24)).columns)
+
+
+def print_json(data: Any) -> None:
+    """Print figures as JSON, indented; ValueError for what JSON cannot hold, such as NaN."""
+    sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")

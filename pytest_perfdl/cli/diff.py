@@ -7,13 +7,12 @@ module, from which line. Exit code 1 when a verdict is one that `--fail-on` name
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, print_json, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Diff
@@ -103,11 +102,10 @@ def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit:
             raise CommandError(str(error)) from error
         print(f"wrote {arguments.html}", file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
-        from pytest_perfdl.report.diff.json import dump, to_json
+        from pytest_perfdl.report.diff.json import to_json
 
-        sys.stdout.write(dump(to_json(found, limit)))
+        print_json(to_json(found, limit))
     elif arguments.html is None:
         from pytest_perfdl.report.diff import terminal
 
-        width = max(60, shutil.get_terminal_size((100, 24)).columns)
-        print("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width) for title, each in found))
+        print("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width()) for title, each in found))

@@ -9,13 +9,12 @@ import argparse
 import contextlib
 import json
 import math
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.scaling import Choice, Fit, Points
@@ -96,12 +95,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Fit or predict, and report; 2 when the points or the model cannot be used."""
-    width = max(60, shutil.get_terminal_size((100, 24)).columns)
     with _refusing():
-        return _fit(arguments, width) if arguments.action == "fit" else _predict(arguments, width)
+        return _fit(arguments) if arguments.action == "fit" else _predict(arguments)
 
 
-def _fit(arguments: argparse.Namespace, width: int) -> int:
+def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.predict.scaling import choose
     from pytest_perfdl.report.files import ReportError, write_files
     from pytest_perfdl.report.scaling import json as data
@@ -119,13 +117,13 @@ def _fit(arguments: argparse.Namespace, width: int) -> int:
             print(f"perfdl scaling: warning: {warning}", file=sys.stderr)
         sys.stdout.write(text)
     else:
-        print(terminal.fitted(choice, width))
+        print(terminal.fitted(choice, width()))
         if arguments.save is not None:
             print(f"wrote {arguments.save}")
     return 0
 
 
-def _predict(arguments: argparse.Namespace, width: int) -> int:
+def _predict(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.predict.scaling import PROCESSORS, predict
     from pytest_perfdl.predict.scaling.planning import epoch, next_measurement, speed_up
     from pytest_perfdl.report.scaling import json as data
@@ -149,7 +147,7 @@ def _predict(arguments: argparse.Namespace, width: int) -> int:
     if arguments.json:
         sys.stdout.write(data.dump(data.predicted(fit, at, found, curves, following, cost)))
     else:
-        print(terminal.predicted(fit, at, found, curves, following, cost, width))
+        print(terminal.predicted(fit, at, found, curves, following, cost, width()))
     return 0
 
 

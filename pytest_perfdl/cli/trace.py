@@ -6,13 +6,12 @@ Several files are the ranks of one job. Without `--json` or `--html` the report 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, print_json, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures
@@ -78,16 +77,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         _write_page(arguments.html, summaries, across, selection)
     if arguments.json:
-        from pytest_perfdl.report.trace.json import dump, to_json
+        from pytest_perfdl.report.trace.json import to_json
 
-        sys.stdout.write(dump(to_json(summaries, across)))
+        print_json(to_json(summaries, across))
     elif arguments.html is None:
         from pytest_perfdl.report.trace import terminal
 
-        width = max(60, shutil.get_terminal_size((100, 24)).columns)
-        pages = [terminal.report(summary, selection, arguments.top, width) for summary in summaries]
+        pages = [terminal.report(summary, selection, arguments.top, width()) for summary in summaries]
         if across is not None:
-            pages.append(terminal.across_ranks(across, width))
+            pages.append(terminal.across_ranks(across, width()))
         print("\n\n".join(pages))
     return 0
 

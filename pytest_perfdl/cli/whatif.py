@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, table
+from pytest_perfdl.cli.common import CommandError, print_json, table, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.whatif.machine import Machine
@@ -87,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         _write(arguments.trace, answers, sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
-        from pytest_perfdl.report.whatif.json import dump, to_json
+        from pytest_perfdl.report.whatif.json import to_json
 
-        sys.stdout.write(dump(to_json(answers)))
+        print_json(to_json(answers))
     else:
         from pytest_perfdl.report.whatif.terminal import report
 
-        print(report(answers, max(60, shutil.get_terminal_size((100, 24)).columns)))
+        print(report(answers, width()))
     return 0
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.diff import causes, diff, of_call
+from pytest_perfdl.judge.diff.causes import LEAST_SHARE
 from pytest_perfdl.report.operators import OperatorRow, operators
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 BARS = 9
 """Parts that the waterfall names; what is left is one bar."""
-LEAST_SHARE = 0.002
-"""A part that changed by less of the step has no effects to tell."""
 
 
 @dataclass(frozen=True, slots=True)

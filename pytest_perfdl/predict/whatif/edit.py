@@ -18,6 +18,7 @@ import numpy as np
 
 from pytest_perfdl.predict.whatif.insertion import NewTask, inserted, moved
 from pytest_perfdl.predict.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
+from pytest_perfdl.predict.whatif.registry import registering
 from pytest_perfdl.predict.whatif.schedule import Policy, scheduled
 from pytest_perfdl.predict.whatif.select import Selector, chosen
 from pytest_perfdl.predict.whatif.surgery import with_launches, without
@@ -49,15 +50,7 @@ def primitive(name: str) -> Callable[[Function], Function]:
     ValueError
         If the name is taken by another function.
     """
-
-    def register(function: Function) -> Function:
-        known = PRIMITIVES.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
-            raise ValueError(f"there is an edit named {name!r} already")
-        PRIMITIVES[name] = function
-        return function
-
-    return register
+    return registering(PRIMITIVES, name, "an edit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pytest_perfdl.predict.whatif.lifetimes import Lifetimes, lifetimes
 from pytest_perfdl.predict.whatif.machine import Machine, machine_of
 from pytest_perfdl.predict.whatif.model import TaskGraph
 from pytest_perfdl.predict.whatif.quality import Trust
+from pytest_perfdl.predict.whatif.registry import registering
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.units import parse_quantity
 
@@ -106,15 +107,7 @@ def transform(name: str) -> Callable[[Function], Function]:
     ValueError
         If the name is taken by another function.
     """
-
-    def register(function: Function) -> Function:
-        known = TRANSFORMS.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (function.__module__, function.__qualname__):
-            raise ValueError(f"there is a transform named {name!r} already")
-        TRANSFORMS[name] = function
-        return function
-
-    return register
+    return registering(TRANSFORMS, name, "a transform")
 
 
 def find(name: str) -> Transform:

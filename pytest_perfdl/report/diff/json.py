@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,11 +24,6 @@ def to_json(diffs: Sequence[tuple[str, Diff]], limit: float) -> dict[str, Any]:
     found = [{"id": title, **_diff(each, limit)} for title, each in diffs]
     worst = min(found, key=lambda each: VERDICTS.index(each["verdict"]))
     return {"schema": SCHEMA, "limit": limit, **worst, "tests": found if len(found) > 1 or found[0]["id"] else []}
-
-
-def dump(data: Any) -> str:
-    """As text that ends with a newline."""
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def share(part: float, whole: float) -> float | None:

@@ -6,7 +6,6 @@ Times are integer nanoseconds, sizes bytes, shares ratios (0.1 is 10 %); what a 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,11 +25,6 @@ def to_json(summaries: Sequence[TraceSummary], ranks: RankFigures | None) -> dic
     if ranks is None:
         return {"schema": SCHEMA, **_summary(summaries[0])}
     return {"schema": SCHEMA, "ranks": [_summary(summary) for summary in summaries], "across_ranks": _plain(ranks)}
-
-
-def dump(data: Mapping[str, Any]) -> str:
-    """Indented text with a newline at the end."""
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def _summary(summary: TraceSummary) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pytest_perfdl.advise import Advice
@@ -83,8 +82,3 @@ def advice_json(each: Advice) -> dict[str, Any]:
         "example": each.example,
         **prediction_json(each.prediction),
     }
-
-
-def dump(data: Any) -> str:
-    """As text that ends with a newline."""
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"

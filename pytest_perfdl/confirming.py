@@ -13,7 +13,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.fixture import Expectation
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.remote import RemoteTest
-from pytest_perfdl.judge import kernels
+from pytest_perfdl.judge import futility, kernels
 from pytest_perfdl.judge.blame import located
 from pytest_perfdl.judge.expectation import demand, sides
 from pytest_perfdl.judge.expectation import verdict as verdict_on
@@ -56,13 +56,22 @@ class Confirmation:
     """What rounds said of its times, over all questions."""
 
     def of_code(self, found: Suspects, screened: Judgement, new: Record, base: Record, checkout: Checkout) -> Judgement:
-        """Measure the baseline's code and the working tree's in turns until every suspect is decided."""
+        """Measure the baseline's code and the working tree's in turns until every suspect is decided.
+
+        What a screen suspected is given up as soon as no regression is to be expected; where another revision is
+        asked for, rounds go on to `unchanged`.
+        """
         limits = self.test.limits
         family = kernels.tested(new, base, limits)
         awaited = tuple(name for name in found.rows if name in family.limits)
         by_row = family.test(self._row_level)
         outcome, rounds, ended, findings = self._measure(
-            found.metrics, Side("base", checkout), Side("head", against=checkout), by_row=by_row, awaited=awaited
+            found.metrics,
+            Side("base", checkout),
+            Side("head", against=checkout),
+            by_row=by_row,
+            awaited=awaited,
+            patient=self.bench.against is not None,
         )
         rows: list[MetricVerdict] = []
         if by_row is not None and rounds:
@@ -110,10 +119,11 @@ class Confirmation:
         as_judged: Callable[[list[Round]], list[Round]] = list,
         by_row: KernelTest | None = None,
         awaited: tuple[str, ...] = (),
+        patient: bool = True,
     ) -> tuple[PairedOutcome, list[Round], bool, list[Finding]]:
         """Rounds until nothing is left to decide: what they say, and whether the budget ended them.
 
-        Also what the machine did meanwhile.
+        Also what the machine did meanwhile. Without patience they also end when no regression is to be expected.
         """
         bench = self.bench
         paired = PairedTest(suspects, self._level)
@@ -124,12 +134,14 @@ class Confirmation:
         ended = False
         outcome = paired.look(rounds)
         upcoming = outcome.next_look
-        while upcoming is not None and not ended:
-            while len(rounds) < upcoming and not ended:
+        given_up = False
+        while upcoming is not None and not ended and not given_up:
+            while len(rounds) < upcoming and not ended and not given_up:
                 bench.progress.start_round(len(rounds) + 1, upcoming, self.test.item.nodeid)
                 rounds.append(measuring.measure(len(rounds) + 1))
                 ended = time.monotonic() - started > bench.settings.budget
-            outcome = paired.look(as_judged(rounds), ended=ended)
+                given_up = not patient and _hopeless(rounds, paired, by_row, awaited)
+            outcome = paired.look(as_judged(rounds), ended=ended, given_up=given_up)
             upcoming = outcome.next_look
             if upcoming is None and by_row is not None and awaited:
                 still_open = by_row.undecided(rounds, awaited, by_row.look(rounds))
@@ -137,3 +149,12 @@ class Confirmation:
         bench.progress.clear()
         self.decided += outcome.decided.values()
         return outcome, rounds, ended, list(surroundings.findings(measuring.results))
+
+
+def _hopeless(rounds: list[Round], paired: PairedTest, by_row: KernelTest | None, awaited: tuple[str, ...]) -> bool:
+    """Whether neither a metric nor an awaited kernel is on course to be found slower."""
+    if len(rounds) < futility.FEWEST or not paired.hopeless(rounds):
+        return False
+    if by_row is None:
+        return True
+    return by_row.hopeless(rounds, by_row.undecided(rounds, awaited, by_row.look(rounds)))

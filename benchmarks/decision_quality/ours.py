@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_perfdl.judge import rounds as paired
 from pytest_perfdl.judge.confirm import confirm, settled
+from pytest_perfdl.judge.futility import FEWEST
 from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.settle import settle, suspects
@@ -63,7 +64,7 @@ def gate(stored: Sequence[Metrics], fresh: Metrics, draw: Draw) -> Outcome:
     found = suspects(judgement, BUILT_IN, everything=False)
     if not found:
         return Outcome(judgement.verdict, 0.0)
-    outcome, rounds, seconds = _rounds(found, draw, Spending(1))
+    outcome, rounds, seconds = _rounds(found, draw, Spending(1), patient=False)
     return Outcome(settle(judgement, new, base, outcome, rounds, BUILT_IN).verdict, seconds, len(rounds))
 
 
@@ -72,7 +73,7 @@ def against(base: Metrics, fresh: Metrics, draw: Draw, limits: Limits = BUILT_IN
     new, old = record([fresh]), record([base])
     judgement = screen(new, old, (), limits)
     found = suspects(judgement, limits, everything=True)
-    outcome, rounds, seconds = _rounds(found, draw, Spending(1, screened=False))
+    outcome, rounds, seconds = _rounds(found, draw, Spending(1, screened=False), patient=True)
     return Outcome(settle(judgement, new, old, outcome, rounds, limits).verdict, seconds, len(rounds))
 
 
@@ -94,18 +95,19 @@ def unpaired(stored: Sequence[Metrics], fresh: Sequence[Metrics], seconds: Seque
 
 
 def _rounds(
-    found: tuple[Suspect, ...], draw: Draw, spending: Spending
+    found: tuple[Suspect, ...], draw: Draw, spending: Spending, *, patient: bool
 ) -> tuple[PairedOutcome, list[paired.Round], float]:
-    """Draw rounds until everything is decided or the plugin's budget of seconds is spent."""
+    """Draw rounds until everything is decided, given up or the plugin's budget of seconds is spent."""
     test = PairedTest(found, spending.level(()))
     rounds: list[paired.Round] = []
-    spent, ended = 0.0, False
+    spent, ended, given_up = 0.0, False, False
     outcome = test.look(rounds)
-    while outcome.next_look is not None and not ended:
-        while len(rounds) < outcome.next_look and not ended:
+    while outcome.next_look is not None:
+        while len(rounds) < outcome.next_look and not (ended or given_up):
             drawn, seconds = draw()
             rounds.append(drawn)
             spent += seconds
             ended = spent > CONFIRMING_SECONDS
-        outcome = test.look(rounds, ended=ended)
+            given_up = not patient and len(rounds) >= FEWEST and test.hopeless(rounds)
+        outcome = test.look(rounds, ended=ended, given_up=given_up)
     return outcome, rounds, spent

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests" / "unit" / "judge"))
 
 import paired_suites as synthetic  # noqa: E402 (the tests are no package)
 
-from pytest_perfdl.judge import sequential, signedrank, signflip, spending  # noqa: E402
+from pytest_perfdl.judge import futility, sequential, signedrank, signflip, spending  # noqa: E402
 
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 """Log ratios of so many tests of unchanged code, shape (tests, summaries, rounds)."""
@@ -66,6 +66,42 @@ def judged(ratios: np.ndarray, limit: float, plan: sequential.Plan) -> tuple[np.
     past = math.log1p(limit)
     found, when = sequential.replay(ratios - past, -ratios - past, plan, plan.until(ROUNDS))
     return found, np.where(when, when, ROUNDS)
+
+
+def given_up(ratios: np.ndarray, limit: float, plan: sequential.Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Verdicts and rounds of tests that are given up once no summary is on course to be found slower."""
+    found, when = judged(ratios, limit, plan)
+    past = ratios - math.log1p(limit)
+    ends = np.full(len(ratios), ROUNDS)
+    for rounds in range(futility.FEWEST, ROUNDS):
+        undecided = (when > rounds) | ((when == rounds) & (found == sequential.UNDECIDED))
+        hopeful = futility.hopeful(past[..., :rounds], plan.rejecting, plan.level / plan.suspects) & undecided
+        ends = np.where((ends == ROUNDS) & ~hopeful.any(axis=1), rounds, ends)
+    late = when > ends[:, None]
+    return np.where(late, sequential.UNDECIDED, found), np.minimum(when, ends[:, None])
+
+
+def giving_up(tests: int, seed: int) -> Iterator[str]:
+    """What it costs, and saves, to give up suspects that are not on course to be regressed."""
+    yield f"Tests regressed, with mean rounds: all looks taken, and given up when hopeless; {tests} tests each.\n"
+    effects = (-0.02, 0.0, 0.02, 0.05, 0.10, 0.20)
+    plan = sequential.Plan.of(PLACES["1st suspect of 20"], SUMMARIES)
+    noises = {**PING_PONG, "5 %": ping_pong(0.05), "10 %": ping_pong(0.10)}
+    noises |= {null: of_null(null) for null in synthetic.NULLS[1:]}
+    rng = np.random.default_rng(seed)
+    rows: list[Sequence[object]] = []
+    for name, noise in noises.items():
+        cells = []
+        for effect in effects:
+            ratios = noise(rng, tests) + math.log1p(effect)
+            cells.append(" / ".join(_hits(*how(ratios, 0.03, plan)) for how in (judged, given_up)))
+        rows.append((name, *cells))
+    yield from table(("noise of a round", *(f"{effect:+.0%}" for effect in effects)), rows)
+
+
+def _hits(found: np.ndarray, when: np.ndarray) -> str:
+    hit = (found == sequential.REGRESSED).any(axis=1).mean()
+    return f"{hit:.1%} ({when.max(axis=1).mean():.1f})"
 
 
 def false_alarms(suites: int, seed: int) -> Iterator[str]:
@@ -207,6 +243,7 @@ def main() -> int:
     for title, lines in (
         ("False alarms", false_alarms(options.suites, options.seed)),
         ("Power", power(options.tests, options.seed)),
+        ("Giving up", giving_up(options.tests, options.seed)),
         ("Kernels", kernels(max(1, options.tests // 100), options.seed)),
         ("Honesty", honesty(options.tests, options.seed)),
     ):

@@ -15,7 +15,7 @@ level of a test within its suite is `spending`'s.
 - `improved`: the same with the sides exchanged, at the same level.
 - `unchanged`: both one-sided tests say that the change is smaller than the limit, at 5 % over all looks, so
   what is slower by more than its limit is called unchanged in at most 1 of 20 cases.
-- `inconclusive`: no round is left, or none of those left could decide.
+- `inconclusive`: no round is left, none of those left could decide, or the test was given up (`hopeless`).
 
 The effect is the Hodges-Lehmann estimate. Its 95 % interval is a repeated confidence interval: the intervals
 at all looks hold together with 95 %, so stopping when something was found does not make it too narrow.
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_perfdl.judge import futility, sequential, signedrank, timed, wording
 from pytest_perfdl.judge import rounds as pairs
-from pytest_perfdl.judge import sequential, signedrank, timed, wording
 from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -110,7 +110,20 @@ class PairedTest:
         plan = sequential.Plan.of(self.alpha, len(self.suspects), self.most_rounds)
         object.__setattr__(self, "plan", plan)
 
-    def look(self, rounds: Sequence[Round], *, ended: bool = False) -> PairedOutcome:
+    def hopeless(self, rounds: Sequence[Round]) -> bool:
+        """Whether no suspect of these rounds is on course for `regressed`, so that the test may be given up.
+
+        See `futility`: giving up removes alarms only. A test that asks for any decision should go on all the same.
+        """
+        outcome = self.look(rounds)
+        still_open = [each for each in self.suspects if each.name in outcome.undecided]
+        if not rounds or not still_open:
+            return not still_open
+        past = np.stack([each.past(*pairs.values(rounds, each.name)) for each in still_open])
+        level = self.plan.level / self.plan.suspects
+        return not bool(futility.hopeful(past, self.plan.rejecting, level).any())
+
+    def look(self, rounds: Sequence[Round], *, ended: bool = False, given_up: bool = False) -> PairedOutcome:
         """Judge the rounds measured so far: all looks that they have passed, in order.
 
         A pure function of its arguments, so a kept series of rounds can be replayed. Rounds beyond the last
@@ -122,13 +135,15 @@ class PairedTest:
             In the order in which they were measured, each metric positive on both sides.
         ended
             No round will follow. The end may depend on rounds and time spent, not on what was found.
+        given_up
+            No round will follow since those so far are `hopeless`: what is undecided stays so.
 
         Returns
         -------
         PairedOutcome
-            All suspects are decided, as `inconclusive` where need be, when `ended`, after the last look, or when
-            no round that is left could decide any of them. All are `invalid` when the rounds break the checks
-            of `rounds.broken`.
+            All suspects are decided, as `inconclusive` where need be, when `ended` or `given_up`, after the last
+            look, or when no round that is left could decide any of them. All are `invalid` when the rounds break
+            the checks of `rounds.broken`.
         """
         names = tuple(suspect.name for suspect in self.suspects)
         used = rounds[: self.most_rounds]
@@ -142,9 +157,11 @@ class PairedTest:
         better = np.stack([each.past(*side[::-1]) for each, side in zip(self.suspects, sides, strict=True)])
         found, when = sequential.replay(worse, better, self.plan, self.plan.until(len(used), ended=ended))
         is_open = found == sequential.UNDECIDED
-        over = ended or not bool((is_open & sequential.open_ended(worse, better, self.plan)).any())
+        over = ended or given_up or not bool((is_open & sequential.open_ended(worse, better, self.plan)).any())
         decided = {
-            each.name: self._decided(each, used[:after] if after else used, _VERDICTS[code], ended=ended)
+            each.name: self._decided(
+                each, used[:after] if after else used, _VERDICTS[code], ended=ended, given_up=given_up
+            )
             for each, code, after in zip(self.suspects, found.tolist(), when.tolist(), strict=True)
             if code != sequential.UNDECIDED or over
         }
@@ -157,12 +174,16 @@ class PairedTest:
         shown = {each.name: self._verdict(each, [], 0, "inconclusive", reason) for each in self.suspects}
         return PairedOutcome(shown, (), None)
 
-    def _decided(self, suspect: Suspect, rounds: Sequence[Round], verdict: Verdict, *, ended: bool) -> MetricVerdict:
-        reach = len(rounds) if ended and verdict == "inconclusive" else self.most_rounds
+    def _decided(
+        self, suspect: Suspect, rounds: Sequence[Round], verdict: Verdict, *, ended: bool, given_up: bool
+    ) -> MetricVerdict:
+        reach = len(rounds) if (ended or given_up) and verdict == "inconclusive" else self.most_rounds
         metric = self._verdict(suspect, rounds, reach, verdict, "")
         text = wording.interval(metric, wording.paired(len(rounds)))
         if verdict == "inconclusive":
-            if metric.mde is not None:
+            if given_up:
+                text += ": not on course to be past its limit, so no more rounds were measured"
+            elif metric.mde is not None:
                 text += f": smallest detectable {wording.percent(metric.mde)}"
             elif reach < self.plan.least:
                 text += f": {wording.paired(reach)} prove nothing, {self.plan.least} are needed"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.judge import signedrank, timed
+from pytest_perfdl.judge import futility, signedrank, timed
 from pytest_perfdl.judge.sequential import LOOKS, Plan
 
 if TYPE_CHECKING:
@@ -119,6 +119,15 @@ class KernelTest:
     def next_look(self, rounds: Sequence[Round]) -> int | None:
         """How many rounds the next look takes that may find a kernel; `None` after the last."""
         return next((look for look in self.plan.rejecting if look > len(rounds)), None)
+
+    def hopeless(self, rounds: Sequence[Round], awaited: Iterable[str]) -> bool:
+        """Whether none of these kernels, all undecided, is on course to be found slower (see `futility`)."""
+        names = [name for name in awaited if all(_on_both(each, name) for each in rounds)]
+        if not rounds or not names:
+            return not names
+        base, head = _logs(rounds, names)
+        past = (head - base - self._past(names)).T
+        return not bool(futility.hopeful(past, self.plan.rejecting, self.plan.level).any())
 
     def _within(self, name: str, rounds: Sequence[Round]) -> bool:
         """Whether a kernel is surely not slower by more than its delta, or came or went: a count."""

@@ -126,24 +126,29 @@ def of_diffs(
         Of the profiled steps, by call.
     timed
         By how much each call's timed step changed, where that is known for certain: its sign is the step's way. Of
-        profiled steps that went the other way no part has a share, and what changed in number comes first.
+        profiled steps that went the other way no part has a share, and what changed in number comes first. Where no
+        cause goes its way for certain, the likeliest is given, and says so.
     counts_first
         As for `blame`.
     """
-    from pytest_perfdl.judge.diff import causes
+    from pytest_perfdl.judge.diff import causes, likeliest
 
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
         _of_diff(call, each, cause, told=call not in lost) for call, each in diffs.items() for cause in causes(each)
     ]
+    for call, change in way.items():
+        if call in diffs and not any(cause.call == call and cause.delta_ns * change > 0 for cause in found):
+            cause = likeliest(diffs[call], change * diffs[call].base_ns)
+            found += [replace(_of_diff(call, diffs[call], cause, told=False), certain=False)] if cause else []
 
     def order(cause: Cause) -> tuple[bool, bool, int, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
         against = cause.delta_ns * (way.get(cause.call) or diffs[cause.call].delta_ns) < 0
         more = abs(cause.new_count - cause.base_count)
-        first = counts_first or cause.call in lost
-        return first and not recounted, against and not (first and recounted), -abs(cause.delta_ns), -more, cause.name
+        not_first = (counts_first or cause.call in lost) and not recounted
+        return not_first, against and not (counts_first and recounted), -abs(cause.delta_ns), -more, cause.name
 
     return tuple(sorted(found, key=order))
 

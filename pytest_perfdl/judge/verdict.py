@@ -136,6 +136,8 @@ class Cause:
     """Why the time changed, in nanoseconds (`judge.diff.effects`); empty where that is not known."""
     bound: Bound = ""
     """Of the region that it is in (`judge.diff.bound`); empty where that is not known."""
+    certain: bool = True
+    """Whether it changed for certain; else it is the likeliest cause of a step that did."""
 
     @property
     def delta_ns(self) -> int:

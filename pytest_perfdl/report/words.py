@@ -274,7 +274,12 @@ def cause_place(cause: Cause) -> str:
     """
     module = f"in {visible(cause.module)}" if cause.module else ""
     line = f"at {visible(cause.line)}" if cause.line else ""
-    return ", ".join(filter(None, (module, line, bound(cause.bound))))
+    return ", ".join(filter(None, (module, line, bound(cause.bound), doubt(cause))))
+
+
+def doubt(cause: Cause) -> str:
+    """What is said of a cause that did not change for certain; empty of one that did."""
+    return "" if cause.certain else "not certain: the likeliest cause"
 
 
 def source_title(diff: SourceDiff) -> str:

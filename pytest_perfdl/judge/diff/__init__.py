@@ -12,7 +12,20 @@ what a simulation says where work overlaps. Parts are matched by `judge.matching
 
 from pytest_perfdl.judge.diff.account import Diff, Line, diff
 from pytest_perfdl.judge.diff.bound import Regions, regions
-from pytest_perfdl.judge.diff.causes import Cause, causes, places
+from pytest_perfdl.judge.diff.causes import Cause, causes, likeliest, places
 from pytest_perfdl.judge.diff.side import Side, of_call, of_traces
 
-__all__ = ["Cause", "Diff", "Line", "Regions", "Side", "causes", "diff", "of_call", "of_traces", "places", "regions"]
+__all__ = [
+    "Cause",
+    "Diff",
+    "Line",
+    "Regions",
+    "Side",
+    "causes",
+    "diff",
+    "likeliest",
+    "of_call",
+    "of_traces",
+    "places",
+    "regions",
+]

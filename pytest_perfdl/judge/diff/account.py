@@ -6,8 +6,9 @@ either side is in exactly one group of the matching. So the changes of the group
 and there is no residual to explain away: what nothing is known of (idle time without a cause) is a part too.
 
 Intervals are simultaneous: with 95 % all of them hold together (Welch's t for each, or Student's of the differences
-where the sides took turns; Bonferroni over the groups of at least `TESTED_SHARE` of a step). They are over runs, or
-over the steps of one run where a side has only one; which of the two is `Diff.unit`.
+where the sides took turns; Bonferroni over the groups of at least `TESTED_SHARE` of a step, and, with the other half of
+the 5 %, over the sums of all groups of one name, which show what is small in each of many places). They are over runs,
+or over the steps of one run where a side has only one; which of the two is `Diff.unit`.
 """
 
 from __future__ import annotations
@@ -22,16 +23,18 @@ from scipy.special import ndtri, stdtrit
 
 from pytest_perfdl.judge.blame import DRIFT_MAX, ROWS_FOR_DRIFT
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, effects
+from pytest_perfdl.judge.diff.naming import by_name, columns
 from pytest_perfdl.judge.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.judge.matching.match import match
 from pytest_perfdl.judge.matching.names import NO_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pytest_perfdl.judge.diff.counterfactual import Counterfactual
+    from pytest_perfdl.judge.diff.naming import Key
     from pytest_perfdl.judge.diff.side import Side, Unit
     from pytest_perfdl.judge.matching.groups import By, Group
     from pytest_perfdl.judge.matching.names import Rules
@@ -47,6 +50,8 @@ LIMIT = 0.03
 TESTED_SHARE = 0.002
 """Groups that have less of the step on both sides have no interval of their own."""
 POWER = 0.80
+_FAMILY_ALPHA = (1 - CONFIDENCE) / 2
+"""Of the groups, and of the names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,8 @@ class Diff:
     matching: Matching
     detectable_ns: float | None
     """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
+    intervals: Mapping[Key, tuple[float, float]]
+    """Simultaneous intervals of the sums of all changes of one name, where they were tested."""
     counterfactual: Counterfactual | None = None
     """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
 
@@ -217,7 +224,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     amounts = [_amounts(side) for side in (base, new)]
     drift = _drift(matching, amounts, paired=paired)
     tested = [group for group in matching.groups if _share(group, base, new) >= TESTED_SHARE]
-    level = (1 - CONFIDENCE) / 2 / max(1, len(tested))
+    level = _FAMILY_ALPHA / 2 / max(1, len(tested))
     errors = {id(group): _error(_of(base, group.base), _of(new, group.new), paired=paired) for group in tested}
     changes = []
     for group in matching.groups:
@@ -258,7 +265,23 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         drift=Drift(drift.factor, drift.applied, total),
         matching=matching,
         detectable_ns=statistics.median(widths) if widths else None,
+        intervals=_of_names(changes, base, new, paired=paired),
     )
+
+
+def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool) -> dict[Key, tuple[float, float]]:
+    """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
+    errors: dict[Key, tuple[tuple[float, float] | None, float]] = {}
+    for key, members in by_name(changes).items():
+        before, after = columns(members, base, new)
+        share = max(
+            float(before.mean() / (base.step_ns.mean() or 1.0)), float(after.mean() / (new.step_ns.mean() or 1.0))
+        )
+        if share >= TESTED_SHARE:
+            errors[key] = _error(before, after, paired=paired), float(after.mean() - before.mean())
+    level = _FAMILY_ALPHA / 2 / max(1, len(errors))
+    found = {key: _interval(error, middle, level) for key, (error, middle) in errors.items()}
+    return {key: interval for key, interval in found.items() if interval is not None}
 
 
 def _weighted(side: Side) -> list[Weighted]:

@@ -10,12 +10,15 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from pytest_perfdl.judge.diff.account import Line
 from pytest_perfdl.judge.diff.bound import of_cause, regions
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, summed
+from pytest_perfdl.judge.diff.naming import EXCHANGED, Key, Status, by_name, columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_perfdl.judge.diff.account import Change, Diff
     from pytest_perfdl.judge.verdict import Bound
@@ -25,12 +28,12 @@ MOSTLY = 0.8
 """Share of a cause's change that a module or a line must hold to be named for it."""
 LEAST_SHARE = 0.002
 """Causes below this part of the step's time are not named."""
-_LISTED = 3
-"""Members of a group that its name lists."""
-
-Status = Literal["new", "gone", "changed", "replaced", "fused", "split"]
-_EXCHANGED: frozenset[Status] = frozenset({"replaced", "fused", "split"})
-"""Of these the counts of both sides are of different things."""
+LIKELY_SHARE = 0.25
+"""Part of the step's change that the likeliest cause must hold, where no cause is certain."""
+LIKELY_COLUMNS = 5
+"""Fewer columns have no middle that interruptions leave alone."""
+_LEAST_SPREAD = 0.05
+"""Floor of a spread, as a share of the change: a few equal readings are no certainty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class Cause:
     """Without the machine's drift: what causes are ordered by."""
     effects: Effects
     certain: bool
-    """Whether the interval of any of its changes excludes zero."""
+    """Whether the interval of their sum or of any of its changes excludes zero, or the work is of another shape."""
     confidence: float
     """Of the matching it rests on: the least of its changes that matter."""
     changes: tuple[Change, ...]
@@ -64,25 +67,51 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
 
     Without `everything` only those are given whose interval excludes zero (or that were not tested for want of
     repeats, or are other work than before), and that cost at least `LEAST_SHARE` of the step; what came or went in
-    number is always given.
+    number is always given. Where a name's changes are not certain together, those of them that are make its cause.
     """
-    by_name: dict[tuple[PartKind, str, Status], list[Change]] = defaultdict(list)
-    for change in diff.changes:
-        by_name[change.kind, _name(change), _status(change)].append(change)
-    found = [_cause(kind, name, status, members) for (kind, name, status), members in _joined(by_name).items()]
+    found = [
+        _cause(key, members if everything else _evident(members, diff.intervals.get(key)), diff.intervals.get(key))
+        for key, members in by_name(diff.changes).items()
+    ]
     step = max(diff.base_ns, diff.new_ns)
     untested = diff.detectable_ns is None
     chosen = [
         cause
         for cause in found
         if everything
-        or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested or cause.status in _EXCHANGED))
+        or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested or cause.status in EXCHANGED))
         or (cause.kind != "idle" and abs(cause.new.count - cause.base.count) > 1e-9)
     ]
     way = -1 if diff.delta_ns < 0 else 1
     chosen.sort(key=lambda cause: (cause.own_ns * way < 0, -abs(cause.own_ns), cause.kind, cause.name))
     sides = regions(diff.base), regions(diff.new)
     return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
+
+
+def likeliest(diff: Diff, change_ns: float) -> Cause | None:
+    """The likeliest cause of a change of the step that is certain, where none of its parts changed for certain.
+
+    A single interruption of the few profiled steps can widen every interval. So the name is taken whose differences,
+    column by column, have the largest median over their median absolute deviation; it must go the step's way and hold
+    at least `LIKELY_SHARE` of the change. `None` where there is none, or the sides' columns are no pairs.
+
+    Parameters
+    ----------
+    change_ns
+        By how much the step changed without the profiler.
+    """
+    if diff.base.columns != diff.new.columns or diff.base.columns < LIKELY_COLUMNS:
+        return None
+    best: tuple[float, Key, Sequence[Change]] | None = None
+    for key, members in by_name(diff.changes).items():
+        before, after = columns(members, diff.base, diff.new)
+        towards = (after - before) * (1 if change_ns > 0 else -1)
+        middle = float(np.median(towards))
+        spread = float(np.median(np.abs(towards - middle)))
+        if middle >= LIKELY_SHARE * abs(change_ns):
+            weight = middle / max(spread, _LEAST_SPREAD * middle)
+            best = max(best or (weight, key, members), (weight, key, members), key=lambda each: each[0])
+    return None if best is None else _cause(*best[1:], diff.intervals.get(best[1]))
 
 
 def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
@@ -97,20 +126,29 @@ def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 
-def _joined(
-    by_name: Mapping[tuple[PartKind, str, Status], list[Change]],
-) -> dict[tuple[PartKind, str, Status], list[Change]]:
-    """What came in one place and changed in another is one cause: its count changed."""
-    found: dict[tuple[PartKind, str, Status], list[Change]] = {}
-    for (kind, name, status), members in by_name.items():
-        both = status in ("new", "gone") and (
-            (kind, name, "changed") in by_name or {(kind, name, "new"), (kind, name, "gone")} <= by_name.keys()
-        )
-        found.setdefault((kind, name, "changed" if both else status), []).extend(members)
-    return found
+def _evident(members: Sequence[Change], interval: tuple[float, float] | None) -> Sequence[Change]:
+    """The changes of a name that are certain, where all of them together are not; else all."""
+    if _excludes_zero(interval) or any(map(_recounted, members)):
+        return members
+    return [change for change in members if change.certain or _reshaped(change)] or members
 
 
-def _cause(kind: PartKind, name: str, status: Status, members: Sequence[Change]) -> Cause:
+def _recounted(change: Change) -> bool:
+    return abs(change.new.count - change.base.count) > 1e-9
+
+
+def _reshaped(change: Change) -> bool:
+    """Whether the same operator works on tensors of other shapes: other work, like another number."""
+    before, after = ({part.shapes for part in parts} for parts in (change.base_parts, change.new_parts))
+    return bool(before) and bool(after) and before != after
+
+
+def _excludes_zero(interval: tuple[float, float] | None) -> bool:
+    return interval is not None and not interval[0] <= 0 <= interval[1]
+
+
+def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> Cause:
+    kind, name, status = key
     own = sum(change.own_ns for change in members)
     heavy = [change for change in members if abs(change.own_ns) >= 0.1 * abs(own)]
     return Cause(
@@ -124,50 +162,21 @@ def _cause(kind: PartKind, name: str, status: Status, members: Sequence[Change])
         delta_ns=sum(change.delta_ns for change in members),
         own_ns=own,
         effects=sum((change.effects for change in members), Effects())
-        if status in _EXCHANGED
+        if status in EXCHANGED
         else summed((change.base, change.new, change.effects) for change in members),
-        certain=any(change.certain for change in members),
+        certain=_excludes_zero(interval) or any(change.certain or _reshaped(change) for change in members),
         confidence=min((change.group.confidence for change in heavy), default=1.0),
         changes=tuple(sorted(members, key=lambda change: -abs(change.own_ns))),
     )
 
 
-def _name(change: Change) -> str:
-    """What a group is called: its part's name; of an exchange both sides'; of Python, what it ran."""
-    before, after = (tuple(dict.fromkeys(map(_part_name, parts))) for parts in (change.base_parts, change.new_parts))
-    if not before or not after or before == after:
-        return _listed(after or before)
-    if len(before) == len(after) == 1 and change.group.by in ("exact", "name"):
-        return after[0]
-    return f"{_listed(before)} -> {_listed(after)}"
-
-
-def _part_name(part: Part) -> str:
-    return part.function if part.kind == "idle" and part.function else part.name
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
-
-
-def _status(change: Change) -> Status:
-    if not change.base_parts:
-        return "new"
-    if not change.new_parts:
-        return "gone"
-    if change.group.by in ("fused", "split"):
-        return "fused" if change.group.by == "fused" else "split"
-    return "replaced" if change.group.by in ("operator", "aligned") else "changed"
-
-
 def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does.
 
-    Where a number changed, that is what is looked for: the noise of all that stayed would lead away from it.
+    Where a number or a shape changed, that is what is looked for: the noise of all that stayed would lead away from
+    it.
     """
-    recounted = [change for change in members if abs(change.new.count - change.base.count) > 1e-9]
-    members = recounted or members
+    members = [*filter(_recounted, members)] or [*filter(_reshaped, members)] or members
     total = sum(change.own_ns for change in members)
     held: dict[str, float] = defaultdict(float)
     for change in members:

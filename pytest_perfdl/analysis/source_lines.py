@@ -37,14 +37,18 @@ _LIBRARY_MODULES = sys.stdlib_module_names - {"code", "profile", "site", "statis
 """Modules of Python's library, but for those after which people are apt to name scripts."""
 
 
+_INLINED = ("): <listcomp>", "): <dictcomp>", "): <setcomp>")
+"""Ends of frames that only Python before 3.12 has: later ones run a comprehension in its function (PEP 709)."""
+
+
 @once
 def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
     """The source line of each row as an index into the lines, -1 for none; and the lines, "train.py(12): step".
 
     It is the innermost Python frame around an event that is the user's code (see `is_user_code`), named as the
-    profiler names it: its line is where the function begins. Operators of older traces carry their frames as
-    `Call stack`, the innermost first. Events inherit lines as `inherited` says, backward operators from their
-    forward operators.
+    profiler names it: its line is where the function begins. A comprehension is part of its function, whatever the
+    version of Python. Operators of older traces carry their frames as `Call stack`, the innermost first. Events inherit
+    lines as `inherited` says, backward operators from their forward operators.
     """
     lines: dict[str, int] = {}
     own = np.full(len(trace), -1, dtype=np.int32)
@@ -59,19 +63,28 @@ def source_lines(trace: Trace, tree: CallTree) -> tuple[I32, tuple[str, ...]]:
 
 
 def is_user_code(frame: str) -> bool:
-    """Whether a frame, "train.py(12): step", lies outside torch, installed packages and Python's library.
+    """Whether a frame, "train.py(12): step", is a function outside torch, installed packages and Python's library.
 
     >>> is_user_code("train.py(12): step"), is_user_code("torch/nn/functional.py(12): linear")
     (True, False)
     """
     match = FRAME.match(frame)
-    if match is None or frame.startswith("nn.Module:"):
+    if match is None or frame.startswith("nn.Module:") or is_comprehension(frame):
         return False
     path = match["path"].replace("\\", "/")
     first, _, rest = path.partition("/")
     if rest:
         return first not in _LIBRARY_PACKAGES and not _INSTALLED.search(path)
     return path.removesuffix(".py") not in _LIBRARY_MODULES
+
+
+def is_comprehension(frame: str) -> bool:
+    """Whether a frame is that of a list, dictionary or set comprehension.
+
+    >>> is_comprehension("train.py(12): <listcomp>"), is_comprehension("train.py(12): <genexpr>")
+    (True, False)
+    """
+    return frame.endswith(_INLINED)
 
 
 def _from_stacks(trace: Trace, own: I32, lines: dict[str, int]) -> None:

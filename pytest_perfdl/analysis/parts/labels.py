@@ -10,7 +10,7 @@ import numpy as np
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.modules import FRAME, MODULE, module_paths
 from pytest_perfdl.analysis.operator_args import operator_args
-from pytest_perfdl.analysis.source_lines import is_user_code, source_lines
+from pytest_perfdl.analysis.source_lines import is_comprehension, is_user_code, source_lines
 from pytest_perfdl.analysis.threads import backward_rows, optimizer_rows
 from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
 from pytest_perfdl.part import Phase
@@ -141,11 +141,12 @@ def _annotated(
 def _functions(trace: Trace, tree: CallTree, is_frame: np.typing.NDArray[np.bool_]) -> I32:
     """Index into `Trace.names` of the first function below the innermost frame of user code, handed down from there.
 
-    Frames of modules are not functions, and how torch calls a module says nothing.
+    Frames of modules are not functions, a comprehension is part of its function, and how torch calls a module says
+    nothing.
     """
     found = np.full(len(trace), -1, dtype=np.int32)
     user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
-    silent = np.array([name.startswith(FRAME) or bool(_SAYS_NOTHING.search(name)) for name in trace.names], dtype=bool)
+    silent = np.array([_says_nothing(name) for name in trace.names], dtype=bool)
     is_user = is_frame & user[trace.name]
     speaks = is_frame & ~is_user & ~silent[trace.name]
     # One above the other: whether a row is inside user code, with nothing of a library in between.
@@ -158,3 +159,7 @@ def _functions(trace: Trace, tree: CallTree, is_frame: np.typing.NDArray[np.bool
         found[rows[inherits]] = found[parent[inherits]]
         direct[rows[inherits]] = direct[parent[inherits]] & ~speaks[rows[inherits]]
     return found
+
+
+def _says_nothing(name: str) -> bool:
+    return name.startswith(FRAME) or is_comprehension(name) or bool(_SAYS_NOTHING.search(name))

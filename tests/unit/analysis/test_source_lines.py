@@ -3,6 +3,7 @@
 import pytest
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 
+from pytest_perfdl.analysis.parts.labels import labels
 from pytest_perfdl.analysis.source_lines import is_user_code, source_lines
 from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.trace import Category, read
@@ -29,6 +30,8 @@ def lines(*events):
         "profile.py(7): main",
         "C:\\work\\train.py(3): <module>",
         "transformers/models/bert/modeling_bert.py(364): forward",
+        "train.py(12): <genexpr>",
+        "train.py(12): <lambda>",
     ],
 )
 def test_user_code(text):
@@ -55,10 +58,29 @@ def test_user_code(text):
         "nn.Module: Weird(3): odd",
         "C:\\Python311\\Lib\\contextlib.py(3): inner",
         "nothing like a frame",
+        "train.py(12): <listcomp>",
+        "train.py(12): <dictcomp>",
+        "train.py(12): <setcomp>",
     ],
 )
 def test_not_user_code(text):
     assert not is_user_code(text)
+
+
+def test_a_comprehension_is_part_of_its_function():
+    """As from Python 3.12 on, so that sides of different versions tell the same."""
+    trace_of = trace(
+        frame("train.py(12): ids_of", 5, 90),
+        frame("train.py(14): <listcomp>", 10, 80),
+        frame("<built-in method index of list object at 0x7f>", 20, 60),
+        x("aten::sum", 30, 10),
+    )
+    index, found = source_lines(trace_of, call_tree(trace_of))
+    assert [found[at] for at in index.tolist()] == ["train.py(12): ids_of"] * 4
+    known = labels(trace_of)
+    called = {trace_of.name_of(row): at for row, at in enumerate(known.function.tolist())}
+    assert called["train.py(14): <listcomp>"] == -1
+    assert known.functions[called["aten::sum"]] == "<built-in method index of list>"
 
 
 def test_the_innermost_frame_of_the_user_counts():

@@ -38,6 +38,8 @@ SPREAD_CONFIDENCE = 0.99
 """Two-sided confidence that a row changed at all, where the spread is known."""
 DRIFT_MAX = 0.05
 """Largest common factor of all rows that is put down to the machine: its drift between occasions."""
+EXPLAINING = 0.5
+"""Part of what Python between operators gained that more of these operators must hold to be the cause of both."""
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
 
@@ -143,14 +145,37 @@ def of_diffs(
             cause = likeliest(diffs[call], change * diffs[call].base_ns)
             found += [replace(_of_diff(call, diffs[call], cause, told=False), certain=False)] if cause else []
 
-    def order(cause: Cause) -> tuple[bool, bool, int, float, str]:
+    def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
         against = cause.delta_ns * (way.get(cause.call) or diffs[cause.call].delta_ns) < 0
         more = abs(cause.new_count - cause.base_count)
         not_first = (counts_first or cause.call in lost) and not recounted
-        return not_first, against and not (counts_first and recounted), -abs(cause.delta_ns), -more, cause.name
+        weight = min(abs(cause.delta_ns), _explained_by(cause, found))
+        return not_first, against and not (counts_first and recounted), -weight, -more, cause.name
 
     return tuple(sorted(found, key=order))
+
+
+def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
+    """Below what cause's time an interval of Python comes, nanoseconds; infinite where nothing explains it.
+
+    More operators of a module mean more Python between them there: where they hold `EXPLAINING` of the time that
+    Python gained, they are the cause, and Python's time follows from it.
+    """
+    if cause.kind != "idle" or not cause.module:
+        return math.inf
+    operators = [
+        each.delta_ns
+        for each in found
+        if each.kind != "idle"
+        and each.call == cause.call
+        and each.module == cause.module
+        and (each.new_count - each.base_count) * cause.delta_ns > 0
+        and each.delta_ns * cause.delta_ns > 0
+    ]
+    if abs(sum(operators)) < EXPLAINING * abs(cause.delta_ns):
+        return math.inf
+    return max(map(abs, operators)) - 1
 
 
 def contradicts(profiled: Diff, timed: float | None) -> bool:

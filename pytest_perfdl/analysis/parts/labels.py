@@ -23,7 +23,7 @@ PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
 """By the numbers in `Labels.phase`."""
 
 _ADDRESS = re.compile(r"( of type object| object)? at 0x[0-9a-f]+")
-_SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): _?(wrapped_)?call_impl$|^pytest_perfdl/")
+_SAYS_NOTHING = re.compile(r"torch/nn/modules/module\.py\(\d+\): (_?(wrapped_)?call_impl|inner)$|^pytest_perfdl/")
 """How torch calls any module, which says nothing that the module does not, and what measures."""
 
 

@@ -1,4 +1,4 @@
-"""Which changes of a name are evidence: their sum, those that are certain, those of another shape; and the likeliest."""
+"""Evidence for a change: a name's sum, its certain places, those of another shape; and the likeliest cause."""
 
 import numpy as np
 import pytest
@@ -112,3 +112,28 @@ def test_no_likeliest_cause_of_few_or_of_unequal_columns():
     short = diff(side(4), side(4, seed=1, more={"rest": 1.05}), paired=True)
     assert likeliest(short, 150_000) is None
     assert likeliest(diff(side(10), side(9, seed=1, more={"rest": 1.05})), 150_000) is None
+
+
+@pytest.mark.parametrize(
+    "operators, first",
+    [(30_000, "mm"), (90_000, "mm"), (10_000, "Python and host")],
+    ids=["half of it", "most", "little"],
+)
+def test_python_between_more_operators_follows_from_them(operators, first):
+    """A module gains 50 us of Python; its operators, of which there are more now, gain so much."""
+
+    def made(calls, ns, python, seed):
+        rng = np.random.default_rng(seed)
+        parts = (
+            Part("operator", "mm", module="Net.0"),
+            Part("idle", "Python and host", module="Net.0"),
+            Part("idle", "Python and host"),
+        )
+        times = np.array([ns, python, REST])[:, None] * rng.normal(1, 0.001, (3, 10))
+        count = np.array([[calls] * 10, [0] * 10, [0] * 10], dtype=float)
+        return Side("runs", "run", parts, ("forward", "Python", "Python"), times.sum(axis=0), times, times, count)
+
+    found = diff(made(1, 100_000, 50_000, 1), made(8, 100_000 + operators, 100_000, 2), paired=True)
+    told = of_diffs({"": found}, {"": 0.02})
+    assert {cause.name for cause in told} == {"mm", "Python and host"}
+    assert told[0].name == first

@@ -2,11 +2,14 @@
 
     python benchmarks/whatif/replay.py [FOLDER] [--out TABLE.md]
     python benchmarks/whatif/replay.py --linear          # graphs of up to a million tasks, from synthetic traces
+    python benchmarks/whatif/replay.py --ranks RANK0 RANK1  # several ranks as one graph
 
 *const* is the error of the span with every launch lag, kernel gap and return of a call replaced by one constant; times
 of the host stay. *held out*: for each step in turn, the durations of its kernels, collectives and copies are replaced
 by the median of the same kernel, at the same place in the sequence of its step, in the other steps; host times are
-kept. The error is that of the step's period; largest of all steps, and of the mean step.
+kept. The error is that of the step's period; largest of all steps, and of the mean step. *what-ifs*: the durations of
+a tenth of the tasks halved. *structural what-ifs*: one kernel and its launch removed, or another one with a launch of
+its own inserted behind it, in turns, each time elsewhere.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_perfdl.predict.whatif import Plan, quality, simulate, task_graph
-from pytest_perfdl.predict.whatif.model import TaskGraph
+from pytest_perfdl.predict.whatif import NewTask, Plan, quality, simulate, task_graph
+from pytest_perfdl.predict.whatif.job import job_graph
+from pytest_perfdl.predict.whatif.model import TaskGraph, TaskKind
 from pytest_perfdl.trace import read
 
 WHATIFS = 100
@@ -63,16 +67,15 @@ def row(path: Path) -> tuple[str, ...]:
     begun = time.perf_counter()
     graph = task_graph(trace)
     built = time.perf_counter() - begun
+    return *measured(path.name.split(".")[0], graph, built), *timed(graph)
+
+
+def measured(name: str, graph: TaskGraph, built: float) -> tuple[str, ...]:
+    """One line of the table, of a graph and the seconds that it took to make it."""
     found = quality(graph)
     held = held_out(graph)
-    rng = np.random.default_rng(0)
-    chosen = [rng.random(len(graph)) < 0.1 for _ in range(WHATIFS)]
-    begun = time.perf_counter()
-    for mask in chosen:
-        simulate(Plan().scale(mask, 0.5).apply(graph))
-    simulated = time.perf_counter() - begun
     return (
-        path.name.split(".")[0],
+        name,
         f"{len(graph):,}",
         f"{(graph.span[1] - graph.span[0]) / 1e6:.3f}",
         f"{found.constant_error:+.3%}",
@@ -83,8 +86,33 @@ def row(path: Path) -> tuple[str, ...]:
         "" if held is None else f"{held[0]:+.3%}",
         "" if held is None else f"{held[1]:+.3%}",
         f"{built:.3f}",
-        f"{simulated:.3f}",
     )
+
+
+def timed(graph: TaskGraph) -> tuple[str, str]:
+    """Seconds of what-ifs about durations, and of structural ones."""
+    rng = np.random.default_rng(0)
+    halved = [Plan().scale(rng.random(len(graph)) < 0.1, 0.5) for _ in range(WHATIFS)]
+    found = []
+    for plans in (halved, local_edits(graph)):
+        begun = time.perf_counter()
+        for plan in plans:
+            simulate(plan.apply(graph))
+        found.append(f"{time.perf_counter() - begun:.3f}")
+    return found[0], found[1]
+
+
+def local_edits(graph: TaskGraph) -> list[Plan]:
+    """Plans that change a few tasks each."""
+    device = np.flatnonzero(graph.is_device)
+    own = device if len(device) else np.arange(len(graph))
+    new = NewTask("new", 10_000, launch_ns=5_000) if len(device) else NewTask("new", 10_000, TaskKind.OPERATOR)
+    found = []
+    for number, task in enumerate(own[np.linspace(0, len(own) - 1, WHATIFS).astype(np.intp)].tolist()):
+        chosen = np.zeros(len(graph), dtype=bool)
+        chosen[task] = True
+        found.append(Plan().insert(new, chosen) if number % 2 else Plan().remove(chosen))
+    return found
 
 
 def linear() -> list[tuple[str, ...]]:
@@ -119,9 +147,18 @@ def linear() -> list[tuple[str, ...]]:
     return lines
 
 
+def ranks(paths: list[Path]) -> tuple[str, ...]:
+    """One line of the table, of all ranks together."""
+    traces = [read(path) for path in paths]
+    begun = time.perf_counter()
+    graph = job_graph(traces)
+    return measured(" + ".join(path.name.split(".")[0] for path in paths), graph, time.perf_counter() - begun)
+
+
 HEAD = (
     *("trace", "tasks", "span ms", "const", "pinned", "unexplained", "inferred", "trust"),
     *("held out, worst step", "held out, period", "graph s", f"{WHATIFS} what-ifs s"),
+    f"{WHATIFS} structural what-ifs s",
 )
 
 
@@ -131,9 +168,13 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(default))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--linear", action="store_true", help="times by size instead")
+    parser.add_argument("--ranks", nargs="+", type=Path, metavar="TRACE", help="these as the ranks of one job instead")
     arguments = parser.parse_args()
     files = sorted(path for path in arguments.folder.glob("*.json*") if ".expected" not in path.name)
-    table = linear() if arguments.linear else [HEAD, *(row(path) for path in files)]
+    if arguments.ranks:
+        table = [HEAD[:-2], ranks(arguments.ranks)]
+    else:
+        table = linear() if arguments.linear else [HEAD, *(row(path) for path in files)]
     lines = [table[0], ("---",) * len(table[0]), *table[1:]]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     print(text)

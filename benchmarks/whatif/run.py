@@ -4,8 +4,8 @@
 
 The unchanged step is profiled (shapes, memory, our ranges around modules), its graph calibrated to the time that the
 step takes without the profiler, and the transform applied. Then both steps run in turns, a block of steps each, on one
-thread, with the allocator pinned as in a perf test; a step's time is the lower quartile of all blocks' means. *error* is
-predicted over measured time of the changed step, less 1. Constants are measured here: the ratios of operators
+thread, with the allocator pinned as in a perf test; a step's time is the lower quartile of all blocks' means. *error*
+is predicted over measured time of the changed step, less 1. Constants are measured here: the ratios of operators
 (`ratios.py`), the memory's bandwidth, gloo's. A profile whose steps differ was disturbed, and is taken again.
 """
 

@@ -40,6 +40,9 @@ DRIFT_MAX = 0.05
 """Largest common factor of all rows that is put down to the machine: its drift between occasions."""
 EXPLAINING = 0.5
 """Part of what Python between operators gained that more of these operators must hold to be the cause of both."""
+OUTSIDE = 0.25
+"""Part of what Python gained outside of modules that a function there must have gained to be it: recording frames makes
+functions slower, never faster."""
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
 
@@ -234,29 +237,47 @@ class _Function(NamedTuple):
     line: str
     annotation: str
     module: str
+    """What all modules that it grew in are in; empty outside of modules, and where they have nothing in common."""
+    grown_ns: float = 0.0
 
 
 def _functions(whole: Diff) -> list[_Function]:
-    """Python that became slower, what gained most first; in several modules it is in none."""
+    """Python that became slower, what gained most first."""
     grown: dict[_Function, float] = defaultdict(float)
-    modules: dict[_Function, str] = {}
+    modules: dict[_Function, list[str]] = defaultdict(list)
     for change in whole.changes:
         part = next(iter(change.new_parts), None)
         if part is not None and part.kind == "idle" and part.line and part.name not in _OF_THE_DEVICE:
             place = _Function(part.function or part.name, part.line, "".join(part.path), "")
             grown[place] += change.own_ns
-            modules[place] = part.module if modules.get(place, part.module) == part.module else ""
+            modules[place].append(part.module)
     order = sorted((place for place, ns in grown.items() if ns > 0), key=lambda place: (-grown[place], place))
-    return [place._replace(module=modules[place]) for place in order]
+    return [place._replace(module=_common(modules[place]), grown_ns=grown[place]) for place in order]
+
+
+def _common(modules: Sequence[str]) -> str:
+    """The innermost module around all of these."""
+    shared = []
+    for levels in zip(*(module.split(".") for module in modules), strict=False):
+        if len(set(levels)) > 1:
+            break
+        shared.append(levels[0])
+    return ".".join(shared)
 
 
 def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tuple[str, str]]) -> _Function | None:
-    """The function that a cause of Python's time is: of those in the same place the first, in its module if one is."""
+    """The function that a cause of Python's time is: of those in the same place the first, in its module if one is.
+
+    Of a cause in no module it is the first outside of all that gained `OUTSIDE` of its time, if there is one.
+    """
     if cause.name == PYTHON:
         mine = [each for each in python if (cause.call, each.annotation) not in named]
     else:
         mine = [each for each in python if each.annotation == cause.name]
-    inside = [each for each in mine if f"{each.module}.".startswith(f"{cause.module}.")]
+    if cause.module:
+        inside = [each for each in mine if f"{each.module}.".startswith(f"{cause.module}.")]
+    else:
+        inside = [each for each in mine if not each.module and each.grown_ns >= OUTSIDE * cause.delta_ns]
     return next(iter(inside or mine), None)
 
 

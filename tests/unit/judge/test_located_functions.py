@@ -95,3 +95,32 @@ def test_the_function_in_the_modules_cause_comes_first():
     inside = cause("Python and host", module="Net_0")
     assert named((inside,), made(10), made(60)) == [("Python and host", "model.py(5): forward")]
     assert named((PYTHON,), made(10), made(60)) == [("Python and host", "a.py(1): loop")]
+
+
+def in_modules(outside, inside):
+    """A step that logs outside of all modules, and checks its input inside each of two."""
+    at, events = 10, [frame("logging/__init__.py(1500): info", 10, outside)]
+    at += outside + 5
+    begins = at
+    for block in ("Block_0", "Block_1"):
+        events += [
+            frame(f"nn.Module: {block}", at, inside + 20),
+            frame("net.py(5): forward", at + 1, inside + 15),
+            frame("checking.py(7): check", at + 2, inside),
+            x("aten::relu", at + inside + 4, 5),
+        ]
+        at += inside + 30
+    events.append(frame("nn.Module: Net_0", begins - 1, at - begins))
+    return {"call": step_parts(trace(step(0, 0, at + 20), frame(TRAIN, 0, at + 10), *events))}
+
+
+def test_what_is_in_no_module_is_not_what_grew_in_several():
+    """Recording frames made what modules do slower by more than the logging that was added."""
+    sides = in_modules(20, 20), in_modules(50, 300)
+    assert named((PYTHON,), *sides) == [("logging/__init__.py(1500): info", TRAIN)]
+    assert named((cause("Python and host", module="Net_0"),), *sides)[0] != ("logging/__init__.py(1500): info", TRAIN)
+
+
+def test_outside_too_little_grew_to_be_it():
+    sides = in_modules(20, 20), in_modules(22, 300)
+    assert named((PYTHON,), *sides)[0][0] != "logging/__init__.py(1500): info"

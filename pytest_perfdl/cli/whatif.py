@@ -1,7 +1,8 @@
 """Say what a step would take if: edits and optimisations simulated on a trace, and advice.
 
 `perfdl whatif TRACE --apply cuda_graph --scale 'name~gemm:0.5'`: each question is answered for itself, and several of
-them together at the end. Without a question only the advice. `--list` names the optimisations.
+them together at the end. Without a question only the advice. `--list` names the optimisations. Several traces, or a
+folder of them, are the ranks of one job, which wait for each other in their collectives.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
     from pytest_perfdl.predict.whatif.select import Select
     from pytest_perfdl.report.whatif import Answers
 
-_SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2"
-_KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step")
+_SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2, rank=1"
+_KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step", "rank")
 _PART = re.compile(rf",(?=(?:{'|'.join(_KEYS)})[=~])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("file", nargs="?", metavar="TRACE", help="Chrome trace of the PyTorch profiler, .gz or not")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="TRACE",
+        help="Chrome trace of the PyTorch profiler, .gz or not; several, or a folder of them: the ranks of one job",
+    )
     parser.add_argument(
         "--scale",
         action="append",
@@ -74,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         print(_listed())
         return 0
-    if arguments.file is None:
+    if not arguments.files:
         raise CommandError("name a trace, or --list the optimisations")
     if arguments.devices < 0:
         raise CommandError("--devices must be at least 1")
@@ -86,9 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         _write(arguments.trace, answers, sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
+        from pytest_perfdl.report.whatif import ranks
         from pytest_perfdl.report.whatif.json import to_json
 
-        print_json(to_json(answers))
+        job = answers.graph.job
+        print_json(to_json(answers) | ({} if job is None else ranks.to_json(job)))
     else:
         from pytest_perfdl.report.whatif.terminal import report
 
@@ -98,43 +106,81 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
     from pytest_perfdl.advise import advise, notes
-    from pytest_perfdl.predict.whatif.graph import task_graph
     from pytest_perfdl.predict.whatif.predict import Base, predict, together
     from pytest_perfdl.predict.whatif.strategy import search
     from pytest_perfdl.predict.whatif.structure import CycleError
     from pytest_perfdl.predict.whatif.transform import Context
-    from pytest_perfdl.report.whatif import Answers
-    from pytest_perfdl.trace import TraceError, read
+    from pytest_perfdl.report.whatif import Answers, ranks
 
-    try:
-        trace = read(Path(arguments.file))
-    except TraceError as error:
-        raise CommandError(str(error)) from error
-    graph = task_graph(trace)
-    if not len(graph):
-        raise CommandError(f"{arguments.file} holds no operators, calls or kernels")
-    graph = _without_profiler(graph, arguments.step_time)
+    graph, source = _graph(arguments)
     context = Context(graph, machine)
-    base = Base.of(graph)
     try:
+        base = Base.of(graph)
+        if graph.job is not None:
+            for found in _selections(questions):
+                found.check(graph.job.parts)
         predictions = [predict(context, question, base) for question in questions]
         if len(questions) > 1:
             predictions.append(together(context, questions, base))
         strategies = search(context, arguments.devices) if arguments.devices else []
     except CycleError as error:
-        raise CommandError(f"the edited graph cannot be simulated: {error}") from error
+        raise CommandError(f"the graph cannot be simulated: {error}") from error
     except ValueError as error:
         raise CommandError(str(error)) from error
     return Answers(
-        trace.source or arguments.file,
+        source,
         graph,
         base,
         predictions,
         advise(context, base),
-        notes(context, base),
+        (*notes(context, base), *([] if graph.job is None else ranks.notes(graph.job, base.simulation.span_ns))),
         strategies,
         arguments.devices,
     )
+
+
+def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
+    """The graph of a trace, or of all ranks, and what it is called."""
+    from pytest_perfdl.predict.whatif.graph import task_graph
+    from pytest_perfdl.predict.whatif.job import job_graph
+    from pytest_perfdl.report.whatif.ranks import listing
+    from pytest_perfdl.trace import Trace, TraceError, read
+
+    try:
+        traces = [read(path) for path in _paths(arguments.files)]
+    except TraceError as error:
+        raise CommandError(str(error)) from error
+
+    def graph_of(trace: Trace) -> TaskGraph:
+        graph = task_graph(trace)
+        if not len(graph):
+            raise CommandError(f"{trace.source} holds no operators, calls or kernels")
+        return _without_profiler(graph, arguments.step_time)
+
+    if len(traces) == 1:
+        return graph_of(traces[0]), traces[0].source or arguments.files[0]
+    if arguments.devices:
+        raise CommandError("--devices wants the trace of one rank")
+    graph = job_graph(traces, graph_of)
+    return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}"
+
+
+def _paths(names: Sequence[str]) -> list[Path]:
+    """The files, those of a folder in the order of their names."""
+    found: list[Path] = []
+    for name in names:
+        path = Path(name)
+        inside = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
+        if not inside:
+            raise CommandError(f"there is no trace in {path}: expected files named *.json or *.json.gz")
+        found += inside
+    return found
+
+
+def _selections(questions: Sequence[WhatIf]) -> list[_Found]:
+    """The selections of the command line."""
+    plans = [question.plan for question in questions if question.plan is not None]
+    return [edit.parameters["tasks"] for plan in plans for edit in plan.edits]
 
 
 def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
@@ -182,7 +228,10 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
 
 
 class _Found:
-    """A selection that must not be empty: a question about nothing is a mistake in the question."""
+    """A selection that must not be empty: a question about nothing is a mistake in the question.
+
+    In a job ranks are asked one by one, of which not each has to have such a task: see `check`.
+    """
 
     def __init__(self, select: Select, text: str) -> None:
         self.select, self.text = select, text
@@ -190,9 +239,19 @@ class _Found:
     def __call__(self, graph: Any) -> Any:
         """One boolean per task."""
         found = self.select(graph)
-        if not found.any():
-            raise ValueError(f"{self.text!r} selects no task of the trace")
+        if graph.rank is None and not found.any():
+            raise self.nothing
         return found
+
+    def check(self, ranks: Sequence[TaskGraph]) -> None:
+        """One of the ranks of a job has to have such a task."""
+        if not any(self.select(graph).any() for graph in ranks):
+            raise self.nothing
+
+    @property
+    def nothing(self) -> ValueError:
+        """What is wrong with an empty selection."""
+        return ValueError(f"{self.text!r} selects no task of the trace")
 
 
 def _select(text: str, option: str) -> Select:
@@ -214,8 +273,8 @@ def _select(text: str, option: str) -> Select:
             elif key == "stream":
                 number = int(value)
                 known["where"] = lambda graph, number=number: _on_stream(graph, number, TrackKind.STREAM)
-            elif key == "step":
-                known["step"] = int(value)
+            elif key in ("step", "rank"):
+                known[key] = int(value)
             elif key == "phase":
                 if value not in ("forward", "backward", "optimizer"):
                     raise ValueError

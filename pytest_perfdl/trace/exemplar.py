@@ -64,6 +64,12 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> by
     return _largest(lambda kept: cut.make((), kept), len(rows), limit)
 
 
+def is_whole(trace: Trace) -> bool:
+    """Whether nothing that tells what waits for what was left out of an exemplar; of any other trace nothing was."""
+    cut = trace.metadata.get("perfdl", {})
+    return not cut.get("dropped_events") and "correlation" not in cut.get("dropped_args", ())
+
+
 def _rows_of_step(trace: Trace, annotation: int) -> Rows:
     """The step's host events and what they launched, by start."""
     opens, closes = trace.start[annotation], trace.end[annotation]

@@ -10,10 +10,12 @@
 - `model` holds the words: tasks, edges, tracks. `graph` makes them of a trace: `evidence` asks the analyses,
   `host_tasks` cuts threads, `layout` numbers tasks, `host_edges` and `device_edges` say what each waits for, after
   Daydream's five kinds of dependency and those that Daydream lacks, with `lags`; `window` takes a part.
-- `structure` compiles a graph for simulation, `simulate` computes when every task starts and ends, `periods` how long
-  its steps take, `path` which chain of tasks decides the span.
+- `structure` compiles a graph for simulation, from `chains`, which only say that tasks of a track follow each other,
+  and all other edges; `simulate` computes when every task starts and ends, `periods` how long its steps take, `path`
+  which chain of tasks decides the span.
 - `select` finds tasks, `edit` composes changes, `surgery`, `insertion` and `schedule` carry them out, `rederive` works
-  out again what a program decides while it runs.
+  out again what a program decides while it runs; `columns` copies what they leave as it was.
+- `job` makes one graph of several ranks, which wait for each other where they have `meetings`.
 - `quality` says how far the graph explains the trace, and whether a prediction from it deserves trust.
 - `transform` is the registry of optimisations, `transforms` holds those that come with the package; they look things up
   in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an interval

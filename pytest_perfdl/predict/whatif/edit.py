@@ -10,17 +10,19 @@ for, when the launch queue is full) is worked out again after every edit that ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from pytest_perfdl.predict.whatif.insertion import NewTask, inserted, moved
+from pytest_perfdl.predict.whatif.job import coupled
 from pytest_perfdl.predict.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
 from pytest_perfdl.predict.whatif.registry import registering
 from pytest_perfdl.predict.whatif.schedule import Policy, scheduled
 from pytest_perfdl.predict.whatif.select import Selector, chosen
+from pytest_perfdl.predict.whatif.structure import inherit
 from pytest_perfdl.predict.whatif.surgery import with_launches, without
 from pytest_perfdl.trace.model import I64, Rows
 
@@ -78,7 +80,7 @@ class Plan:
         return Plan(self.edits + other.edits)
 
     def apply(self, graph: TaskGraph) -> TaskGraph:
-        """The graph that the edits make of one, which itself stays as it is.
+        """The graph that the edits make of one, which itself stays as it is; in a job each rank's, one by one.
 
         Raises
         ------
@@ -86,6 +88,8 @@ class Plan:
             If an edit cannot be carried out on the graph; the message says why.
         """
         for edit in self.edits:
+            if graph.job is not None and edit.name != "each_rank":
+                edit = Step("each_rank", {"plans": (Plan((edit,)),) * len(graph.job.parts)})
             graph = PRIMITIVES[edit.name](graph, **edit.parameters)
         return graph
 
@@ -146,6 +150,10 @@ class Plan:
     def schedule(self, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> Plan:
         """Streams or channels take their tasks in the order of a policy: see `schedule.scheduled`."""
         return self.then("schedule", tracks=tracks, policy=policy)
+
+    def each_rank(self, plans: Sequence[Plan]) -> Plan:
+        """Each rank of a job has its own plan, in the order of their numbers."""
+        return self.then("each_rank", plans=tuple(plans))
 
     def drop_edges(self, kind: EdgeKind, within: Selector | None = None) -> Plan:
         """Edges of a kind vanish, all of them or those into some tasks.
@@ -237,4 +245,15 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
         tasks = replace(tasks, scope=scope)
     if kind == EdgeKind.QUEUE and dropped.any():
         constants = replace(constants, queue_depth=0)
-    return replace(graph, tasks=tasks, edges=edges.take(~dropped), constants=constants)
+    left = edges.take(~dropped)
+    inherit(graph, left, np.arange(len(graph)))
+    return replace(graph, tasks=tasks, edges=left, constants=constants)
+
+
+@primitive("each_rank")
+def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
+    job = graph.job
+    if job is None or len(plans) != len(job.parts):
+        raise ValueError(f"{len(plans)} plans for ranks are of no use for a graph of {len(graph.owners)}")
+    parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
+    return coupled(replace(job, parts=parts))

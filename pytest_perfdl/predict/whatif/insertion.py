@@ -20,7 +20,7 @@ from pytest_perfdl.predict.whatif.model import (
     TrackKind,
 )
 from pytest_perfdl.predict.whatif.surgery import apart_from_chains, rebuilt, with_track
-from pytest_perfdl.trace.model import F64
+from pytest_perfdl.trace.model import F64, I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class _Adding:
         self.rows: list[tuple[int, ...]] = []
         self.place: list[float] = []
         self.edges: list[tuple[int, int, int, int, bool]] = []
+        self.orders: dict[int, tuple[int, I64, I64]] = {}
 
     def _number(self, name: str) -> int:
         if name not in self.names:
@@ -62,6 +63,19 @@ class _Adding:
         self.rows.append((kind, track, start, duration, submitted, launcher, step, setup, self._number(name)))
         self.place.append(place)
         return len(self.graph) + len(self.rows) - 1
+
+    def at(self, track: int, moment: int | None, submitted: int) -> float:
+        """The place behind the tasks of a track that were submitted earlier, and behind those begun up to a moment."""
+        if track not in self.orders:
+            tasks = self.graph.tasks
+            own = tasks.on_track(track)
+            latest = np.maximum.accumulate
+            self.orders[track] = own.start, latest(tasks.submitted[own]), latest(tasks.start[own])
+        first, were_submitted, began = self.orders[track]
+        ahead = int(np.searchsorted(were_submitted, submitted, side="left"))
+        if moment is not None:
+            ahead = max(ahead, int(np.searchsorted(began, moment, side="right")))
+        return float(first) + ahead - 0.5
 
     def tasks(self) -> Tasks:
         """The new tasks as columns."""
@@ -88,13 +102,12 @@ class _Adding:
         """The graph with all that was added."""
         graph = self.graph
         new = self.tasks()
-        joined = Tasks(*(np.concatenate((getattr(graph.tasks, c), getattr(new, c))) for c in Tasks.__slots__))
         kind, source, target, lag, at_start = np.array(self.edges, dtype=np.int64).reshape(-1, 5).T
         edges = Edges.of(EdgeKind.EVENT, source, target, lag, at_start=at_start.astype(bool))
         edges = Edges.joined(apart_from_chains(graph), replace(edges, kind=kind.astype(np.int8)))
         origin = np.concatenate((np.arange(len(graph)), np.full(len(new), -1)))
         place: F64 = np.concatenate((np.arange(len(graph), dtype=np.float64), np.array(self.place)))
-        return rebuilt(replace(graph, names=(*graph.names, *self.added)), joined, origin, place, edges)
+        return rebuilt(replace(graph, names=(*graph.names, *self.added)), graph.tasks, origin, place, edges, new)
 
 
 def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, before: Mask | None) -> TaskGraph:
@@ -141,7 +154,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
                 duration=cost,
             )
         same = home == tasks.track[anchor]
-        place = _place(tasks, home, moment if not same else None, submitted)
+        place = adding.at(home, moment if not same else None, submitted)
         place = max(place, anchor + 0.5) if same else place
         found = adding.add(
             task.name,
@@ -170,16 +183,6 @@ def _last_of_call(tasks: Tasks, task: int) -> int:
     while row >= 0 and task + 1 < len(tasks) and tasks.row[task + 1] == row and tasks.track[task + 1] == track:
         task += 1
     return task
-
-
-def _place(tasks: Tasks, track: int, moment: int | None, submitted: int) -> float:
-    """Behind the tasks of a track that were submitted earlier, and behind those that began up to a moment."""
-    first, last = np.searchsorted(tasks.track, (track, track + 1))
-    ahead = int(np.searchsorted(np.maximum.accumulate(tasks.submitted[first:last]), submitted, side="left"))
-    if moment is not None:
-        began = np.maximum.accumulate(tasks.start[first:last])
-        ahead = max(ahead, int(np.searchsorted(began, moment, side="right")))
-    return float(first) + ahead - 0.5
 
 
 def _hold(adding: _Adding, graph: TaskGraph, task: NewTask, made: list[tuple[int, int]], before: Mask | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
 from pytest_perfdl.predict.whatif.facts import Gradients, gradients
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.predict.whatif.transform import Context, NotApplicable
+from pytest_perfdl.predict.whatif.transform import Context, NotTold
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
 from pytest_perfdl.trace.once import once
 
@@ -68,14 +68,12 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     """
     graph, marks = context.graph, labels(context.trace)
     if not marks.modules:
-        raise NotApplicable(
-            "modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges"
-        )
+        raise NotTold("modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges")
     row = graph.tasks.row
     module = np.where(row >= 0, marks.module[row], -1)
     chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
     if not chosen:
-        raise NotApplicable(f"no module fits {pattern!r}" if pattern else "no modules repeat: name them with layer=...")
+        raise NotTold(f"no module fits {pattern!r}" if pattern else "no modules repeat: name them with layer=...")
     of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
     unit = _with_gaps(graph, of[module])
     backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)

@@ -113,6 +113,16 @@ def operator_key(operator: str, shapes: str) -> str:
     return f"{operator} {shapes}"
 
 
+def machine_of_key(parts: Mapping[str, Any]) -> Machine:
+    """What the key of a record tells of its machine, of which a kept trace of one step holds nothing."""
+    cores, peaks = parts.get("cores"), Peaks.of_device(str(parts.get("accelerator") or ""))
+    return Machine(
+        cores=cores if isinstance(cores, int) else None,
+        flops_per_s=peaks.flops_per_s if peaks else {},
+        memory_bytes_per_s=ACHIEVED * peaks.bytes_per_s if peaks else None,
+    )
+
+
 @once
 def machine_of(trace: Trace) -> Machine:
     """What a trace says of the machine that it was recorded on.

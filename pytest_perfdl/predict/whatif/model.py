@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.predict.whatif.columns import taker
 from pytest_perfdl.trace.model import F64, I32, I64, Rows, Trace
+
+if TYPE_CHECKING:
+    from pytest_perfdl.predict.whatif.job import Job
 
 Mask = npt.NDArray[np.bool_]
 
@@ -95,6 +100,8 @@ class Track:
     kind: TrackKind
     process: int
     number: int
+    rank: int = 0
+    """Number of the rank in the graph of a job; -1 where ranks meet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,9 +142,16 @@ class Tasks:
         """Measured ends."""
         return self.start + self.duration
 
-    def take(self, tasks: Rows) -> Tasks:
-        """Some tasks, in this order; their `launcher` is left as it is."""
-        return Tasks(*(getattr(self, name)[tasks] for name in self.__slots__))
+    def take(self, tasks: Rows | Mask, more: Tasks | None = None) -> Tasks:
+        """Some tasks, in this order, of these and those of `more` behind them; their `launcher` is left as it is."""
+        parts = (self,) if more is None else (self, more)
+        take = taker(tasks, None if more is None else len(self))
+        return Tasks(*(take(*(getattr(part, name) for part in parts)) for name in self.__slots__))
+
+    def on_track(self, track: int) -> slice:
+        """The tasks of one track."""
+        first, behind = np.searchsorted(self.track, np.array((track, track + 1), dtype=self.track.dtype)).tolist()
+        return slice(first, behind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +176,15 @@ class Edges:
     derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
     """What was compiled from the edges, which never change (`structure`)."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in EDGE_COLUMNS or "later" not in self.derived:
+                raise AttributeError(name)
+            for column, values in zip(EDGE_COLUMNS, self.derived.pop("later")(), strict=True):
+                object.__setattr__(self, column, values)
+            return getattr(self, name)
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -175,15 +198,23 @@ class Edges:
         return np.concatenate(([0], np.cumsum(np.bincount(self.target, minlength=count)))).astype(np.intp)
 
     def take(self, edges: Rows | Mask) -> Edges:
-        """Some edges."""
-        return Edges(*(getattr(self, name)[edges] for name in _EDGE_COLUMNS))
+        """Some edges, in this order."""
+        take = taker(edges)
+        return Edges(*(take(getattr(self, name)) for name in EDGE_COLUMNS))
 
     @classmethod
     def joined(cls, *parts: Edges) -> Edges:
         """All edges of several sets, ordered by target; of one target as given."""
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _EDGE_COLUMNS]
-        order = np.argsort(columns[1], kind="stable")
-        return cls(*(column[order] for column in columns))
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in EDGE_COLUMNS]
+        take = taker(np.argsort(columns[1], kind="stable"))
+        return cls(*map(take, columns))
+
+    @classmethod
+    def later(cls, columns: Callable[[], Sequence[npt.NDArray[Any]]]) -> Edges:
+        """Edges whose columns are made when one is asked for: most edited graphs are only simulated, which does not."""
+        edges = object.__new__(cls)
+        object.__setattr__(edges, "derived", {"later": columns})
+        return edges
 
     @classmethod
     def of(
@@ -220,7 +251,8 @@ def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
     return found
 
 
-_EDGE_COLUMNS = ("source", "target", "kind", "at_start", "lag", "constant_lag", "confidence")
+EDGE_COLUMNS = ("source", "target", "kind", "at_start", "lag", "constant_lag", "confidence")
+"""The columns of `Edges`, in the order in which its constructor takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +287,7 @@ class TaskGraph:
     names: tuple[str, ...]
     steps: tuple[StepSpan, ...] = ()
     owner: int = 0
-    """The track of the steps' thread."""
+    """The track of the steps' thread, of the first rank's in a job."""
     on_device: bool = True
     """Whether steps complete on the device, too: whether the trace has device events."""
     windowed: bool = False
@@ -265,6 +297,12 @@ class TaskGraph:
     """Where labels such as layers are looked up; `None` for graphs that were not built from a trace."""
     contradicted: int = 0
     """Edges that were left out because the times of the trace would lead in a circle."""
+    rank: int | None = None
+    """Number of the rank, in a part of a job."""
+    job: Job | None = field(default=None, repr=False)
+    """The ranks, in the graph of a job of several."""
+    measured: TaskGraph | None = field(default=None, repr=False)
+    """The graph before the profiler's time was taken off it, if it was: how well that explains the trace is told of."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -279,8 +317,14 @@ class TaskGraph:
     @property
     def begin(self) -> int:
         """The moment at which a task starts that nothing holds up: the first of all starts and releases."""
+        first = int(self.tasks.start.min()) if len(self) else 0
         held = self.tasks.release > NO_RELEASE
-        return min(self.span[0], int(self.tasks.release[held].min(initial=self.span[0])))
+        return int(self.tasks.release[held].min(initial=first))
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The track of the steps' thread, of each rank."""
+        return (self.owner,) if self.job is None else self.job.owners
 
     @property
     def is_device(self) -> Mask:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_perfdl.predict.whatif.model import TaskGraph
+from pytest_perfdl.predict.whatif.model import Mask, TaskGraph
 from pytest_perfdl.trace.model import I64, Rows
 
 MIN_STEPS = 3
@@ -16,46 +16,59 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
 
     A step without a task of its own takes no time.
     """
-    found = np.zeros(len(graph.steps), dtype=np.int64)
-    if not len(graph) or not graph.steps:
+    count = len(graph.steps)
+    found = np.zeros(count, dtype=np.int64)
+    if not len(graph) or not count:
         return found
     if graph.steps[0].number < 0:
         found[0] = end.max() - start.min()
         return found
+    first, step, on_host = _runs(graph)
+    begins, ends = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+    own, host = np.flatnonzero(step >= 0), np.flatnonzero((step >= 0) & on_host)
+    opens, closes = np.full(count, end.max()), np.full(count, start.min())
+    np.minimum.at(opens, step[host], begins[host])
+    np.maximum.at(closes, step[own], ends[own])
+    hosted, run = np.bincount(step[host], minlength=count) > 0, np.bincount(step[own], minlength=count) > 0
     setup = _setup(graph, start)
     before = int(start.min()) if graph.windowed else None
-    for index, (tasks, host) in enumerate(_tasks_of_steps(graph)):
-        tiles = graph.on_device and before is not None
-        if not len(tasks) or not (len(host) or tiles):
+    for index in np.flatnonzero(run).tolist():
+        if graph.on_device and before is not None:
+            begin = before
+        elif hosted[index]:
+            begin = int(opens[index])
+        else:
             continue
-        begin = before if tiles and before is not None else int(start[host].min())
-        until = max(int(end[tasks].max()), begin)
+        until = max(int(closes[index]), begin)
         found[index] = until - begin - sum(max(min(closed, until) - max(opened, begin), 0) for opened, closed in setup)
         before = until
     return found
 
 
-def _tasks_of_steps(graph: TaskGraph) -> list[tuple[Rows, Rows]]:
-    """The tasks of each step, and those of them on the steps' thread; remembered for graphs of equal structure."""
+def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
+    """Runs of neighbouring tasks of one track that complete the same step; remembered for graphs of equal structure.
+
+    The first task of each, its step (-1 for none), and whether the steps' thread runs it.
+    """
     step, track = graph.tasks.step, graph.tasks.track
     known = graph.edges.derived.get("steps")
-    if known is not None and known[0] is step and known[1] is track:
-        remembered: list[tuple[Rows, Rows]] = known[2]
-        return remembered
-    on_host = track == graph.owner
-    own = np.flatnonzero((step >= 0) & (on_host | (graph.is_device & graph.on_device)))
-    own = own[np.argsort(step[own], kind="stable")]
-    bounds = np.searchsorted(step[own], np.arange(len(graph.steps) + 1))
-    found = [(tasks, tasks[on_host[tasks]]) for tasks in np.split(own, bounds[1:-1])[: len(graph.steps)]]
-    graph.edges.derived["steps"] = step, track, found
+    if known is None or known[0] is not step or known[1] is not track:
+        on_host = np.isin(track, graph.owners) if graph.job is not None else track == graph.owner
+        completes = on_host | graph.is_device if graph.on_device else on_host
+        step_of = np.where(completes, step, -1)
+        first = np.flatnonzero((step_of[1:] != step_of[:-1]) | (track[1:] != track[:-1])) + 1
+        first = np.concatenate(([0], first))
+        known = graph.edges.derived["steps"] = step, track, (first, step_of[first], on_host[first])
+    found: tuple[Rows, Rows, Mask] = known[2]
     return found
 
 
 def _setup(graph: TaskGraph, start: I64) -> list[tuple[int, int]]:
-    """When the steps' thread is in its setup: up to the first task behind that."""
-    own = np.flatnonzero(graph.tasks.track == graph.owner)
+    """When the steps' thread is in its setup: up to the first task behind that. In a job the first rank's."""
+    own = graph.tasks.on_track(graph.owner)
     inside = np.concatenate(([False], graph.tasks.setup[own], [False]))
     opens = np.flatnonzero(inside[1:] & ~inside[:-1])
     closes = np.flatnonzero(~inside[1:] & inside[:-1])
-    closes[closes == len(own)] = len(own) - 1
-    return list(zip(start[own[opens]].tolist(), start[own[closes]].tolist(), strict=True)) if len(own) else []
+    at = start[own]
+    closes = np.minimum(closes, len(at) - 1)
+    return list(zip(at[opens].tolist(), at[closes].tolist(), strict=True)) if len(at) else []

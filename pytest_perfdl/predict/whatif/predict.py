@@ -35,13 +35,16 @@ class WhatIf:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def change(self, context: Context) -> Change:
-        """What it does to a graph.
+        """What it does to a graph; to each rank of a job for itself.
 
         Raises
         ------
         MissingConstant, NotApplicable, ValueError
             If it cannot be answered; the message is one line.
         """
+        job = context.graph.job
+        if job is not None:
+            return _of_ranks([self.change(replace(context, graph=part)) for part in job.parts])
         return Change(self.plan) if self.plan is not None else find(self.transform)(context, **self.parameters)
 
 
@@ -193,6 +196,24 @@ def _prediction(
         predicted_peak_bytes=change.peak_bytes,
         fits=None if change.peak_bytes is None or limit is None else change.peak_bytes <= limit,
         simulation=simulated,
+    )
+
+
+def _of_ranks(changes: Sequence[Change]) -> Change:
+    """What changes every rank of a job."""
+
+    def plan(end: str) -> Plan | None:
+        own = [getattr(change, end) for change in changes]
+        return Plan().each_rank([a or b.plan for a, b in zip(own, changes, strict=True)]) if any(own) else None
+
+    peaks = [change.peak_bytes for change in changes if change.peak_bytes is not None]
+    return Change(
+        Plan().each_rank([change.plan for change in changes]),
+        plan("fast"),
+        plan("slow"),
+        max(peaks, default=None),
+        _worst(*(change.trust for change in changes)),
+        tuple(dict.fromkeys(note for change in changes for note in change.notes)),
     )
 
 

@@ -53,10 +53,13 @@ def quality(graph: TaskGraph) -> Quality:
     """Replay a graph and see what it rests on.
 
     Trust is "refuse" where unexplained waiting is 10 % of the span or more, or the constant-lag replay is off by
-    5 % or more; "low" where it is off by more than 0.5 %, or 10 % of the path pass before releases; else "ok".
-    Thresholds: replays of public traces, where |error| <= 0.5 % held for all with less than 10 % unexplained. A
-    prediction inherits the trust of the graph that it edits.
+    5 % or more; "low" where it is off by more than 0.5 %, 10 % of the path pass before releases, or not all ranks of
+    a job are given; else "ok". Thresholds: replays of public traces, where |error| <= 0.5 % held for all with less
+    than 10 % unexplained. A prediction inherits the trust of the graph that it edits, and a graph without the
+    profiler's time that of the one with it, which has the trace's times.
     """
+    if graph.measured is not None:
+        return quality(graph.measured)
     if not len(graph):
         return Quality(0.0, 0.0, 0.0, 0.0, 0.0, graph.contradicted, "refuse", "the trace has no tasks")
     start, end = graph.span
@@ -70,6 +73,8 @@ def quality(graph: TaskGraph) -> Quality:
     held_share = float((path.end - path.start)[held].sum()) / span
     error = (constant.span_ns - span) / span
     trust, reason = _trust(unexplained, error, held_share)
+    if trust == "ok" and graph.job is not None and graph.job.caveat:
+        trust, reason = "low", graph.job.caveat
     return Quality(
         (exact.span_ns - end + start) / span,
         error,

@@ -58,6 +58,8 @@ class Select:
     """Index of the step in the graph."""
     row: int | None = None
     """Row of the trace."""
+    rank: int | None = None
+    """Number of the rank, in a job of several."""
     where: Callable[[TaskGraph], Mask] | None = None
     """Any further condition: one boolean per task."""
 
@@ -84,6 +86,8 @@ class Select:
             found &= tasks.step == self.step
         if self.row is not None:
             found &= tasks.row == self.row
+        if self.rank is not None:
+            found &= _of_rank(graph, self.rank)
         if self.operator is not None:
             found &= of_rows(graph, _inside(_trace(graph), self.operator))
         if self.layer is not None:
@@ -121,6 +125,12 @@ def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
     if isinstance(track, TrackKind):
         return [number for number, each in enumerate(graph.tracks) if each.kind == track]
     return [track]
+
+
+def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
+    if graph.job is None:
+        return graph.rank == rank
+    return np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
 
 
 def _trace(graph: TaskGraph) -> Trace:

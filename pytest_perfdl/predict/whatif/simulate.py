@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -117,24 +116,24 @@ def simulate(graph: TaskGraph, duration: I64 | None = None, *, lags: Lags = "mea
 
 
 def _starts(graph: TaskGraph, compiled: Structure, duration: I64, lags: Lags) -> I64:
-    edges, heads = graph.edges, compiled.task
+    others, heads = compiled.others, compiled.task
     if not len(heads):
         return np.zeros(0, dtype=np.int64)
-    lag = edges.lag if lags == "measured" else edges.constant_lag
-    offset = offsets(graph, compiled, lag, duration)
+    constant = lags == "constant"
+    offset = offsets(compiled, duration, constant=constant)
     # Relative to its chain each head may start at `base` or later, and after every source by `cost`.
     release = graph.tasks.release[heads]
     base = np.where(release > NO_RELEASE, np.maximum(release, _NEVER) - offset[heads], _NEVER)
     loose = (release == NO_RELEASE) & (compiled.previous < 0) & (np.diff(compiled.first) == 0)
     # What nothing holds up at all begins when the graph does.
     base[loose] = graph.begin - offset[heads[loose]]
-    edge = compiled.edge
-    source, target = edges.source[edge], edges.target[edge]
-    cost = offset[source] - offset[target] + lag[edge] + np.where(edges.at_start[edge], 0, duration[source])
+    cost = offset[others.source] - offset[others.target] + (others.constant_lag if constant else others.lag)
+    cost += np.where(others.at_start, 0, duration[others.source])
     levels = len(compiled.levels) - 1
-    thin = _LOOP_NS * (len(heads) + len(edge)) < _LEVEL_NS * levels
+    thin = _LOOP_NS * (len(heads) + len(others)) < _LEVEL_NS * levels
     moved = _by_loop(compiled, base, cost) if thin else _by_level(compiled, base, cost)
-    found: I64 = offset + moved[compiled.head_of]
+    found: I64 = moved[compiled.head_of]
+    found += offset
     return found
 
 
@@ -156,26 +155,30 @@ def _by_loop(compiled: Structure, base: I64, cost: I64) -> I64:
 
 def _by_level(compiled: Structure, base: I64, cost: I64) -> I64:
     """All heads of a level at once; along a chain the running maximum."""
-    found = base
-    levels, first = compiled.levels.tolist(), compiled.first
-    previous = compiled.previous
-    for begin, until in pairwise(levels):
-        since, last = int(first[begin]), int(first[until])
+    found, first = base, compiled.first
+    waiting = np.flatnonzero(first[1:] > first[:-1])
+    # A chain's heads of one level stand one behind the other: from the one that opens such a run on.
+    number = np.arange(len(found))
+    opening = compiled.previous != number - 1
+    opening[compiled.levels[:-1]] = True
+    opens = np.flatnonzero(opening)
+    outer = opens[compiled.previous[opens] >= 0]
+    behind = np.append(opens[1:], len(found))
+    long = behind - opens > 1
+    runs = list(zip(opens[long].tolist(), behind[long].tolist(), strict=True))
+    bounds = [np.searchsorted(own, compiled.levels).tolist() for own in (waiting, outer, opens[long])]
+    edges = first[compiled.levels].tolist()
+    for level in range(len(compiled.levels) - 1):
+        since, last = edges[level], edges[level + 1]
         if last > since:
             moments = found[compiled.source[since:last]] + cost[since:last]
-            some = begin + np.flatnonzero(np.diff(first[begin : until + 1]))
+            some = waiting[bounds[0][level] : bounds[0][level + 1]]
             found[some] = np.maximum(found[some], np.maximum.reduceat(moments, first[some] - since))
-        before = previous[begin:until]
-        # A chain's heads of one level stand one behind the other.
-        opens = np.flatnonzero(np.concatenate(([True], before[1:] != np.arange(begin, until - 1))))
-        outer = opens[before[opens] >= 0]
-        found[begin + outer] = np.maximum(found[begin + outer], found[before[outer]])
-        if len(opens) < until - begin:
-            bounds = [*opens.tolist(), until - begin]
-            for run, behind in pairwise(bounds):
-                if behind - run > 1:
-                    own = found[begin + run : begin + behind]
-                    np.maximum.accumulate(own, out=own)
+        some = outer[bounds[1][level] : bounds[1][level + 1]]
+        found[some] = np.maximum(found[some], found[compiled.previous[some]])
+        for run, until in runs[bounds[2][level] : bounds[2][level + 1]]:
+            own = found[run:until]
+            np.maximum.accumulate(own, out=own)
     return found
 
 

@@ -2,6 +2,8 @@
 
 A task with nothing to wait for but the task before it starts a known time after that one. So only *heads* need to be
 looked at: tasks with another edge, a release, or no chain edge. Between heads a prefix sum does.
+
+A graph that an edit made of another one takes over what is known of that: see `inherit`.
 """
 
 from __future__ import annotations
@@ -9,9 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from pytest_perfdl.predict.whatif.model import CHAIN_KINDS, NO_RELEASE, Edges, Mask, TaskGraph, of_kinds
+from pytest_perfdl.predict.whatif.chains import Chains, apart
+from pytest_perfdl.predict.whatif.model import NO_RELEASE, Edges, Mask, TaskGraph
 from pytest_perfdl.trace.model import I64, Rows
+
+_ROUNDS = 24
+"""How often the levels of an edited graph are raised before they are worked out anew, which costs about as much."""
+
+_ABOVE = 2**32
+"""More than any level."""
 
 
 class CycleError(ValueError):
@@ -22,16 +32,15 @@ class CycleError(ValueError):
 class Structure:
     """What a graph's edges make of it, whatever its durations. Heads are numbered level by level."""
 
-    chain_edge: Rows
-    """Edge from the task before on its track, -1 for none; of each task."""
+    chains: Chains
     head_of: Rows
     """Number of the head from which each task follows."""
     task: Rows
     """Task of each head."""
     previous: Rows
     """Number of the head before on the same chain, -1 for none."""
-    edge: Rows
-    """The edges into heads that are no chain edges, ordered by head."""
+    others: Edges
+    """The edges into heads that are no chain's, ordered by head."""
     source: Rows
     """Head from which the source of each of these edges follows."""
     first: Rows
@@ -59,45 +68,89 @@ def structure(graph: TaskGraph) -> Structure:
     return found
 
 
-def chain_edges(edges: Edges, count: int) -> Rows:
-    """Of each task the edge from the one before on its track, -1 for none."""
-    found = np.full(count, -1, dtype=np.intp)
-    own = np.flatnonzero(of_kinds(edges, *CHAIN_KINDS) & (edges.source == edges.target - 1))[::-1]
-    found[edges.target[own]] = own
-    return found
+def inherit(before: TaskGraph, edges: Edges, origin: Rows) -> None:
+    """Let a graph be compiled from what is known of the one that an edit made it of.
+
+    Parameters
+    ----------
+    before
+        The graph before the edit.
+    edges
+        The edges of the graph after it.
+    origin
+        Which task of the graph before each task was, -1 for new ones.
+    """
+    known = before.edges.derived.get("structure")
+    if known is not None:
+        edges.derived["made of"] = known[1], origin
+    elif "made of" in before.edges.derived:
+        older, its_origin = before.edges.derived["made of"]
+        edges.derived["made of"] = older, np.where(origin >= 0, its_origin[origin], -1)
 
 
 def _compiled(graph: TaskGraph, released: Mask) -> Structure:
-    edges, count = graph.edges, len(graph)
-    chain = chain_edges(edges, count)
-    others = np.ones(len(edges), dtype=bool)
-    others[chain[chain >= 0]] = False
-    other = np.flatnonzero(others)
-    is_head = released | (chain < 0)
-    is_head[edges.target[other]] = True
+    chains, others = apart(graph.edges, len(graph))
+    is_head = released | ~chains.there
+    is_head[others.target] = True
     heads = np.flatnonzero(is_head)
-    of = np.cumsum(is_head) - 1
-    before = np.where(chain[heads] >= 0, np.arange(len(heads)) - 1, -1)
-    source, target = of[edges.source[other]], of[edges.target[other]]
-    order = _topological(graph, heads, before, source, target)
-    level = _levels(order, before, source, target)
+    of = np.cumsum(is_head, dtype=np.intp)
+    of -= 1
+    before = np.where(chains.there[heads], np.arange(len(heads)) - 1, -1)
+    source, target = of[others.source], of[others.target]
+    level = _raised(graph, heads, before, source, target)
+    if level is None:
+        order = _topological(graph, heads, before, source, target)
+        level = _levels(order, before, source, target)
     # Level by level, along each chain: the new numbers of heads.
-    renumbered = np.lexsort((heads, level))
+    narrow = _narrow(level)
+    renumbered = np.argsort(narrow, kind="stable")
     number = np.empty(len(heads), dtype=np.intp)
     number[renumbered] = np.arange(len(heads))
-    by_head = np.argsort(number[target], kind="stable")
+    # Edges are ordered by task, and so by head within a level.
+    by_head = np.argsort(narrow[target], kind="stable")
     before = before[renumbered]
     counts = np.bincount(number[target], minlength=len(heads))
     return Structure(
-        chain_edge=chain,
+        chains=chains,
         head_of=number[of],
         task=heads[renumbered],
         previous=np.where(before >= 0, number[np.maximum(before, 0)], -1),
-        edge=other[by_head],
+        others=others.take(by_head),
         source=number[source[by_head]],
         first=np.concatenate(([0], np.cumsum(counts))).astype(np.intp),
         levels=np.concatenate(([0], np.cumsum(np.bincount(level)))).astype(np.intp),
     )
+
+
+def _narrow(level: Rows) -> Rows | npt.NDArray[np.uint16]:
+    """In 16 bits if they fit, which are sorted in linear time."""
+    return level.astype(np.uint16) if level.max(initial=0) < 2**16 else level
+
+
+def _raised(graph: TaskGraph, heads: Rows, before: Rows, source: Rows, target: Rows) -> Rows | None:
+    """Levels of heads as they were before an edit, raised where its edges want that; `None` if that leads too far.
+
+    Which levels heads have makes no difference to when tasks start, if only they rise along every edge and do not
+    fall along a chain. Around a circle they would rise for ever.
+    """
+    known = graph.edges.derived.get("made of")
+    if known is None:
+        return None
+    older: Structure = known[0]
+    origin: Rows = known[1][heads]
+    kept = np.flatnonzero(origin >= 0)
+    level = np.zeros(len(heads), dtype=np.intp)
+    level[kept] = np.repeat(np.arange(len(older.levels) - 1), np.diff(older.levels))[older.head_of[origin[kept]]]
+    # One running maximum for all chains: each is put above the one before.
+    above = np.cumsum(before < 0) * _ABOVE
+    for _ in range(_ROUNDS):
+        level = np.maximum.accumulate(level + above) - above
+        wanted = level[source] + 1
+        low = np.flatnonzero(level[target] < wanted)
+        if not len(low):
+            return np.asarray((np.cumsum(np.bincount(level) > 0) - 1)[level], dtype=np.intp)
+        np.maximum.at(level, target[low], wanted[low])
+    return None
 
 
 def _topological(graph: TaskGraph, heads: Rows, before: Rows, source: Rows, target: Rows) -> Rows:
@@ -176,12 +229,11 @@ def _levels(order: Rows, before: Rows, source: Rows, target: Rows) -> Rows:
     return np.array(level[:count], dtype=np.intp)
 
 
-def offsets(graph: TaskGraph, compiled: Structure, lag: I64, duration: I64) -> I64:
+def offsets(compiled: Structure, duration: I64, *, constant: bool) -> I64:
     """By how much each task starts after the first of its chain at least; only differences within a chain count."""
-    edges = graph.edges
-    own = np.flatnonzero(compiled.chain_edge >= 0)
-    edge = compiled.chain_edge[own]
-    step = np.zeros(len(duration), dtype=np.int64)
-    step[own] = np.where(edges.at_start[edge], 0, duration[own - 1]) + lag[edge]
-    found: I64 = np.cumsum(step)
-    return found
+    chains = compiled.chains
+    lag = chains.constant_lag if constant else chains.lag
+    found = np.zeros(len(lag), dtype=np.int64)
+    np.multiply(duration[:-1], chains.ended[1:], out=found[1:])
+    found += lag
+    return np.cumsum(found, out=found)

@@ -33,6 +33,10 @@ class NotApplicable(ValueError):
     """The graph has nothing that a transform could change; the message says what is missing."""
 
 
+class NotTold(NotApplicable):
+    """Whether there is something to change is not known; the message says what would tell."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
     """What a transform may look at."""
@@ -51,7 +55,7 @@ class Context:
             If the graph was not made from one.
         """
         if self.graph.trace is None:
-            raise NotApplicable("operators and modules are known only of a graph that was made from a trace")
+            raise NotTold("operators and modules are known only of a graph that was made from a trace")
         return self.graph.trace
 
     @property

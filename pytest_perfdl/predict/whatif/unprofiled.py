@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pytest_perfdl.predict.whatif.model import TaskGraph, TaskKind, of_kinds
@@ -45,7 +47,7 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     left = float(simulate(graph, duration).steps_ns.mean())
     if abs(left - step_ns) > 0.001 * step_ns:
         duration = np.where(graph.is_device, duration, np.rint(duration * (step_ns / left))).astype(np.int64)
-    return graph.with_durations(duration)
+    return replace(graph.with_durations(duration), measured=graph)
 
 
 def _events_paid(graph: TaskGraph) -> I64:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.advise import Advice
-from pytest_perfdl.predict.whatif.predict import Prediction
-from pytest_perfdl.report.whatif import Answers
+if TYPE_CHECKING:
+    from pytest_perfdl.advise import Advice
+    from pytest_perfdl.predict.whatif.predict import Prediction
+    from pytest_perfdl.report.whatif import Answers
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
@@ -14,24 +15,14 @@ SCHEMA = 1
 
 def to_json(answers: Answers) -> dict[str, Any]:
     """All of them; what cannot be predicted has `null` for its figures and says why in "reason"."""
-    found, simulation = answers.base.quality, answers.base.simulation
-    first, last = answers.graph.span
+    simulation = answers.base.simulation
     path = simulation.path
     return {
         "schema": SCHEMA,
         "source": answers.source,
         "tasks": len(answers.graph),
         "steps": len(answers.base.steps),
-        "replay": {
-            "measured_ns": last - first,
-            "const_error": found.constant_error,
-            "pinned_error": found.replay_error,
-            "unexplained_share": found.unexplained_share,
-            "inferred_share": found.inferred_share,
-            "held_share": found.held_share,
-            "trust": found.trust,
-            "reason": found.reason,
-        },
+        "replay": replay_json(answers),
         "critical_path": {
             "span_ns": simulation.span_ns,
             "length_ns": path.length_ns,
@@ -52,6 +43,22 @@ def to_json(answers: Answers) -> dict[str, Any]:
             }
             for each in answers.strategies
         ],
+    }
+
+
+def replay_json(answers: Answers) -> dict[str, Any]:
+    """How far simulating the trace as it is gives what was measured, and the trust that predictions deserve."""
+    found = answers.base.quality
+    first, last = answers.graph.span
+    return {
+        "measured_ns": last - first,
+        "const_error": found.constant_error,
+        "pinned_error": found.replay_error,
+        "unexplained_share": found.unexplained_share,
+        "inferred_share": found.inferred_share,
+        "held_share": found.held_share,
+        "trust": found.trust,
+        "reason": found.reason,
     }
 
 

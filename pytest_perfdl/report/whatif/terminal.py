@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_perfdl.advise import Advice
-from pytest_perfdl.predict.whatif.predict import Prediction
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.terminal import bars, by_size
 from pytest_perfdl.report.whatif import Answers
+from pytest_perfdl.report.whatif.advice import advice_lines, figures
 from pytest_perfdl.report.words import plural, visible
 from pytest_perfdl.units import format_percent, format_quantity
 
@@ -28,7 +27,7 @@ def report(answers: Answers, width: int) -> str:
         _head(answers, width),
         _path(answers),
         _answers(answers, width),
-        _advice(answers, width),
+        advice_lines(answers, width),
         _notes(answers, width),
     )
     lines: list[str] = []
@@ -83,38 +82,6 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
             2,
             width,
         )
-
-
-def figures(each: Prediction) -> tuple[str, str, str, str]:
-    """The step, its range, the gain and the peak of memory."""
-    if each.predicted_ns is None or each.interval_ns is None or each.gain is None:
-        return "", "", "", ""
-    low, high = (format_quantity(bound, "ns") for bound in each.interval_ns)
-    memory = "" if each.predicted_peak_bytes is None else format_quantity(each.predicted_peak_bytes, "B")
-    if each.peak_bytes and each.predicted_peak_bytes is not None:
-        memory += f" ({format_percent(each.predicted_peak_bytes / each.peak_bytes - 1)})"
-    if each.fits is not None:
-        memory += ", fits" if each.fits else ", does not fit"
-    return format_quantity(each.predicted_ns, "ns"), f"{low} to {high}", format_percent(each.gain), memory
-
-
-def _advice(answers: Answers, width: int) -> Iterator[str]:
-    if not answers.advice:
-        yield "advice  none: nothing known would gain more than 2% and than its own uncertainty"
-        return
-    yield "advice, the largest predicted gain first"
-    for each in answers.advice:
-        yield from advice_lines(each, width)
-
-
-def advice_lines(each: Advice, width: int) -> Iterator[str]:
-    """One piece of advice in a few lines."""
-    step, span, gain, _ = figures(each.prediction)
-    yield from layout.paragraph(f"- {visible(each.text)}", 2, width)
-    yield from layout.paragraph(f"{each.how}: {gain}, the step would take {step} ({span})", 4, width)
-    if each.prediction.trust != "ok":
-        yield from layout.paragraph(f"trust {each.prediction.trust}: {each.prediction.reason}", 4, width)
-    yield f"    example: {each.example}"
 
 
 def _notes(answers: Answers, width: int) -> Iterator[str]:

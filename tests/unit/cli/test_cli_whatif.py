@@ -124,6 +124,81 @@ def test_bad_files(tmp_path, capsys):
     assert "name a trace" in capsys.readouterr().err
 
 
+def rank(number, gemm):
+    """A rank whose collective ends at 700 us of each of three steps of 1 ms; its gemm decides when it comes."""
+    found = []
+    for index in range(3):
+        start = 1000 * index
+        found += [
+            step(index, start, 1000),
+            x("aten::mm", start, 900),
+            launch(start + 5, 5, 2 * index),
+            launch(start + 15, 5, 2 * index + 1),
+            kernel("sgemm_128", start + 100, gemm, 2 * index),
+            kernel("ncclDevKernel_AllReduce()", start + 101 + gemm, 599 - gemm, 2 * index + 1),
+        ]
+    return text(found, distributedInfo={"rank": number, "world_size": 2})
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    (folder / "b.json").write_bytes(rank(0, 50))
+    (folder / "a.json").write_bytes(rank(1, 250))
+    return folder
+
+
+def test_ranks_of_one_job(ranks, capsys):
+    found = figures(
+        capsys, ranks / "a.json", ranks / "b.json", "--scale", "rank=1,name~gemm:0.2", "--scale", "name~gemm:0"
+    )
+    assert found["source"] == "ranks 0 and 1"
+    assert [(each["rank"], each["clock_offset_ns"], each["last"]) for each in found["ranks"]] == [(0, 0, 0), (1, 0, 3)]
+    assert [each["source"].rpartition("/")[2] for each in found["ranks"]] == ["b.json", "a.json"]
+    assert [each["waiting_ns"] for each in found["ranks"]] == [600_000, 0]
+    assert (found["meetings"], found["straggler"], found["steps"]) == (3, 1, 3)
+    # The host takes 1 ms a step, whatever the device does: only the last step ends with it.
+    assert found["whatif"][0]["step_ns"] == 1_000_000
+    assert found["replay"]["trust"] == "ok"
+    [slower] = figures(capsys, ranks, "--scale", "rank=0,name~gemm:40")["whatif"]
+    # 2 ms of gemm and 349 us of transfer, each 1 us behind the other, from the first kernel on at 100 us.
+    assert slower["predicted_step_ns"] == round((100 + 3 * (2000 + 1 + 349) + 2) * 1000 / 3)
+    again = figures(capsys, ranks, "--scale", "rank=1,name~gemm:0.2", "--scale", "name~gemm:0")
+    assert again == found
+
+
+def test_the_report_on_ranks(ranks, capsys):
+    assert main(["whatif", str(ranks), "--scale", "rank=1,name~gemm:0.2"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "ranks 0 and 1 3 steps of 1.000 ms on average" in out
+    assert "step times are over ranks 0 and 1, which wait for each other 3 times" in out
+    assert "rank 1 comes last most often; rank 0 waits most for others, 600.0" in out
+    assert "name its trace alone" in out
+
+
+def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
+    for arguments, says in (
+        (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' selects no task"),
+        (["--scale", "rank=x:0.5"], "is not understood"),
+        (["--devices", "2"], "the trace of one rank"),
+    ):
+        assert main(["whatif", str(ranks), *arguments]) == 2
+        assert says in capsys.readouterr().err
+    assert main(["whatif", str(ranks / "a.json"), "--scale", "rank=1:0.5"]) == 2
+    assert "selects no task" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert main(["whatif", str(tmp_path / "none")]) == 2
+    assert "there is no trace in" in capsys.readouterr().err
+
+
+def test_the_timelines_of_ranks(ranks, tmp_path, capsys):
+    out = tmp_path / "both.json"
+    assert main(["whatif", str(ranks), "--scale", "rank=0,name~gemm:3", "--trace", str(out)]) == 0
+    assert "wrote" in capsys.readouterr().out
+    assert len(read(out)) > 0
+
+
 def test_the_list(capsys):
     assert main(["whatif", "--list"]) == 0
     out = capsys.readouterr().out

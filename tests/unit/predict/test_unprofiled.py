@@ -4,7 +4,7 @@ import pytest
 from unit.predict.training import STEP, host_training
 from unit.trace.chrome import step, trace, x
 
-from pytest_perfdl.predict.whatif import simulate, task_graph
+from pytest_perfdl.predict.whatif import quality, simulate, task_graph
 from pytest_perfdl.predict.whatif.unprofiled import unprofiled
 
 
@@ -64,3 +64,11 @@ def test_the_step_takes_what_it_is_said_to_take(share):
 def test_no_time_is_no_answer():
     with pytest.raises(ValueError, match="positive time"):
         unprofiled(few(5), 0)
+
+
+def test_the_trust_is_that_of_the_trace():
+    """Half of the step was the profiler's: that does not make the graph explain the trace less well."""
+    made = task_graph(host_training())
+    without = unprofiled(made, STEP * 500)
+    assert quality(without) == quality(made)
+    assert quality(without).trust == "ok"

@@ -15,7 +15,7 @@ from pytest_perfdl.predict.whatif.layers import gradient_modules
 from pytest_perfdl.predict.whatif.machine import Machine
 from pytest_perfdl.predict.whatif.model import EdgeKind, Edges, Mask, TaskGraph, TaskKind, Track, TrackKind, of_kinds
 from pytest_perfdl.predict.whatif.select import of_rows
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, quantity, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, quantity, transform
 from pytest_perfdl.predict.whatif.transforms.operators import operator_rows
 from pytest_perfdl.trace.model import I32, Rows
 
@@ -52,7 +52,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     """
     sizes: Gradients = gradients(context.trace)
     if not len(sizes.row):
-        raise NotApplicable("shapes of gradients are not in the trace: profile with record_shapes=True")
+        raise NotTold("shapes of gradients are not in the trace: profile with record_shapes=True")
     graph = context.graph
     completes = _completing(graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
@@ -269,9 +269,7 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
     graph, marks = context.graph, labels(context.trace)
     module = gradient_modules(context.trace)
     if not len(module) or (module < 0).all():
-        raise NotApplicable(
-            "modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges"
-        )
+        raise NotTold("modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges")
     found = buckets(context, round(slice), round(slice))
     of = module[found.gradient]
     forward = _forward_starts(graph, marks.module, marks.phase)

@@ -10,7 +10,7 @@ from pytest_perfdl.predict.whatif.layers import Layer, bounds, layers, saved
 from pytest_perfdl.predict.whatif.lifetimes import Lifetimes
 from pytest_perfdl.predict.whatif.machine import MissingConstant
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, transform
 from pytest_perfdl.trace.model import I64
 
 CHECKPOINT_NS = 50_000
@@ -44,7 +44,7 @@ def checkpointing(context: Context, layer: str = "") -> Change:
 def _trained(context: Context, pattern: str) -> list[Layer]:
     found = [layer for layer in layers(context, pattern) if len(layer.backward) and len(layer.forward)]
     if not found:
-        raise NotApplicable("no backward pass of these modules is in the trace")
+        raise NotTold("no backward pass of these modules is in the trace")
     return found
 
 

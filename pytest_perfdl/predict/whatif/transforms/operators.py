@@ -16,7 +16,7 @@ from pytest_perfdl.predict.whatif.edit import Plan
 from pytest_perfdl.predict.whatif.facts import computing, inside, operator_costs, optimizer_steps
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.predict.whatif.select import of_rows
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, transform
 from pytest_perfdl.predict.whatif.transforms.precision import LOWER
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
@@ -76,7 +76,7 @@ def remove_clipping(context: Context) -> Change:
     graph, trace = context.graph, context.trace
     rows, _ = optimizer_steps(trace)
     if not len(rows):
-        raise NotApplicable("no update (Optimizer.step) is in the trace")
+        raise NotTold("no update (Optimizer.step) is in the trace")
     engine = backward_rows(trace)
     ends = np.sort(trace.end[engine])
     tasks = np.zeros(len(graph), dtype=bool)
@@ -180,7 +180,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
     gone = np.zeros(len(graph), dtype=bool)
     chains = [chain for chain in _chains(context, epilogues) if len(chain) > 1]
     if not chains:
-        raise NotApplicable("no two operators that could be fused are neighbours, or shapes are not in the trace")
+        raise NotTold("no two operators that could be fused are neighbours, or shapes are not in the trace")
     for chain in chains:
         tail = chain[1:] if chain[0].product else chain
         whole = sum(link.bytes for link in tail)

@@ -7,7 +7,7 @@ import numpy as np
 from pytest_perfdl.predict.whatif.edit import Plan
 from pytest_perfdl.predict.whatif.facts import gradients, inside, optimizer_steps, per_step
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, transform
 from pytest_perfdl.trace.model import I64, Rows
 
 PASSES = {"Adam": 7, "AdamW": 7, "Adagrad": 5, "RMSprop": 5, "SGD": 3}
@@ -26,7 +26,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     graph = context.graph
     rows, kind = optimizer_steps(context.trace)
     if not len(rows):
-        raise NotApplicable("no update by one optimizer (Optimizer.step) is in the trace")
+        raise NotTold("no update by one optimizer (Optimizer.step) is in the trace")
     own = np.flatnonzero(inside(graph, rows))
     found = []
     for tasks in per_step(graph, own):
@@ -66,9 +66,9 @@ def fused_optimizer(context: Context) -> Change:
     passes = PASSES.get(kind)
     sizes = gradients(context.trace)
     if passes is None:
-        raise NotApplicable(f"how much memory {kind} moves is not known: {', '.join(sorted(PASSES))} are")
+        raise NotTold(f"how much memory {kind} moves is not known: {', '.join(sorted(PASSES))} are")
     if not sizes.total:
-        raise NotApplicable("shapes of gradients are not in the trace: profile with record_shapes=True")
+        raise NotTold("shapes of gradients are not in the trace: profile with record_shapes=True")
     graph = context.graph
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM

@@ -9,7 +9,7 @@ from pytest_perfdl.predict.whatif.model import TaskGraph
 from pytest_perfdl.predict.whatif.simulate import simulate
 from pytest_perfdl.predict.whatif.staged import Layout, Network, peak_bytes, staged
 from pytest_perfdl.predict.whatif.strategy import layer_costs, network_of, optimizer_states
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotTold, transform
 
 _NOTES = ("micro-batches are assumed to take time in proportion",)
 
@@ -28,7 +28,7 @@ def spread(context: Context, layout: Layout, layer: str) -> Change:
     """
     costs = layer_costs(context, layer)
     if len(costs) < layout.pipeline:
-        raise NotApplicable(f"{len(costs)} layers make no {layout.pipeline} stages")
+        raise NotTold(f"{len(costs)} layers make no {layout.pipeline} stages")
     network = network_of(context)
     best = simulate(staged(costs, layout, network)).span_ns
     slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns

@@ -11,7 +11,7 @@ from pytest_perfdl.predict.whatif.insertion import NewTask
 from pytest_perfdl.predict.whatif.machine import Machine, MissingConstant
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph
 from pytest_perfdl.predict.whatif.select import of_rows
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, transform
 from pytest_perfdl.trace.model import F64, I64, Rows
 
 
@@ -68,7 +68,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     graph, machine = context.graph, context.known
     costs = operator_costs(context.trace)
     if not costs.costs:
-        raise NotApplicable("shapes of operators are not in the trace: profile with record_shapes=True")
+        raise NotTold("shapes of operators are not in the trace: profile with record_shapes=True")
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)

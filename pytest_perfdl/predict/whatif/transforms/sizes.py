@@ -24,7 +24,7 @@ from pytest_perfdl.predict.whatif.graph import task_graph
 from pytest_perfdl.predict.whatif.layers import gradient_share, layers
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph
 from pytest_perfdl.predict.whatif.select import of_rows
-from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.predict.whatif.transform import Change, Context, NotTold, transform
 from pytest_perfdl.trace import TraceError, read
 from pytest_perfdl.trace.model import F64, I64
 
@@ -93,7 +93,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
             there = int(other.tasks.duration[theirs[key]].sum()) / other_steps
             factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
     if matched < whole / 2:
-        raise NotApplicable("the other trace runs other operators")
+        raise NotTold("the other trace runs other operators")
     return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
 
 
@@ -101,7 +101,7 @@ def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
     """Tasks by what they are in any trace of the same model."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     if graph.trace is None:
-        raise NotApplicable("operators are known only of a graph that was made from a trace")
+        raise NotTold("operators are known only of a graph that was made from a trace")
     marks, trace = labels(graph.trace), graph.trace
     device = graph.is_device.tolist()
     paths, phases = marks.path.tolist(), marks.phase.tolist()

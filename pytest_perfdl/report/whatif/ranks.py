@@ -1,0 +1,54 @@
+"""What there is to say about the ranks of a job, beside what is said about one trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_perfdl.report.words import plural
+from pytest_perfdl.units import format_quantity
+
+if TYPE_CHECKING:
+    from pytest_perfdl.advise import Note
+    from pytest_perfdl.predict.whatif.job import Job
+
+
+def listing(job: Job) -> str:
+    """The ranks' numbers: "0, 1 and 2"."""
+    *most, last = map(str, job.numbers)
+    return f"{', '.join(most)} and {last}"
+
+
+def notes(job: Job, span_ns: int) -> list[Note]:
+    """How the ranks hang together, what limits the figures, and what the advice leaves out."""
+    from pytest_perfdl.advise import Note
+
+    figures = job.figures
+    times = plural(len(job.meetings), "time")
+    text = f"step times are over ranks {listing(job)}, which wait for each other {times}"
+    if figures.straggler is not None:
+        text += f"; rank {figures.straggler} comes last most often"
+    waits = max(figures.ranks, key=lambda rank: rank.waiting_ns)
+    if waits.waiting_ns:
+        text += f"; rank {waits.rank} waits most for others, {format_quantity(waits.waiting_ns, 'ns')} of the trace"
+    told = "advice that looks at operators is given for one rank: name its trace alone"
+    share = min(waits.waiting_ns / max(span_ns, 1), 1.0)
+    return [Note("ranks", text, share), *(Note("ranks", finding, 0.0) for finding in (*figures.findings, told))]
+
+
+def to_json(job: Job) -> dict[str, Any]:
+    """The ranks, and how many times they wait for each other: in collectives, and where one receives."""
+    figures = job.figures
+    return {
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "source": rank.source,
+                "clock_offset_ns": rank.clock_offset_ns,
+                "waiting_ns": rank.waiting_ns,
+                "last": rank.last,
+            }
+            for rank in figures.ranks
+        ],
+        "meetings": len(job.meetings),
+        "straggler": figures.straggler,
+    }

@@ -18,9 +18,11 @@ from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
 from pytest_perfdl.limits import UNITS
 from pytest_perfdl.options import INI_ONLY, OPTIONS
+from pytest_perfdl.predict.scaling.growth import Growth
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
+from pytest_perfdl.report.scaling import curve
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"
@@ -131,6 +133,11 @@ def files() -> str:
         "series": _fields(record.Series),
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
+        "curve": _fields(curve.Curve),
+        "size": _fields(curve.Size),
+        "fitted": _fields(curve.Fitted),
+        "figure": _fields(curve.Figure),
+        "growth": _fields(Growth),
         "columns": _table(("place", "what it is"), rows),
         "record_schema": str(record.SCHEMA),
         "run_schema": str(RUN_SCHEMA),
@@ -168,6 +175,24 @@ have each verdict; in `tests` one object, on one line, for each test: its verdic
 (the parts that changed), `source_diffs`, `integrity`, `traces` (paths beside the file), and the records of both sides,
 `record` and `base_record`.
 
+### A curve: a test's time over the sizes of a parameter
+
+`curves` of a test that is the last size of a [scaling test](../scaling.md); empty else. What has an interval is an
+object of `value`, `low` and `high`, the ends being those of the 95 % interval.
+
+{curve}
+Each of `sizes`, what was measured:
+
+{size}
+Each of `fitted`, the curves that the page draws through them (a line, or a parabola where no line fits):
+
+{fitted}
+Each of `figures`:
+
+{figure}
+`growth`:
+
+{growth}
 ## The page
 
 `#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` what the N-th test (worst first) is

@@ -6,15 +6,16 @@ commands ask for.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.limits import UNITS, parse_limit
+from pytest_perfdl.limits import parse_limit
 from pytest_perfdl.record import Better
-from pytest_perfdl.units import parse_quantity
+
+if TYPE_CHECKING:
+    from pytest_perfdl.predict.whatif.machine import Machine
 
 T = TypeVar("T")
 
@@ -134,6 +135,40 @@ class Perf:
         """
         raise NotImplementedError
 
+    def assert_whatif(
+        self,
+        transform: str,
+        /,
+        *,
+        gains_less_than: str | int | float,
+        machine: Machine | None = None,
+        **parameters: Any,
+    ) -> None:
+        """Expect that an optimisation has next to nothing left to gain: fails where one that should be on is not.
+
+        ::
+
+            perf(train_step, model, batch)
+            perf.assert_whatif("fused_optimizer", gains_less_than="3%")
+
+        Under `--perf` the gain is predicted after the test's body, from the trace of a median step of the last call,
+        without the profiler's own time, as `perfdl whatif --step-time` does. It fails where the whole range of the
+        prediction is above the bound, passes where the prediction is not above it, or nothing is there that could be
+        changed, and is inconclusive otherwise.
+
+        Parameters
+        ----------
+        transform
+            An optimisation of `perfdl whatif --list`, or one that the project registers.
+        gains_less_than
+            Share of the step: "3%".
+        machine
+            Constants that the trace does not have; what `--machine` is to `perfdl whatif`.
+        **parameters
+            Those of the optimisation: `dtype="float16"`.
+        """
+        raise NotImplementedError
+
     def metric(self, name: str, value: float, *, unit: str = "1", better: Better = "lower") -> None:
         """Add a metric of one's own: one value in every repeat, shown, and judged if it has a limit."""
         raise NotImplementedError
@@ -172,6 +207,20 @@ class CurveExpectation:
     fixed: str | None
     per_unit: str | None
     """Bounds, see `Perf.assert_scaling`; quantities as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfExpectation:
+    """What a test says of an optimisation: judged after its body, on the trace of one of its calls."""
+
+    call: str
+    """Name of the call; empty where it has none."""
+    transform: str
+    parameters: Mapping[str, Any]
+    gains_less_than: str
+    """The largest gain that is expected, as a share of the step: "3%"."""
+    machine: Machine | None = None
+    """Constants that the trace does not have."""
 
 
 class Comparison:
@@ -217,75 +266,6 @@ class Comparison:
             self._tell(Expectation(self._name, kind, limit.text, *self._labels))
 
 
-def check_scaling(axis: object, exponent: float | None, fixed: str | None, per_unit: str | None) -> CurveExpectation:
-    """What is expected of a curve, validated.
-
-    Raises
-    ------
-    PerfError
-        A bound is no bound.
-    """
-    __tracebackhide__ = True
-    if not isinstance(axis, str):
-        raise PerfError(f"perf.assert_scaling({axis!r}): expected the name of a parameter")
-    if exponent is not None and not (isinstance(exponent, (int, float)) and math.isfinite(exponent)):
-        raise PerfError(f"exponent={exponent!r}: expected a number such as 1.1")
-    for name, bound in (("fixed", fixed), ("per_unit", per_unit)):
-        try:
-            if bound is not None and not (isinstance(bound, str) and parse_quantity(bound, "ns") >= 0):
-                raise ValueError(f"expected a time such as '5ms', not {bound!r}")
-        except ValueError as error:
-            raise PerfError(f"{name}={bound!r}: {error}") from None
-    return CurveExpectation(axis, None if exponent is None else float(exponent), fixed, per_unit)
-
-
 def label(fn: Callable[..., object]) -> str:
     """What to call an alternative."""
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def check_call(name: str, period: int, items: float | None, names: set[str]) -> None:
-    """Refuse a call that cannot be measured; `names` holds those of the test's calls, and gets this one."""
-    __tracebackhide__ = True
-    problem = ""
-    if not isinstance(name, str) or "." in name:
-        problem = f"name={name!r}: expected text without a dot"
-    elif name in names:
-        problem = (
-            f"two perf(...) calls are both named {name!r}: give each its own name="
-            if name
-            else "two perf(...) calls without a name: give each its own name="
-        )
-    elif isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        problem = f"period={period!r}: expected a whole number, 1 or more"
-    elif items is not None and not (math.isfinite(items) and items > 0):
-        problem = f"items={items!r}: expected a number above 0"
-    if problem:
-        raise PerfError(problem)
-    names.add(name)
-
-
-def check_metric(name: object, value: float, unit: object, better: object, given: set[str]) -> None:
-    """Refuse what cannot be a metric; `given` holds the names that this call has already, and gets this one."""
-    __tracebackhide__ = True
-    problem = ""
-    if not isinstance(name, str) or not name or "." in name or ":" in name:
-        problem = f"perf.metric({name!r}): expected a name without '.' and ':'"
-    elif name in UNITS or name == "throughput":
-        problem = f"perf.metric({name!r}): every test has a metric of this name, choose another"
-    elif name in given:
-        problem = f"perf.metric({name!r}) came twice for one call: a metric has one value in a repeat"
-    elif better not in ("lower", "higher"):
-        problem = f"perf.metric({name!r}, better={better!r}): expected 'lower' or 'higher'"
-    elif not isinstance(unit, str):
-        problem = f"perf.metric({name!r}, unit={unit!r}): expected text"
-    elif not math.isfinite(float(value)):
-        problem = f"perf.metric({name!r}) is {value}: expected a finite number"
-    if problem:
-        raise PerfError(problem)
-    given.add(str(name))
-
-
-def empty() -> PerfError:
-    """What to say of an iterable that yields nothing."""
-    return PerfError("perf.steps(...) got an iterable without elements")

@@ -30,6 +30,7 @@ from pytest_perfdl.judge.verdict import Judgement, parse_fail_on
 from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.record import Key
+from pytest_perfdl.remedies import with_suggestions
 from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
@@ -156,6 +157,8 @@ class PerfSession:
         __tracebackhide__ = True
         trial.measure()
         self._curves.judge(trial)
+        if trial.result is not None:
+            trial.result = with_suggestions(trial.result)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True

@@ -20,16 +20,17 @@ from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
-from pytest_perfdl.fixture import CurveExpectation, Expectation
+from pytest_perfdl.fixture import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.guilty import source_diffs
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
+from pytest_perfdl.joining import joined
 from pytest_perfdl.judge.confirm import confirm, settled
 from pytest_perfdl.judge.kernels import suspected
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.settle import suspects, unsettled
-from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
+from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
 from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, one_repeat
@@ -110,14 +111,15 @@ class Trial:
             )
         self.curves = [each for each in remote.expectations if isinstance(each, CurveExpectation)]
         alternatives = [each for each in remote.expectations if isinstance(each, Expectation)]
+        asked = [each for each in remote.expectations if isinstance(each, WhatIfExpectation)]
         questions = bool(remote.results) + len(alternatives)
         self._confirming = Confirmation(self.bench, self.test, self._serving, questions, self._rules)
         if remote.results:
             self._first = _repeat(remote, seconds)
             self._repeats.append(self._first)
             self.result = self._judge()
-        if alternatives:
-            self.result = self._with_expectations(alternatives)
+        if alternatives or asked:
+            self.result = self._with_expectations([*alternatives, *asked])
         if decided := self._confirming.decided:
             self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in decided))
 
@@ -272,34 +274,31 @@ class Trial:
             return judgement
         return self._confirm_in_pairs(Suspects(found), judgement, new, self._base, commit)
 
-    def _with_expectations(self, expectations: Sequence[Expectation]) -> Result:
-        """Judge what the test expects of alternatives, and join that with what is known of its own steps."""
+    def _with_expectations(self, expectations: Sequence[Expectation | WhatIfExpectation]) -> Result:
+        """Judge what the test expects beside limits, and join that with what is known of its own steps."""
         found = [self._expectation(each) for each in expectations]
-        nodeid = self.test.item.nodeid
-        known = self.result.judgement if self.result is not None else Judgement(nodeid, "unchanged", "")
-        verdicts = [metric.verdict for metric in found if metric.verdict is not None]
-        verdict = worst([*verdicts, known.verdict])
-        telling = [metric for metric in found if metric.verdict == verdict]
-        reason = telling[0].reason if telling else known.reason
-        broken = tuple(Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid")
-        judgement = replace(
-            known,
-            verdict=verdict,
-            reason=reason,
-            metrics=(*found, *known.metrics),
-            integrity=(*known.integrity, *broken),
-        )
-        fails = verdict in self.bench.fail_on
-        if self.result is None:
-            return unjudged(self.test, judgement, fails=fails, seconds=time.monotonic() - self._started)
-        fails = fails and not (self.result.updated and not broken and verdict == known.verdict)
-        return replace(self.result, judgement=judgement, fails=fails, seconds=time.monotonic() - self._started)
+        broken = [Finding("invalid", "rounds", metric.reason) for metric in found if metric.verdict == "invalid"]
+        own = self.result or unjudged(self.test, Judgement(self.test.item.nodeid, "unchanged", ""), fails=False)
+        result = joined(own, found, broken, fail_on=self.bench.fail_on)
+        return replace(result, seconds=time.monotonic() - self._started)
 
-    def _expectation(self, expectation: Expectation) -> MetricVerdict:
+    def _expectation(self, expectation: Expectation | WhatIfExpectation) -> MetricVerdict:
+        if isinstance(expectation, WhatIfExpectation):
+            return self._possible_gain(expectation)
         try:
             return self._confirming.of_alternatives(expectation)
         except SideError as error:
             self._fail(str(error))
+
+    def _possible_gain(self, expectation: WhatIfExpectation) -> MetricVerdict:
+        # Imported here: few tests ask, and what simulates takes a while to load.
+        from pytest_perfdl.whatif_expectation import judged
+
+        assert self.result is not None
+        try:
+            return judged(expectation, self.result)
+        except ValueError as error:
+            self._fail(f"perf.assert_whatif: {error}")
 
     def _absent(self, new: Record) -> Judgement:
         reason = f"the test does not exist at {self.bench.settings.against}"

@@ -12,6 +12,7 @@ from pytest_perfdl.analysis.waits import QUEUE
 from pytest_perfdl.predict.whatif.model import EdgeKind
 from pytest_perfdl.predict.whatif.predict import Base, Prediction, WhatIf, predict
 from pytest_perfdl.predict.whatif.select import Selector, chosen
+from pytest_perfdl.predict.whatif.structure import CycleError
 from pytest_perfdl.predict.whatif.transform import Context
 from pytest_perfdl.units import format_percent
 
@@ -56,7 +57,7 @@ def advise(context: Context, base: Base | None = None, within: Selector | None =
     Each finding is predicted with its transform. It is reported if the predicted gain exceeds max(2 %, half the width
     of the prediction's interval), or, for advice that pays time for memory where memory is nearly full, if the peak
     falls by 10 %. The best of several transforms for one finding is. Nothing is advised from a graph that is not
-    trusted at all, nor where a transform lacks a constant.
+    trusted at all, nor where a transform lacks a constant or its edits lead in a circle.
 
     Parameters
     ----------
@@ -78,7 +79,10 @@ def advise(context: Context, base: Base | None = None, within: Selector | None =
         if scope is not None and not _mostly(evidence, finding, scope):
             continue
         question = WhatIf(finding.transform, transform=finding.transform, parameters=dict(finding.parameters))
-        prediction = predict(context, question, base)
+        try:
+            prediction = predict(context, question, base)
+        except CycleError:
+            continue
         if not _worth(finding, prediction):
             continue
         advice = Advice(

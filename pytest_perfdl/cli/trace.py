@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.roofline import Peaks
     from pytest_perfdl.analysis.selection import Selection
     from pytest_perfdl.analysis.summary import TraceSummary
+    from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
 _LARGE = 64 * 2**20
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repeat to narrow further",
     )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
+    parser.add_argument(
+        "--advise",
+        action="store_true",
+        help="also say what would make the step faster and by how much, predicted by simulating the trace",
+    )
     parser.add_argument(
         "--peaks",
         metavar="NAME=RATE",
@@ -66,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]
+    advised = [_advised(trace, peaks) if arguments.advise else None for trace in traces]
     across = None
     if len(traces) > 1:
         from pytest_perfdl.analysis.ranks import ranks
@@ -75,17 +82,22 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in summary.findings:
             print(f"perfdl trace: {summary.source}: {finding}", file=sys.stderr)
     if arguments.html is not None:
-        _write_page(arguments.html, summaries, across, selection)
+        _write_page(arguments.html, summaries, across, selection, advised)
     if arguments.json:
         from pytest_perfdl.report.trace.json import to_json
 
-        print_json(to_json(summaries, across))
+        print_json(to_json(summaries, across, advised))
     elif arguments.html is None:
         from pytest_perfdl.report.trace import terminal
 
-        pages = [terminal.report(summary, selection, arguments.top, width()) for summary in summaries]
+        pages = [
+            terminal.report(summary, selection, arguments.top, width(), answers)
+            for summary, answers in zip(summaries, advised, strict=True)
+        ]
         if across is not None:
             pages.append(terminal.across_ranks(across, width()))
+        if not arguments.advise:
+            pages.append("--advise says what would make the step faster")
         print("\n\n".join(pages))
     return 0
 
@@ -102,6 +114,25 @@ def _read(file: str) -> Trace:
     finally:
         if large:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
+    """What would make the step faster; `None` for a trace without operators, calls and kernels."""
+    from pytest_perfdl.advise import advise
+    from pytest_perfdl.predict.whatif.graph import task_graph
+    from pytest_perfdl.predict.whatif.machine import ACHIEVED, Machine
+    from pytest_perfdl.predict.whatif.predict import Base
+    from pytest_perfdl.predict.whatif.transform import Context
+    from pytest_perfdl.report.whatif import Answers
+
+    graph = task_graph(trace)
+    if not len(graph):
+        return None
+    machine = Machine()
+    if peaks is not None:
+        machine = machine.with_(flops_per_s=peaks.flops_per_s, memory_bytes_per_s=ACHIEVED * peaks.bytes_per_s)
+    context, base = Context(graph, machine), Base.of(graph)
+    return Answers(trace.source, graph, base, advice=advise(context, base))
 
 
 def _progress(path: Path) -> Callable[[int, int], None]:
@@ -138,13 +169,17 @@ def _peaks(texts: Sequence[str]) -> Peaks | None:
 
 
 def _write_page(
-    path: Path, summaries: Sequence[TraceSummary], across: RankFigures | None, selection: Selection
+    path: Path,
+    summaries: Sequence[TraceSummary],
+    across: RankFigures | None,
+    selection: Selection,
+    advised: Sequence[Answers | None],
 ) -> None:
     from pytest_perfdl.report.files import ReportError
     from pytest_perfdl.report.trace.html import write_page
 
     try:
-        write_page(path, summaries, across, selection)
+        write_page(path, summaries, across, selection, advised)
     except ReportError as error:
         raise CommandError(str(error)) from error
     print(f"wrote {path}")

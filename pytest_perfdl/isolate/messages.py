@@ -110,7 +110,7 @@ class UserMetric:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`perf.compare(...).assert_...`: to be judged after the test's body."""
+    """What a test expects (`perf.compare(...).assert_...`, `assert_scaling`, `assert_whatif`): judged after it."""
 
     expectation: object
 

@@ -24,7 +24,10 @@ from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.report.scaling import html as curves
+from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.traces import CallTraces, TraceFile
+from pytest_perfdl.units import format_percent
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
@@ -171,6 +174,9 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(
         words=words,
         figures=figures,
+        curves=curves,
+        figure=figure,
+        share=format_percent,
         verdicts=VERDICTS,
         headline_metric=headline_metric,
         main_trace=main_trace,

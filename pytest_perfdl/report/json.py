@@ -94,6 +94,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "blame": [_cause(cause) for cause in judgement.blame],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "suggestions": [dataclasses.asdict(each) for each in result.suggestions],
+        "curves": [dataclasses.asdict(each) for each in result.curves],
         "integrity": [dataclasses.asdict(finding) for finding in judgement.integrity],
         "context_changes": [
             {"name": name, "base": base_value, "new": new_value}
@@ -163,6 +164,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "line": cause.line,
         "effects": dict(cause.effects),
         "bound": cause.bound,
+        "certain": cause.certain,
     }
 
 

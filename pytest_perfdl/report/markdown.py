@@ -14,6 +14,7 @@ from pytest_perfdl.judge.verdict import Cause, MetricVerdict
 from pytest_perfdl.report import figures, words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.report.suggestion import first_suggestion
 from pytest_perfdl.units import format_percent
 
 MARKER = "<!-- perfdl -->"
@@ -145,6 +146,9 @@ def _body(result: Result) -> str:
         parts.append(_metrics(metrics))
     if judgement.blame:
         parts.append(_causes(judgement.blame))
+    if suggested := first_suggestion(result):
+        how, gain = suggested
+        parts.append(f"What would help: {code(how)}, {gain}.")
     findings = [f"- {finding.level}: {_prose(finding.message)}" for finding in words.told_findings(judgement)[:20]]
     if findings:
         parts.append("\n".join(findings))
@@ -201,7 +205,9 @@ def _cause_name(cause: Cause) -> str:
     name = code(f"{cause.call}: {cause.name}" if cause.call else cause.name)
     module = f"in {code(cause.module)}" if cause.module else ""
     line = f"at {code(cause.line)}" if cause.line else ""
-    return "<br>".join(filter(None, (name, ", ".join(filter(None, (module, line, words.bound(cause.bound)))))))
+    return "<br>".join(
+        filter(None, (name, ", ".join(filter(None, (module, line, words.bound(cause.bound), words.doubt(cause))))))
+    )
 
 
 def _table(header: Sequence[str], sides: str, body: Iterable[Sequence[str]]) -> str:

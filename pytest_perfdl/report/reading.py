@@ -6,10 +6,13 @@ What the file's form does not hold (budgets' own words, say) is not needed for t
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import msgspec
 
 from pytest_perfdl import record
 from pytest_perfdl.judge.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
@@ -17,6 +20,7 @@ from pytest_perfdl.record import Finding, Key, Record, RecordError
 from pytest_perfdl.report.files import ReportError
 from pytest_perfdl.report.json import SCHEMA
 from pytest_perfdl.report.run import Exemplars, Result, Run, Suggestion
+from pytest_perfdl.report.scaling.curve import Curve
 
 _T = TypeVar("_T")
 
@@ -107,6 +111,7 @@ def _result(test: Mapping[str, Any], folder: Path) -> Result:
             for trace in test["traces"]
         ),
         suggestions=tuple(_suggestion(each) for each in test.get("suggestions", ())),
+        curves=tuple(_curve(each) for each in test.get("curves", ())),
         updated=test["updated"],
         seconds=test["seconds"],
     )
@@ -120,6 +125,17 @@ def _metric(name: str, data: Mapping[str, Any]) -> MetricVerdict:
 def _suggestion(data: Mapping[str, Any]) -> Suggestion:
     ends = data["interval"]
     return replace(_made(Suggestion, data), interval=None if ends is None else (ends[0], ends[1]))
+
+
+def _curve(data: Any) -> Curve:
+    try:
+        curve = msgspec.convert(data, Curve)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a curve: {error}") from error
+    sizes = [*(each.size for each in curve.sizes), *(each.size for each in curve.fitted)]
+    if not curve.sizes or not all(0 < size < math.inf for size in sizes):
+        raise ValueError("a curve: its sizes are no positive numbers")
+    return curve
 
 
 def _made(kind: type[_T], data: Mapping[str, Any]) -> _T:

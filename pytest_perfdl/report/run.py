@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.verdict import VERDICTS, Judgement, Verdict
 from pytest_perfdl.record import Key, Record, Scalar
+
+if TYPE_CHECKING:
+    from pytest_perfdl.report.scaling.curve import Curve
 
 Traces = Literal["regressed", "all", "none"]
 """Of tests whose verdict is not `unchanged`, of all tests, or of none."""
@@ -38,6 +41,10 @@ class Suggestion:
     """Share of the step that would be saved."""
     interval: tuple[float, float] | None = None
     """Of the predicted gain: what the prediction's own error leaves open."""
+    doubt: str = ""
+    """Why the prediction is to be trusted little; empty where it is trusted."""
+    example: str = ""
+    """An example that shows it before and after, as a path in this project's repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class Result:
     exemplars: tuple[Exemplars, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     """The largest predicted gain first."""
+    curves: tuple[Curve, ...] = ()
+    """Of the last size of a scaling test: its times over all sizes."""
     history: tuple[Record, ...] = ()
     """What earlier runs measured, the oldest first: for `perfdl report` of several."""
     updated: bool = False

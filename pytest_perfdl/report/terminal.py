@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict, SourceDiff
 from pytest_perfdl.report import figures, layout, words
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.report.suggestion import first_suggestion
 from pytest_perfdl.report.traces import kept, pattern
 
 CAUSES_SHOWN = 5
@@ -146,6 +147,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
     if judgement.verdict != "unchanged" or verbosity > 1:
         lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
         lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
+        lines += [Line(text) for text in _suggestion_lines(result, width)]
     for finding in words.told_findings(judgement):
         if finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
@@ -229,6 +231,14 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
             lines += [f"        {layout.shorten(line, max(layout.LEAST_NAME, width - 8))}" for line in text[:room]]
             room = max(0, room - len(text))
     return [*lines, f"        and {words.plural(left, 'more line', 'more lines')} (-v)"] if left else lines
+
+
+def _suggestion_lines(result: Result, width: int) -> list[str]:
+    found = first_suggestion(result)
+    if found is None:
+        return []
+    how, gain = found
+    return layout.paragraph(f"what would help: {words.visible(how)}, {gain}", 6, width)
 
 
 def _cause_name(cause: Cause) -> str:

@@ -167,6 +167,20 @@ def test_hostile_names_are_text_in_tables_and_charts(opened, tmp_path):
     assert any("<b>bold</b> &amp; $x$" in text for text in drawn)
 
 
+@pytest.mark.parametrize("width", [400, 1200], ids=["phone", "desk"])
+def test_a_curve_fits_its_page_and_bars_nobody(opened, tmp_path, width):
+    one = runs.replace(
+        runs.result(), curves=(runs.curve(), runs.curve("width", unit="width", sizes=(1.0, 32.0, 1024.0)))
+    )
+    page = tmp_path / "curve.html"
+    html.write_html(runs.run(one), page)
+    tab = opened(page, color_scheme="dark", viewport={"width": width, "height": 900})
+    tab.settled()
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert [svg.bounding_box()["width"] > 300 for svg in tab.page.locator("svg.plot").all()] == [True, True]
+    assert serious(tab.page) == []
+
+
 def test_a_large_report_unpacks_a_test_when_it_is_opened(opened, tmp_path):
     many = [runs.result("unchanged", f"t.py::test_{number}") for number in range(html.PLAIN_AT_MOST + 5)]
     path = tmp_path / "many.html"

@@ -123,6 +123,10 @@ def test_a_curve_is_judged_with_its_last_size(project):
     figures = data["tests"][-1]["metrics"]["step_time over batch, largest exponent"]
     assert 0.7 < figures["new"] < 1.3
     assert figures["limit"] == "<= 0.5"
+    (curve,) = data["tests"][-1]["curves"]
+    assert [each["size"] for each in curve["sizes"]] == [1, 10, 100]
+    assert curve["growth"] is None, "there are no baselines"
+    assert not any(test["curves"] for test in data["tests"][:-1])
 
 
 @pytest.mark.torch

@@ -75,8 +75,8 @@ def measured(trial, judgement, new, base, *, updated=False):
 
 def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, update=None, sizes=SIZES, **more):
     """The trials of a family, each measured and judged in turn."""
-    machine = Machine(seed, sd=sd)
-    scaling = more.pop("scaling", {"batch": sizes})
+    machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
+    scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
     trials = [Trial(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
@@ -88,7 +88,7 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
         judgement = screen(new, base, (), BUILT_IN.unpaired())
         if paired and added(size) > 0.1 * base_time(size):
             judgement = in_rounds(judgement, ns / base_time(size) - 1)
-        measured(trial, judgement, new, base)
+        measured(trial, judgement, new, base, updated=updated)
         curves.judge(trial)
     return trials
 
@@ -276,3 +276,123 @@ def test_an_axis_that_is_none_is_said(axis, problem):
     judgement = run(curves=expecting(axis=axis), scaling=None)[-1].result.judgement
     assert judgement.verdict == "invalid"
     assert judgement.reason == f"perf.assert_scaling({axis!r}): {problem}"
+
+
+def shown(trials):
+    """The curve that reports show, which the last size alone has."""
+    assert not any(trial.result.curves for trial in trials[:-1])
+    (found,) = trials[-1].result.curves
+    return found
+
+
+def interval(found):
+    return found.value, found.low, found.high
+
+
+def test_what_reports_show_of_a_curve_by_hand():
+    found = shown(run(PLANTED["overhead regression"], sd=0, occasion=0))
+    assert (found.name, found.metric, found.axis, found.unit) == (
+        "step_time over batch",
+        "step_time",
+        "batch",
+        "sample",
+    )
+    assert [each.size for each in found.sizes] == [2, 4, 8, 16]
+    # Repeats that do not spread have SD_FLOOR, 1 %; of five and three with Student's t at 4 * 4 and 4 * 2 degrees.
+    shares = 2.1199 * 0.01 / 5**0.5, 2.3060 * 0.01 / 3**0.5
+    for each in found.sizes:
+        before = base_time(each.size)
+        for time, ns, share in ((each.base, before, shares[0]), (each.new, before + 8e6, shares[1])):
+            assert interval(time) == pytest.approx((ns, ns * np.exp(-share), ns * np.exp(share)), rel=1e-5)
+        half = 2.1199 * np.hypot(0.01 * (1 / 5 + 1 / 3) ** 0.5, 0.03)
+        ratio = np.log(before + 8e6) - np.log(before)
+        assert interval(each.change) == pytest.approx(np.expm1([ratio, ratio - half, ratio + half]), rel=1e-3)
+        assert not each.paired
+    assert {2, 4, 8, 16} <= {each.size for each in found.fitted}
+    assert found.fitted[0].size == 2
+    assert found.fitted[-1].size == 16
+    for each in found.fitted:
+        assert each.base.value == pytest.approx(base_time(each.size), abs=1)
+        assert each.new.value == pytest.approx(base_time(each.size) + 8e6, abs=1)
+        assert each.new.low < each.new.value < each.new.high
+    overhead, slope, exponent = found.figures
+    assert [each.kind for each in found.figures] == ["overhead", "per unit", "complexity"]
+    assert [overhead.base.value, overhead.new.value, overhead.change.value] == pytest.approx([16e6, 24e6, 8e6])
+    assert [slope.base.value, slope.new.value] == pytest.approx([1e6, 1e6])
+    assert slope.change.low < 0 < slope.change.high
+    assert 0 < exponent.new.value < exponent.base.value < 1
+    assert found.growth.kind == "overhead"
+    assert found.growth.amount.value == pytest.approx(8e6)
+
+
+def test_a_curve_bends_where_a_line_does_not_fit():
+    found = shown(run(PLANTED["complexity regression"], sd=0, occasion=0))
+    (at_eight,) = (each for each in found.fitted if each.size == 8)
+    assert at_eight.new.value == pytest.approx(base_time(8) + 2e6, abs=1)
+
+
+def test_sizes_in_paired_rounds_show_what_those_found():
+    found = shown(run(PLANTED["complexity regression"], paired=True))
+    assert [each.paired for each in found.sizes] == [False, False, False, True]
+    last = found.sizes[-1]
+    assert interval(last.change) == pytest.approx((0.25, 0.23, 0.27), abs=0.002)
+    assert last.new.value == pytest.approx(1.25 * last.base.value)
+    # What is called a square is drawn as one, below the line from end to end.
+    fitted = {each.size: each.new.value for each in found.fitted}
+    assert fitted[8] < fitted[2] + (fitted[16] - fitted[2]) * 6 / 14 - 0.5e6
+
+
+def test_where_all_sizes_are_in_pairs_times_are_those_of_the_rounds():
+    machine = Machine(0)
+    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(bench([trial.test for trial in trials], against="main"))
+    for trial, size in zip(trials, SIZES, strict=True):
+        new, base = machine.repeats(base_time(size), 1), machine.repeats(base_time(size), 1)
+        judgement = in_rounds(screen(new, base, (), BUILT_IN), 0.25)
+        (metric,) = judgement.metrics
+        metric = replace(metric, base=2 * base_time(size), rounds=9)
+        measured(trial, replace(judgement, metrics=(metric,)), new, base)
+        curves.judge(trial)
+    found = shown(trials)
+    assert curve_of(trials).evidence == "paired"
+    for each in found.sizes:
+        ns, share = 2 * base_time(each.size), 1.96 * 0.1 / 3  # ASSUMED_SD, since one repeat has no spread
+        assert interval(each.base) == pytest.approx((ns, ns * np.exp(-share), ns * np.exp(share)), rel=2e-3)
+        assert each.new.value == pytest.approx(1.25 * ns)
+        assert each.paired
+
+
+def test_without_baselines_a_curve_is_shown_by_itself():
+    found = shown(run(bases=False))
+    assert found.growth is None
+    assert not any(each.base or each.change for each in (*found.sizes, *found.figures))
+    assert not any(each.base for each in found.fitted)
+    assert found.figures[0].new.value == pytest.approx(16e6, rel=0.3)
+
+
+def test_a_size_without_a_baseline_leaves_those_of_the_others():
+    machine = Machine(0)
+    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(bench([trial.test for trial in trials]))
+    for trial, size in zip(trials, SIZES, strict=True):
+        new, base = machine.repeats(base_time(size), 1), None if size == 8 else machine.repeats(base_time(size), 5)
+        measured(trial, screen(new, base, (), BUILT_IN), new, base)
+        curves.judge(trial)
+    found = shown(trials)
+    assert [each.base is None for each in found.sizes] == [False, False, True, False]
+    assert found.growth is None
+    assert found.fitted[0].base is None
+    assert found.figures[0].base is None
+
+
+def test_an_undecided_bound_without_baselines_shows_the_repeats_that_decided():
+    trials = run(curves=expecting(per_unit="1ms"), bases=False)
+    assert [trial.drawn for trial in trials] == [3] * 4
+    # Three repeats of four sizes tell how they spread, one of each does not.
+    narrow, wide = (shown(each).sizes[0].new for each in (trials, run(bases=False)))
+    assert (narrow.high - narrow.low) / narrow.value < 0.5 * (wide.high - wide.low) / wide.value
+
+
+def test_a_new_baseline_does_not_lift_a_bound():
+    bounds = {"curves": expecting(exponent=0.1), "scaling": None, "update": "all"}
+    assert run(**bounds, updated=True)[-1].result.fails

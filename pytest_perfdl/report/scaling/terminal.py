@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.report import layout
+from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.words import plural, visible
 from pytest_perfdl.units import format_percent, format_quantity
 
@@ -96,8 +97,7 @@ def _interval(each: Coefficient) -> str:
 def _value(each: Coefficient, value: float) -> str:
     if each.unit == "1":
         return f"{value:.3f}"
-    # A coefficient per unit of size is often less than a nanosecond, which times of steps never are.
-    return f"{value:.3g} ns" if abs(value) < 10 else format_quantity(value, "ns")
+    return figure(value, each.unit)
 
 
 def _curve(curve: SpeedUp, width: int) -> Iterator[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -14,12 +16,17 @@ from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.analysis.selection import Selection
 from pytest_perfdl.analysis.summary import TraceSummary
+from pytest_perfdl.analysis.trace_findings import Finding
 from pytest_perfdl.report import page
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.strip import ticks
 from pytest_perfdl.report.trace.json import to_json
 from pytest_perfdl.report.trace.terminal import by_size, integrity_lines, mean_account, numbered
+from pytest_perfdl.report.whatif.advice import no_advice, sentences
 from pytest_perfdl.units import format_quantity
+
+if TYPE_CHECKING:
+    from pytest_perfdl.report.whatif import Answers
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
@@ -28,8 +35,14 @@ POINTS = 600
 _WIDTH, _HEIGHT, _AXIS = 640, 120, 18
 
 
-def write_page(path: Path, summaries: Sequence[TraceSummary], ranks: RankFigures | None, selection: Selection) -> None:
-    """Write the page.
+def write_page(
+    path: Path,
+    summaries: Sequence[TraceSummary],
+    ranks: RankFigures | None,
+    selection: Selection,
+    advised: Sequence[Answers | None],
+) -> None:
+    """Write the page; `advised` has an entry for each summary.
 
     Raises
     ------
@@ -40,14 +53,23 @@ def write_page(path: Path, summaries: Sequence[TraceSummary], ranks: RankFigures
         _environment()
         .get_template("trace.html.j2")
         .render(
-            summaries=summaries,
+            summaries=[_with_advice(*each) for each in zip(summaries, advised, strict=True)],
             ranks=ranks,
             selection=selection,
-            data=page.script_safe(to_json(summaries, ranks)),
+            data=page.script_safe(to_json(summaries, ranks, advised)),
             **page.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
+
+
+def _with_advice(summary: TraceSummary, answers: Answers | None) -> TraceSummary:
+    """The summary with the advice behind its findings, in whose list the page has it."""
+    if answers is None:
+        return summary
+    told = [f"Advice: {found} {'; '.join(rest)}" for found, *rest in map(sentences, answers.advice)]
+    lines = told or [f"Advice: {no_advice(answers)}"]
+    return replace(summary, noticed=(*summary.noticed, *(Finding("advice", line, 0.0) for line in lines)))
 
 
 def memory_curve(device: DeviceTimeline) -> Markup | None:

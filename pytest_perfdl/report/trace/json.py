@@ -8,23 +8,33 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.analysis.summary import TraceSummary
+from pytest_perfdl.report.whatif.json import advice_json, replay_json
+
+if TYPE_CHECKING:
+    from pytest_perfdl.report.whatif import Answers
 
 SCHEMA = 1
 """Version of this form. Raised when an older reader would misread a newer one."""
 
 
-def to_json(summaries: Sequence[TraceSummary], ranks: RankFigures | None) -> dict[str, Any]:
-    """Plain data for `json`: of one trace its summary, of several a list of them and what compares the ranks."""
+def to_json(
+    summaries: Sequence[TraceSummary], ranks: RankFigures | None, advised: Sequence[Answers | None]
+) -> dict[str, Any]:
+    """Plain data for `json`: of one trace its summary, of several a list of them and what compares the ranks.
+
+    `advised` has an entry for each summary; "replay" and "advice" are as `perfdl whatif` has them.
+    """
+    traces = [_summary(summary) | _advice(each) for summary, each in zip(summaries, advised, strict=True)]
     if ranks is None:
-        return {"schema": SCHEMA, **_summary(summaries[0])}
-    return {"schema": SCHEMA, "ranks": [_summary(summary) for summary in summaries], "across_ranks": _plain(ranks)}
+        return {"schema": SCHEMA, **traces[0]}
+    return {"schema": SCHEMA, "ranks": traces, "across_ranks": _plain(ranks)}
 
 
 def _summary(summary: TraceSummary) -> dict[str, Any]:
@@ -66,6 +76,14 @@ def _summary(summary: TraceSummary) -> dict[str, Any]:
             "names": _plain(path.by_name),
         },
         "integrity": _plain(summary.integrity),
+    }
+
+
+def _advice(answers: Answers | None) -> dict[str, Any]:
+    """What would make the step faster, and how far simulating the trace can be trusted; null where nobody asked."""
+    return {
+        "replay": None if answers is None else replay_json(answers),
+        "advice": None if answers is None else [advice_json(each) for each in answers.advice],
     }
 
 

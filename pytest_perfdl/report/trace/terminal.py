@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.report import layout
+from pytest_perfdl.report.whatif.advice import advice_lines
 from pytest_perfdl.report.words import plural, visible
 from pytest_perfdl.units import format_percent, format_quantity
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.selection import Selection
     from pytest_perfdl.analysis.summary import TraceSummary
     from pytest_perfdl.analysis.transfers import CopyRow
+    from pytest_perfdl.report.whatif import Answers
 
 BAR = 24
 """Width of the longest bar of the account."""
@@ -21,8 +23,8 @@ SHOWN_SHARE = 0.01
 """Least share of the critical path that is worth a word about its quality."""
 
 
-def report(summary: TraceSummary, selection: Selection, top: int, width: int) -> str:
-    """The report on one trace, wrapped to a width; tables have at most `top` rows.
+def report(summary: TraceSummary, selection: Selection, top: int, width: int, advised: Answers | None = None) -> str:
+    """The report on one trace, wrapped to a width; tables have at most `top` rows, and advice comes last.
 
     Example::
 
@@ -43,6 +45,7 @@ def report(summary: TraceSummary, selection: Selection, top: int, width: int) ->
         _roofline(summary, selection, top, width),
         _memory(summary, top, width),
         _findings(summary, width),
+        advice_lines(advised, width) if advised is not None else (),
     )
     for section in sections:
         found = list(section)

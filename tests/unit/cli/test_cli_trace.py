@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from unit.predict.training import STEP, host_step
 from unit.trace.chrome import DATA, corpus_file, each_corpus_file, kernel, launch, memory, step, text, x
 
 from pytest_perfdl.cli import main
@@ -200,6 +201,95 @@ def test_the_html_page(file, tmp_path, capsys):
     assert "http" not in html.replace("http-equiv", "").replace("https://ui.perfetto.dev", "")
     data = json.loads(re.search(r'id="trace-json">(.*?)</script>', html, re.DOTALL)[1])
     assert data["gpu"]["busy_ns"] == 10_000_000
+
+
+def loading(path):
+    """Three steps of 1 ms, which wait for input for 600 us each."""
+    found = []
+    for at in (0, 1000, 2000):
+        fetch = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        found += [step(at, at, 1000), x(fetch, at, 600, "user_annotation"), x("aten::mm", at + 600, 400)]
+    path.write_bytes(text(found))
+    return path
+
+
+def refused(path):
+    """The second kernel starts long after its launch, for no reason that the trace shows."""
+    path.write_bytes(text([launch(0, 5, 1), kernel("a", 10, 10, 1), launch(15, 5, 2), kernel("b", 900, 10, 2)]))
+    return path
+
+
+def test_advice_is_the_last_section(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    assert main(["trace", str(loading(tmp_path / "loading.json")), "--advise"]) == 0
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "",
+        "advice, the largest predicted gain first",
+        "  - The step gets its input in 60.0% of the critical path (600.0 µs a step).",
+        "    DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 µs (397.8 µs to 702.2 µs), trust ok",
+        "    example: examples/strategies/test_async_loading.py",
+    ]
+
+
+def test_advice_as_json(tmp_path, capsys):
+    found = figures(capsys, loading(tmp_path / "loading.json"), "--advise")
+    assert (found["replay"]["trust"], found["replay"]["measured_ns"]) == ("ok", 3_000_000)
+    [advice] = found["advice"]
+    assert (advice["finding"], advice["transform"], advice["how"]) == ("input", "workers", "DataLoader(num_workers=2)")
+    assert (advice["step_ns"], advice["predicted_step_ns"]) == (1_000_000, 450_000)
+    assert advice["interval_ns"] == [397_750, 702_250]
+    assert advice["gain"] == pytest.approx(0.55)
+    assert advice["trust"] == "ok"
+    # The same as the command that only predicts.
+    assert main(["whatif", str(tmp_path / "loading.json"), "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert (predicted["replay"], predicted["advice"]) == (found["replay"], found["advice"])
+
+
+def test_no_advice_is_one_line_with_the_reason(tmp_path, capsys):
+    path = refused(tmp_path / "refused.json")
+    found = figures(capsys, path, "--advise")
+    assert (found["replay"]["trust"], found["advice"]) == ("refuse", [])
+    assert main(["trace", str(path), "--advise"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("advice")]
+    reason = found["replay"]["reason"]
+    assert "of the span is waiting that the trace does not explain" in reason
+    assert f"advice  none: predictions from this trace are not to be trusted: {reason}".startswith(line)
+
+
+def test_a_trace_without_work_has_no_advice(tmp_path, capsys):
+    path = tmp_path / "empty.json"
+    path.write_bytes(text([]))
+    found = figures(capsys, path, "--advise")
+    assert (found["replay"], found["advice"]) == (None, None)
+    assert main(["trace", str(path), "--advise"]) == 0
+    assert "advi" not in capsys.readouterr().out
+
+
+def test_without_advice_nothing_is_simulated(tmp_path, capsys):
+    path = loading(tmp_path / "loading.json")
+    found = figures(capsys, path)
+    assert (found["replay"], found["advice"]) == (None, None)
+    assert main(["trace", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["", "--advise says what would make the step faster"]
+
+
+def test_advice_on_the_page(tmp_path):
+    page = tmp_path / "trace.html"
+    assert main(["trace", str(loading(tmp_path / "loading.json")), "--advise", "--html", str(page)]) == 0
+    found = re.search(r"<li>(Advice: The step gets its input .*?)</li>", page.read_text())[1]
+    assert "DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 µs" in found
+    assert found.endswith("trust ok; example: examples/strategies/test_async_loading.py")
+    assert main(["trace", str(refused(tmp_path / "refused.json")), "--advise", "--html", str(page)]) == 0
+    assert "<li>Advice: none: predictions from this trace are not to be trusted: " in page.read_text()
+
+
+def test_peaks_are_known_to_the_advice(tmp_path, capsys):
+    path = tmp_path / "train.json"
+    path.write_bytes(text([event for number in range(3) for event in host_step(number, STEP * number)]))
+    assert figures(capsys, path, "--advise")["advice"] == []
+    found = figures(capsys, path, "--advise", "--peaks", "float32=1Tflop", "--peaks", "bandwidth=1.25TB")
+    assert [advice["finding"] for advice in found["advice"]] == ["optimizer"]
 
 
 def test_names_from_the_trace_are_text_on_the_page(tmp_path):

@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
+from pytest_perfdl.predict.scaling.growth import Estimate, Growth
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
 from pytest_perfdl.report.run import Exemplars, Result, Run
+from pytest_perfdl.report.scaling.curve import Curve, Figure, Fitted, Size, Time
 from pytest_perfdl.trace import Event, compress, write
 
 KEY = Key("cpu-amd-epyc-9v74-8c", {"cpu": "AMD EPYC 9V74", "cores": 8, "threads": 1, "accelerator": None})
@@ -93,6 +95,63 @@ def record(test, *, step=41_200_000, repeats=5, commit="3f2c1abf9d0c77", call=""
             ),
         ),
         occasions=(Occasion(repeats, "2026-05-02", commit, "9c0ffee"),),
+    )
+
+
+def span(ns, share=0.01):
+    """A time with an interval of so much to either side."""
+    return Time(ns, round(ns * (1 - share)), round(ns * (1 + share)))
+
+
+def curve(axis="batch", *, unit="sample", sizes=(2.0, 4.0, 8.0, 16.0), base=True):
+    """A curve with a square that the baseline's has not."""
+
+    def before(size):
+        return span(round(16e6 + 1e6 * size)) if base else None
+
+    def now(size):
+        return span(round(16e6 + 1e6 * size + 31_250 * size**2))
+
+    def change(size):
+        ratio = now(size).value / before(size).value - 1
+        return Estimate(ratio, ratio - 0.03, ratio + 0.03)
+
+    figures = (
+        Figure(
+            "overhead",
+            "ns",
+            Estimate(16e6, 15.5e6, 16.5e6),
+            Estimate(14.8e6, 13e6, 16.6e6),
+            Estimate(-1.2e6, -3e6, 6e5),
+        ),
+        Figure(
+            "per unit", "ns", Estimate(1e6, 9.5e5, 1.05e6), Estimate(1.56e6, 1.4e6, 1.7e6), Estimate(5.6e5, 4e5, 7e5)
+        ),
+        Figure("complexity", "1", Estimate(0.4, 0.38, 0.42), Estimate(0.62, 0.58, 0.66), Estimate(0.22, 0.17, 0.27)),
+    )
+    return Curve(
+        name=f"step_time over {axis}",
+        metric="step_time",
+        axis=axis,
+        unit=unit,
+        sizes=tuple(
+            Size(size, before(size), now(size), change(size) if base else None, paired=base and size == sizes[-1])
+            for size in sizes
+        ),
+        fitted=tuple(
+            Fitted(size, before(size), now(size)) for size in sorted({*sizes, *(size * 1.5 for size in sizes[:-1])})
+        ),
+        figures=figures if base else tuple(replace(each, base=None, change=None) for each in figures),
+        growth=Growth(
+            "complexity",
+            sizes[-1],
+            Estimate(0.25, 0.2, 0.3),
+            Estimate(31_250.0, 25e3, 37.5e3),
+            2,
+            Estimate(2.0, 1.8, 2.3),
+        )
+        if base
+        else None,
     )
 
 
@@ -190,6 +249,7 @@ def hostile():
         integrity=(Finding("note", HOSTILE, HOSTILE),),
         context_changes=((HOSTILE, HOSTILE, HOSTILE),),
         source_diffs=(SourceDiff(HOSTILE, HOSTILE, f"@@ -1 +1 @@\n-{HOSTILE}\x1b[31m\n+\udcff"),),
+        curves=(curve(HOSTILE, unit=HOSTILE),),
     )
 
 

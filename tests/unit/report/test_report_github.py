@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ from unit.report import runs
 
 from pytest_perfdl.report import ReportError, markdown
 from pytest_perfdl.report.github import SUMMARY_LIMIT, append_summary, workflow_commands
+from pytest_perfdl.report.run import Suggestion
 
 COMMAND = re.compile(r"::(error|warning) (.*?)::(.*)")
 
@@ -97,6 +99,14 @@ def test_the_markdown_summary_says_the_verdict_first():
     assert (
         "\n```sh\npytest --perf-update 'tests/perf/test_gpt.py::test_train_step[bf16]'  # accept the change\n" in text
     )
+
+
+def test_the_markdown_summary_has_the_first_suggestion():
+    advised = (Suggestion("slow", f"do {runs.HOSTILE}", 0.123, (0.1, 0.15)), Suggestion("a", "other", 0.05))
+    shown = markdown.summary(runs.run(replace(runs.result("regressed"), suggestions=advised)))
+    (line,) = [line for line in shown.splitlines() if line.startswith("What would help: ")]
+    assert line == f"What would help: {markdown.code(advised[0].how)}, predicted gain 12.3% of the step [10.0%, 15.0%]."
+    assert "other" not in shown
 
 
 def test_every_table_row_has_the_columns_of_its_header():

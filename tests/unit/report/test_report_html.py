@@ -344,7 +344,70 @@ def test_where_a_cause_is_and_what_changed_there():
 
 def test_suggestions_have_their_predicted_gain_with_its_interval():
     advice = Suggestion("the optimizer runs one operator a parameter", "use fused=True", 0.123, (0.1, 0.15))
-    one = replace(runs.result(), suggestions=(advice, Suggestion(runs.HOSTILE, "do", 0.02)))
+    rough = Suggestion(runs.HOSTILE, "do", 0.02, doubt=runs.HOSTILE, example="examples/strategies/test_amp.py")
+    one = replace(runs.result(), suggestions=(advice, rough))
     shown = page(one).words
+    assert "before and after: examples/strategies/test_amp.py" in shown
+    assert shown.count("trust is low: ") == 1
     assert "the optimizer runs one operator a parameter use fused=True 12.3% of the step [10.0%, 15.0%]" in shown
     assert "What would make the step faster" not in page(runs.result()).words
+
+
+def with_curve(drawn, **judged):
+    one = runs.result(metrics=[runs.timed(), runs.timed(drawn.name, limit="10%", **judged)])
+    return replace(one, curves=(drawn,))
+
+
+def test_a_curve_has_its_numbers_beneath_its_picture():
+    parsed = page(with_curve(runs.curve(), reason="complexity regression: +25.0% at batch 16"))
+    for part in (
+        "▲ regressed complexity regression: +25.0% at batch 16",
+        "batch 16 32.00 ms [31.68 ms, 32.32 ms] 40.00 ms [39.60 ms, 40.40 ms] +25.0% [+22.0%, +28.0%] paired",
+        "24.00 ms [23.76 ms, 24.24 ms] 26.00 ms [25.74 ms, 26.26 ms] +8.3% [+5.3%, +11.3%] unpaired",
+        "Overhead time that does not scale",
+        "Per sample time of one more sample",
+        "1.000 ms [950.0 µs, 1.050 ms] 1.560 ms [1.400 ms, 1.700 ms] +560.0 µs [+400.0 µs, +700.0 µs]",
+        "Complexity (this is what grew) exponent",
+        "0.40 [0.38, 0.42] 0.62 [0.58, 0.66] +0.22 [+0.17, +0.27]",
+        "hollow points, dashed curve",
+    ):
+        assert part in parsed.words
+    (drawn,) = [attrs for attrs in parsed.all("svg") if attrs.get("class") == "plot"]
+    assert drawn["role"] == "img"
+    assert "This run: 18.12 ms at batch 2," in drawn["aria-label"]
+    assert "Baseline: 18.00 ms at batch 2," in drawn["aria-label"]
+    kinds = [attrs["class"] for tag, attrs in parsed.elements if tag in ("circle", "polygon", "polyline")]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        **dict.fromkeys(("band", "band of-base", "line", "line of-base"), 1),
+        **dict.fromkeys(("point", "point of-base"), 4),
+    }
+    assert "logarithmic" not in parsed.words
+    assert "Both axes are logarithmic" in page(with_curve(runs.curve(sizes=(2.0, 4.0, 17.0)))).words
+
+
+@pytest.mark.parametrize("verdict", ["unchanged", "inconclusive", None])
+def test_nothing_is_said_to_have_grown_where_that_is_not_certain(verdict):
+    shown = page(with_curve(runs.curve(), verdict=verdict)).words
+    assert "40.00 ms" in shown
+    assert "what grew" not in shown
+
+
+def test_a_curve_without_baselines_is_shown_by_itself():
+    parsed = page(with_curve(runs.curve(base=False)))
+    assert "batch 16 40.00 ms [39.60 ms, 40.40 ms] 40.00 ms [39.60 ms, 40.40 ms]" in parsed.words
+    assert "hollow" not in parsed.words
+    assert "Baseline's curve" not in parsed.words
+    assert not any("of-base" in attrs.get("class", "") for _, attrs in parsed.elements)
+
+
+def test_a_test_without_a_curve_has_no_picture_of_one():
+    parsed = page(runs.result())
+    assert "plot" not in [attrs.get("class") for attrs in parsed.all("svg")]
+    assert "How it grows" not in parsed.words
+
+
+def test_a_hostile_axis_is_text():
+    source = html.render(runs.run(with_curve(runs.curve(runs.HOSTILE, unit=runs.HOSTILE))), {})
+    assert "<img" not in source
+    assert "\u202e" not in source
+    assert "</script><img src=x onerror=alert(1)>\"'`|\\u202e{{7*7}} @octocat 16" in Page(source).words

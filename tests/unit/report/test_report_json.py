@@ -23,6 +23,7 @@ TEST_KEYS = {
     "blame",
     "source_diffs",
     "suggestions",
+    "curves",
     "integrity",
     "context_changes",
     "base_path",
@@ -96,6 +97,7 @@ def test_a_regressed_test():
         "line": "",
         "effects": {},
         "bound": "",
+        "certain": True,
     }
     assert data["source_diffs"] == []
     assert data["caught_by"] == ["time", "counts"]
@@ -204,3 +206,15 @@ def test_junit_leaves_out_what_is_unknown():
     ]
     odd = runs.result(metrics=[replace(runs.timed(), effect=float("nan"), new=None)])
     assert not {"perf.step_time.delta_pct", "perf.step_time.new"} & set(dict(properties(odd, runs.run(odd))))
+
+
+def test_a_curve_is_told_in_nanoseconds_with_intervals():
+    data = strict(to_json(runs.run(replace(runs.result(), curves=(runs.curve(),)))))["tests"][0]
+    (curve,) = data["curves"]
+    assert (curve["name"], curve["axis"], curve["unit"]) == ("step_time over batch", "batch", "sample")
+    assert curve["sizes"][0]["base"] == {"value": 18_000_000, "low": 17_820_000, "high": 18_180_000}
+    assert [each["paired"] for each in curve["sizes"]] == [False, False, False, True]
+    assert {each["size"] for each in curve["sizes"]} <= {each["size"] for each in curve["fitted"]}
+    assert [each["kind"] for each in curve["figures"]] == ["overhead", "per unit", "complexity"]
+    assert curve["growth"]["effect"] == {"value": 0.25, "low": 0.2, "high": 0.3}
+    assert to_json(runs.run(runs.result()))["tests"][0]["curves"] == []

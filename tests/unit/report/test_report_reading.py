@@ -16,7 +16,10 @@ def written(tmp_path):
     """A report on disk, and the run that it was made from."""
     kernel = runs.timed("kernel gemm", of_step=False, verdict="suspect")
     regressed = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,), metrics=[runs.timed(), kernel])
-    advised = (Suggestion("the step waits for input", "add workers", 0.2, (0.1, 0.3)), Suggestion("a", "b", 0.1))
+    advised = (
+        Suggestion("the step waits for input", "add workers", 0.2, (0.1, 0.3), "a guess", "examples/x.py"),
+        Suggestion("a", "b", 0.1),
+    )
     results = [
         runs.with_traces(replace(regressed, suggestions=advised), tmp_path),
         *(one for one in runs.each_verdict() if one.judgement.verdict != "regressed"),
@@ -104,3 +107,40 @@ def test_the_command_line_says_what_excludes_each_other(written, capsys):
     report, _ = written
     assert cli.main(["report", str(report.json), "--html", "a", "--out", "b"]) == 2
     assert "exclude" in capsys.readouterr().err
+
+
+def rewritten(written, change):
+    """The run file with something changed in its last test, which has a curve."""
+    report, _ = written
+    data = json.loads(report.json.read_bytes())
+    assert data["tests"][-1]["curves"]
+    change(data["tests"][-1])
+    report.json.write_text(json.dumps(data))
+    return report.json
+
+
+def test_a_curve_is_read_as_it_was_written(written, tmp_path):
+    report, run = written
+    assert read_run(report.json, tmp_path).results[-1].curves == run.results[-1].curves
+
+
+def test_a_run_file_of_before_there_were_curves_is_read(written, tmp_path):
+    path = rewritten(written, lambda test: test.pop("curves"))
+    assert read_run(path, tmp_path).results[-1].curves == ()
+
+
+BROKEN_CURVES = {
+    "no-object": lambda curve: curve.clear(),
+    "no-sizes": lambda curve: curve.update(sizes=[]),
+    "negative-size": lambda curve: curve["fitted"][0].update(size=-1.0),
+    "time-is-text": lambda curve: curve["sizes"][0]["new"].update(value="fast"),
+    "null-in-an-interval": lambda curve: curve["growth"]["effect"].update(low=None),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_CURVES.values(), ids=BROKEN_CURVES.keys())
+def test_a_broken_curve_is_one_line(written, tmp_path, broken):
+    path = rewritten(written, lambda test: broken(test["curves"][0]))
+    with pytest.raises(ReportError, match="is not a whole run file: a curve: ") as error:
+        read_run(path, tmp_path)
+    assert "\n" not in str(error.value)

@@ -6,7 +6,7 @@ from unit.report import runs
 
 from pytest_perfdl.record import Finding
 from pytest_perfdl.report.layout import cells_wide
-from pytest_perfdl.report.run import Exemplars
+from pytest_perfdl.report.run import Exemplars, Suggestion
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 
 UNCHANGED = [runs.result("unchanged", f"tests/perf/test_vit.py::test_{number}") for number in range(2)]
@@ -293,3 +293,16 @@ def test_long_changes_of_the_source_are_cut():
     verbose = text(run, 1, width=80)
     assert verbose.count("what changed in src/train.py: ") == 3
     assert "more lines" not in verbose
+
+
+def test_the_first_suggestion_is_one_line():
+    advised = (Suggestion("it is slow", "Adam(fused=True)\x1b", 0.123, (0.1, 0.15)), Suggestion("also", "other", 0.05))
+    one = replace(runs.result("regressed", blame=runs.BLAME), suggestions=advised)
+    line = "what would help: Adam(fused=True)\\x1b, predicted gain 12.3% of the step [10.0%, 15.0%]"
+    for shown in (text(runs.run(one)), failure_text(one, runs.run(one))):
+        assert line in [each.strip() for each in shown.splitlines()]
+        assert "other" not in shown
+    without = replace(one, suggestions=(Suggestion("a", "b", 0.02),))
+    assert "what would help: b, predicted gain 2.0% of the step\n" in text(runs.run(without))
+    rough = replace(one, suggestions=(Suggestion("a", "b", 0.02, doubt=runs.HOSTILE),))
+    assert "what would help: b, predicted gain 2.0% of the step, trust is low\n" in text(runs.run(rough))

@@ -1,0 +1,75 @@
+"""The curve of a test's sizes on the page: its picture, what that says in words, and the rows beneath."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.report.scaling.plot import Line, Side, inline
+from pytest_perfdl.units import format_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markupsafe import Markup
+
+    from pytest_perfdl.report.scaling.curve import Curve, Figure, Fitted, Size, Time
+
+WIDE = 8
+"""Sizes that differ by more than this factor are drawn on logarithmic axes."""
+
+
+def picture(curve: Curve) -> Markup:
+    """Points of both sides with their intervals, and the curves fitted to them with their bands."""
+    new = Side(_line([(each.size, each.new) for each in curve.sizes]), _line([(e.size, e.new) for e in curve.fitted]))
+    base = Side(_line(_bases(curve.sizes)), _line(_bases(curve.fitted))) if has_base(curve) else None
+    return inline(curve.axis, new, base, logarithmic=logarithmic(curve), label=_said(curve))
+
+
+def rows(curve: Curve) -> list[tuple[Size, Fitted | None]]:
+    """The picture as a table: every size with what the fitted curves are there."""
+    fitted = {each.size: each for each in curve.fitted}
+    return [(each, fitted.get(each.size)) for each in curve.sizes]
+
+
+def logarithmic(curve: Curve) -> bool:
+    """Whether the axes of its picture are."""
+    sizes = [each.size for each in curve.sizes]
+    return max(sizes) > WIDE * min(sizes)
+
+
+def has_base(curve: Curve) -> bool:
+    """Whether any size has a baseline."""
+    return any(each.base is not None for each in curve.sizes)
+
+
+def figure_words(curve: Curve, figure: Figure) -> tuple[str, str]:
+    """What a figure is called, by the kind of growth that it tells of, and what it is."""
+    return {
+        "overhead": ("Overhead", f"time that does not scale: the line through the times, at {curve.axis} 0"),
+        "per unit": (f"Per {curve.unit}", f"time of one more {curve.unit}: the slope of that line"),
+        "complexity": ("Complexity", f"exponent: the power of {curve.axis} that the time grows with at larger sizes"),
+    }[figure.kind]
+
+
+def _said(curve: Curve) -> str:
+    told = [f"{curve.name}."]
+    for side, times in (
+        ("This run", [(each.size, each.new) for each in curve.sizes]),
+        ("Baseline", _bases(curve.sizes)),
+    ):
+        listed = [f"{format_quantity(time.value, 'ns')} at {curve.axis} {size:g}" for size, time in times]
+        told += [f"{side}: {', '.join(listed)}."] if listed else []
+    return " ".join([*told, "The tables below have all figures with their intervals."])
+
+
+def _bases(part: Sequence[Size] | Sequence[Fitted]) -> list[tuple[float, Time]]:
+    return [(each.size, each.base) for each in part if each.base is not None]
+
+
+def _line(times: Sequence[tuple[float, Time]]) -> Line:
+    return Line(
+        [size for size, _ in times],
+        [time.value for _, time in times],
+        [time.low for _, time in times],
+        [time.high for _, time in times],
+    )

@@ -1,0 +1,59 @@
+"""A test that got slower says what would help: advice on what is blamed, from the trace of this run."""
+
+import json
+
+import pytest
+from plugin.project import SHORT
+
+SUITE = """
+    import os
+    import time
+
+    import pytest
+
+
+    def busy(seconds):
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
+
+    def batches():
+        while True:
+            busy(float(os.environ.get("LOAD_SECONDS", "0")))
+            yield 1
+
+
+    @pytest.mark.perf(limits={"ops": 0})
+    def test_step(perf):
+        import torch
+
+        ones = torch.ones(3)
+        for _ in perf.steps(batches()):
+            busy(0.002)
+            if "LOAD_SECONDS" in os.environ:
+                ones + 1
+"""
+# An operator more is a regression whatever the clock says.
+COUNTED = (*SHORT, "--perf-repeats=1", "--perf-limit=step_time:off", "--perf-limit=block_time:off")
+
+
+@pytest.mark.torch
+def test_a_regression_says_what_would_help(project):
+    project.write("test_speed.py", SUITE)
+    recorded = project.run("--perf-update", *COUNTED)
+    assert recorded.code == 0, recorded.output
+    finished = project.run("--perf", *COUNTED, "--perf-json=run.json", LOAD_SECONDS="0.01")
+    assert finished.code == 1
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    assert test["verdict"] == "regressed"
+    assert "input" in {cause["name"] for cause in test["blame"]}
+    [found] = test["suggestions"]
+    assert found["text"].startswith("The step gets its input in ")
+    assert found["how"].startswith("DataLoader(num_workers=")
+    # With one worker the step still takes the 10 ms of loading instead of 12; with more of them less.
+    assert 0.05 < found["interval"][0] < found["gain"] < found["interval"][1] < 1
+    assert f"what would help: {found['how']}, predicted gain " in finished.output
+    assert (
+        f"What would help: `{found['how']}`, predicted gain " in (project.root / "perf-report/summary.md").read_text()
+    )

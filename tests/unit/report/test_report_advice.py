@@ -1,0 +1,39 @@
+"""Advice in words: with the trust, and with the memory where it changes."""
+
+from unit.predict.training import context, host_training
+
+from pytest_perfdl.advise import Advice
+from pytest_perfdl.predict.whatif import Prediction
+from pytest_perfdl.predict.whatif.predict import Base
+from pytest_perfdl.report.whatif import Answers
+from pytest_perfdl.report.whatif.advice import advice_lines, sentences
+
+PREDICTED = Prediction("checkpointing", 1e6, 1.2e6, (1.1e6, 1.3e6), "low", "held\u202e", peak_bytes=2**30)
+
+
+def advice(**changes):
+    prediction = Prediction(**{name: getattr(PREDICTED, name) for name in PREDICTED.__slots__} | changes)
+    return Advice("memory", "The peak is 1 GiB.", "checkpointing", "checkpoint(layer)", prediction, "examples/one.py")
+
+
+def test_memory_is_told_where_it_changes():
+    assert sentences(advice(predicted_peak_bytes=3 * 2**28, fits=True)) == (
+        "The peak is 1 GiB.",
+        "checkpoint(layer): gain -20.0%, the step would take 1.200 ms (1.100 ms to 1.300 ms), trust low: held\\u202e",
+        "peak memory would be 768.0 MiB (-25.0%), fits",
+        "example: examples/one.py",
+    )
+    assert len(sentences(advice())) == 3
+
+
+def test_trust_is_told_without_a_reason():
+    assert sentences(advice(trust="ok", reason=""))[1].endswith("(1.100 ms to 1.300 ms), trust ok")
+
+
+def test_lines_keep_to_the_width():
+    made = context(host_training())
+    answers = Answers("a.json", made.graph, Base.of(made.graph), advice=(advice(), advice()))
+    lines = list(advice_lines(answers, 60))
+    assert lines[0] == "advice, the largest predicted gain first"
+    assert sum(line.startswith("  - ") for line in lines) == 2
+    assert max(map(len, lines)) <= 60

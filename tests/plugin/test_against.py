@@ -154,10 +154,11 @@ def test_outside_a_repository(tmp_path):
 def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
     # The baseline is recorded on the code of "two" and committed with it, as one does.
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=40_000))
-    recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=4")
+    recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=6")
     assert recorded.code == 0, recorded.output
     commit(project, "three, with its baseline")
-    project.write("src/demo_package/__init__.py", PACKAGE.format(size=120_000))
+    # So much slower that it is suspected on a busy machine, too.
+    project.write("src/demo_package/__init__.py", PACKAGE.format(size=800_000))
     commit(project, "four")
     _, (test,) = run(project, "--perf")
     step = test["metrics"]["step_time"]

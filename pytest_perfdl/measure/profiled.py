@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_perfdl.measure import machine
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
@@ -29,12 +30,12 @@ SETUP_ANNOTATION = "perfdl.setup"
 def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
     from pytest_perfdl.analysis import profile_tables
-    from pytest_perfdl.analysis.parts import step_parts
+    from pytest_perfdl.analysis.parts import step_parts, without_delays
     from pytest_perfdl.trace import exemplar, read
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
     with module_ranges():
-        yield from record(
+        delays = yield from record(
             path, command.warmup, command.steps, memory=False, stacks=command.stacks, keep_last_result=command.last
         )
     try:
@@ -42,7 +43,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         tables = profile_tables(trace)
         step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
         picture = exemplar(trace, step) if command.exemplar else None
-        parts = step_parts(trace) if command.parts else None
+        parts = without_delays(step_parts(trace), delays) if command.parts else None
     finally:
         path.unlink(missing_ok=True)
     stored = None
@@ -67,26 +68,33 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
 
 def record(
     path: Path, warmup: int, steps: int, *, memory: bool, keep_last_result: bool, stacks: bool = False
-) -> Generator[bool, Aside | None, None]:
-    """Run `warmup + steps` steps and write a Chrome trace of the last `steps`, as ProfilerStep ranges, to `path`."""
+) -> Generator[bool, Aside | None, list[int]]:
+    """Run `warmup + steps` steps and write a Chrome trace of the last `steps`, as ProfilerStep ranges, to `path`.
+
+    Returns how long each of the last `steps` waited for a processor that others had, in nanoseconds.
+    """
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)
         if uses_device()
         else _HostProfiler(path, warmup, steps, memory, stacks)
     )
+    delays = []
     synchronize()
     with profiler_chatter():
         profiler.start()
     try:
-        with profiled_steps():
+        with profiled_steps(), machine.run_delay_reader() as run_delay_ns:
             for index in range(warmup + steps):
+                before = run_delay_ns()
                 yield keep_last_result and index == warmup + steps - 1
                 # Device work that outlives its window would be cut off here and carried over there.
                 synchronize()
+                delays.append(run_delay_ns() - before)
                 profiler.step()
     finally:
         with profiler_chatter():
             profiler.stop()
+    return delays[warmup:]
 
 
 class _Profiler(Protocol):

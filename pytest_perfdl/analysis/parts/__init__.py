@@ -2,10 +2,11 @@
 
 `step_parts` gives the parts of every step of a trace with who launched them, in which module and from which line,
 so that two steps can be subtracted from each other without a remainder. `labels` says which part an event is of,
-`host` and `device` whose a moment is, `ledger` adds it all up.
+`host` and `device` whose a moment is, `ledger` adds it all up, `delays` takes off what others had of the processor.
 """
 
+from pytest_perfdl.analysis.parts.delays import without_delays
 from pytest_perfdl.analysis.parts.ledger import StepParts
 from pytest_perfdl.analysis.parts.steps import step_parts
 
-__all__ = ["StepParts", "step_parts"]
+__all__ = ["StepParts", "step_parts", "without_delays"]

@@ -32,6 +32,8 @@ LIKELY_SHARE = 0.25
 """Part of the step's change that the likeliest cause must hold, where no cause is certain."""
 LIKELY_COLUMNS = 5
 """Fewer columns have no middle that interruptions leave alone."""
+STEADY = 0.9
+"""Share of the columns in which a change that is not certain must go the way of those that are to be one of them."""
 _LEAST_SPREAD = 0.05
 """Floor of a spread, as a share of the change: a few equal readings are no certainty."""
 
@@ -70,7 +72,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
     number is always given. Where a name's changes are not certain together, those of them that are make its cause.
     """
     found = [
-        _cause(key, members if everything else _evident(members, diff.intervals.get(key)), diff.intervals.get(key))
+        _cause(key, members if everything else _evident(diff, key, members), diff.intervals.get(key))
         for key, members in by_name(diff.changes).items()
     ]
     step = max(diff.base_ns, diff.new_ns)
@@ -126,11 +128,28 @@ def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 
-def _evident(members: Sequence[Change], interval: tuple[float, float] | None) -> Sequence[Change]:
-    """The changes of a name that are certain, where all of them together are not; else all."""
-    if _excludes_zero(interval) or any(map(_recounted, members)):
+def _evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change]:
+    """The changes of a name that show, where all of them together are not certain; else all.
+
+    Those are the certain ones, and those that went the same way as these in nearly all columns: one hit column makes
+    the interval of a change useless, not its signs.
+    """
+    if _excludes_zero(diff.intervals.get(key)) or any(map(_recounted, members)):
         return members
-    return [change for change in members if change.certain or _reshaped(change)] or members
+    told = [change for change in members if change.certain or _reshaped(change)]
+    way = sum(change.own_ns for change in told)
+    return [change for change in members if change in told or _steady(diff, change, way)] if told else members
+
+
+def _steady(diff: Diff, change: Change, way: float) -> bool:
+    """Whether a change goes a way in at least `STEADY` of the columns, where these are pairs.
+
+    Idle time is what is left of the step: it goes any way that its neighbours go.
+    """
+    before, after = columns([change], diff.base, diff.new)
+    if change.kind == "idle" or len(before) != len(after) or len(before) < LIKELY_COLUMNS:
+        return False
+    return bool(np.count_nonzero((after - before) * way > 0) >= STEADY * len(before))
 
 
 def _recounted(change: Change) -> bool:

@@ -137,3 +137,16 @@ def test_python_between_more_operators_follows_from_them(operators, first):
     told = of_diffs({"": found}, {"": 0.02})
     assert {cause.name for cause in told} == {"mm", "Python and host"}
     assert told[0].name == first
+
+
+def test_places_that_go_the_same_way_in_all_rounds_but_one_count_with_the_certain_one():
+    """Slower in all blocks, and one round of all but one was hit: its module alone would be the wrong place."""
+    slower = {("gelu", block): 1.3 for block in range(BLOCKS)}
+    base, new = side(seed=11, spread=0.01), side(seed=12, more=slower, spread=0.01)
+    hit = [base.parts.index(Part("operator", "gelu", module=f"Net.{block}", shapes="[8, 8]")) for block in range(1, 8)]
+    base.ns[hit, 4] += 400_000
+    base.step_ns[4] += 400_000 * len(hit)
+    found = diff(base, new, paired=True)
+    assert [change.new_parts[0].module for change in changes_of(found, "gelu") if change.certain] == ["Net.0"]
+    (cause,) = [each for each in causes(found) if each.name == "gelu"]
+    assert (cause.base.count, cause.module) == (BLOCKS, "Net")

@@ -130,9 +130,10 @@ def of_diffs(
     diffs
         Of the profiled steps, by call.
     timed
-        By how much each call's timed step changed, where that is known for certain: its sign is the step's way. Of
-        profiled steps that went the other way no part has a share, and what changed in number comes first. Where no
-        cause goes its way for certain, the likeliest is given, and says so.
+        By how much each call's timed step changed, where that is known for certain: its sign is the step's way, else
+        that of the profiled steps where it is certain. Of profiled steps that went the other way, or either way, no
+        part has a share; of the former what changed in number comes first. Where no cause goes the timed step's way
+        for certain, the likeliest is given, and says so.
     counts_first
         As for `blame`.
     """
@@ -141,7 +142,9 @@ def of_diffs(
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
-        _of_diff(call, each, cause, told=call not in lost) for call, each in diffs.items() for cause in causes(each)
+        _of_diff(call, each, cause, told=call not in lost and bool(way.get(call) or _way(each)))
+        for call, each in diffs.items()
+        for cause in causes(each)
     ]
     for call, change in way.items():
         if call in diffs and not any(cause.call == call and cause.delta_ns * change > 0 for cause in found):
@@ -150,13 +153,19 @@ def of_diffs(
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
-        against = cause.delta_ns * (way.get(cause.call) or diffs[cause.call].delta_ns) < 0
+        against = cause.delta_ns * (way.get(cause.call) or _way(diffs[cause.call])) < 0
         more = abs(cause.new_count - cause.base_count)
         not_first = (counts_first or cause.call in lost) and not recounted
         weight = min(abs(cause.delta_ns), _explained_by(cause, found))
         return not_first, against and not (counts_first and recounted), -weight, -more, cause.name
 
     return tuple(sorted(found, key=order))
+
+
+def _way(profiled: Diff) -> int:
+    """Which way the profiled steps went; 0 where they may have gone either way."""
+    ends = profiled.interval
+    return 0 if ends is not None and ends[0] <= 0 <= ends[1] else profiled.delta_ns
 
 
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:

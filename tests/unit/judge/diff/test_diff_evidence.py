@@ -150,3 +150,21 @@ def test_places_that_go_the_same_way_in_all_rounds_but_one_count_with_the_certai
     assert [change.new_parts[0].module for change in changes_of(found, "gelu") if change.certain] == ["Net.0"]
     (cause,) = [each for each in causes(found) if each.name == "gelu"]
     assert (cause.base.count, cause.module) == (BLOCKS, "Net")
+
+
+@pytest.mark.parametrize(
+    "timed, order, told",
+    [(None, ["mm", "gelu"], False), ({"": 0.05}, ["mm", "gelu"], False), ({"": -0.05}, ["gelu", "mm"], True)],
+    ids=["either way", "slower", "faster"],
+)
+def test_where_the_profiled_step_may_have_gone_either_way_the_dearest_cause_is_first(timed, order, told):
+    """Python varies by more than both changes together; only the timed steps can say which way the step went."""
+    more = {("gelu", block): 0.5 for block in range(BLOCKS)} | {("mm", block): 1.3 for block in range(BLOCKS)}
+    base = side(seed=21, spread=0.01, rest_spread=0.4, more={"rest": 1.2})
+    new = side(seed=22, spread=0.01, rest_spread=0.4, more=more)
+    found = diff(base, new, paired=True)
+    assert found.delta_ns < 0
+    assert found.interval[1] > 0
+    blame = of_diffs({"": found}, timed)
+    assert [cause.name for cause in blame] == order
+    assert all((cause.share is not None) is told for cause in blame)

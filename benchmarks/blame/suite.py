@@ -208,7 +208,10 @@ CONVNET: Mapping[str, Plant] = {
         "counts",
         15,
         (*CONVOLUTION, "aten::gelu", "aten::native_batch_norm"),
-        ("ConvNet.stages.3",),
+        (
+            "ConvNet.stages.3",
+            *(f"ConvNet.stages.3.{part}" for part in ("space", "norm", "expand", "activation", "project")),
+        ),
         "convnet.Block.forward",
     ),
     "checked_for_nan": Plant(

@@ -36,7 +36,8 @@ def judged(measured: Measured) -> Comparison:
     timed = _timed(measured.rounds)
     # As the plugin, which asks only once the timed step has changed for certain.
     certain = timed.ci95 is not None and timed.ci95[0] * timed.ci95[1] > 0
-    blame = of_diffs(diffs, dict.fromkeys(diffs, timed.effect) if certain else None)
+    leaning = dict.fromkeys(diffs, timed.effect)
+    blame = of_diffs(diffs, leaning if certain else None, leaning=leaning)
     if blame:
         # Without a part that changed the plugin looks for no lines either.
         blame = located(blame, measured.stacks["base"], measured.stacks["head"])

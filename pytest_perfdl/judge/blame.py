@@ -38,8 +38,9 @@ SPREAD_CONFIDENCE = 0.99
 """Two-sided confidence that a row changed at all, where the spread is known."""
 DRIFT_MAX = 0.05
 """Largest common factor of all rows that is put down to the machine: its drift between occasions."""
-EXPLAINING = 0.5
-"""Part of what Python between operators gained that more of these operators must hold to be the cause of both."""
+EXPLAINING = 0.25
+"""Part of what Python between operators gained that more of these operators must hold to be the cause of both. A call
+of a small operator costs more in Python than in itself, and what the profiler does for it is in Python's time, too."""
 OUTSIDE = 0.25
 """Part of what Python gained outside of modules that a function there must have gained to be it: recording frames makes
 functions slower, never faster."""
@@ -121,7 +122,11 @@ def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Dif
 
 
 def of_diffs(
-    diffs: Mapping[str, Diff], timed: Mapping[str, float] | None = None, *, counts_first: bool = False
+    diffs: Mapping[str, Diff],
+    timed: Mapping[str, float] | None = None,
+    *,
+    leaning: Mapping[str, float] | None = None,
+    counts_first: bool = False,
 ) -> tuple[Cause, ...]:
     """The causes of all calls' changes: what goes its step's way first, and then as `blame` orders them.
 
@@ -134,6 +139,9 @@ def of_diffs(
         that of the profiled steps where it is certain. Of profiled steps that went the other way, or either way, no
         part has a share; of the former what changed in number comes first. Where no cause goes the timed step's way
         for certain, the likeliest is given, and says so.
+    leaning
+        By how much each call's timed step seems to have changed: where no way is certain, its sign puts first what is
+        likelier to matter.
     counts_first
         As for `blame`.
     """
@@ -153,7 +161,8 @@ def of_diffs(
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
-        against = cause.delta_ns * (way.get(cause.call) or _way(diffs[cause.call])) < 0
+        towards = way.get(cause.call) or _way(diffs[cause.call]) or (leaning or {}).get(cause.call, 0)
+        against = cause.delta_ns * towards < 0
         more = abs(cause.new_count - cause.base_count)
         not_first = (counts_first or cause.call in lost) and not recounted
         weight = min(abs(cause.delta_ns), _explained_by(cause, found))
@@ -171,8 +180,8 @@ def _way(profiled: Diff) -> int:
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
     """Below what cause's time an interval of Python comes, nanoseconds; infinite where nothing explains it.
 
-    More operators of a module mean more Python between them there: where they hold `EXPLAINING` of the time that
-    Python gained, they are the cause, and Python's time follows from it.
+    More operators in a module mean more Python between them there: where they hold `EXPLAINING` of the time that Python
+    gained, they are the cause, and Python's time follows from it.
     """
     if cause.kind != "idle" or not cause.module:
         return math.inf
@@ -181,7 +190,7 @@ def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
         for each in found
         if each.kind != "idle"
         and each.call == cause.call
-        and each.module == cause.module
+        and f"{each.module}.".startswith(f"{cause.module}.")
         and (each.new_count - each.base_count) * cause.delta_ns > 0
         and each.delta_ns * cause.delta_ns > 0
     ]

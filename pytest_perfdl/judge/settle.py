@@ -14,14 +14,17 @@ from pytest_perfdl.record import Finding, Series, metric_name
 from pytest_perfdl.units import format_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from pytest_perfdl.judge.diff import Diff
     from pytest_perfdl.judge.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
+    from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
     from pytest_perfdl.limits import Limits
     from pytest_perfdl.record import Record
+
+CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
+"""Verdicts that say which way a time went."""
 
 
 def suspects(screened: Judgement, limits: Limits, *, everything: bool) -> tuple[Suspect, ...]:
@@ -55,8 +58,9 @@ def settle(
     found = judgement(new, base, (*metrics, *rows), None, "")
     doubts: tuple[Finding, ...] = ()
     if found.verdict in EXPLAINED and (calls := explained(rounds, rules)):
-        timed = {call: change for call in calls if (change := _timed_change(call, found.metrics))}
-        blamed = of_diffs(calls, timed, counts_first=not timed_moved(found.metrics))
+        timed = {call: change for call in calls if (change := _timed_change(call, found.metrics, CERTAIN))}
+        leaning = {call: change for call in calls if (change := _timed_change(call, found.metrics))}
+        blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(found.metrics))
         # Where no part of the profiled steps changed for certain, what the screen saw is better than nothing.
         found = replace(found, blame=blamed or found.blame)
         doubts = tuple(
@@ -67,12 +71,14 @@ def settle(
     return replace(found, integrity=(*screened.integrity, *findings, *doubts))
 
 
-def _timed_change(call: str, metrics: Sequence[MetricVerdict]) -> float | None:
-    """By how much a call's step got slower, where rounds found that for certain."""
+def _timed_change(
+    call: str, metrics: Sequence[MetricVerdict], verdicts: Container[Verdict | None] | None = None
+) -> float | None:
+    """By how much a call's step got slower, as rounds found with one of these verdicts, or with any."""
     by_name = {metric.name: metric for metric in metrics}
     for name in ("step_time", "block_time"):
         metric = by_name.get(metric_name(call, name))
-        if metric is not None and metric.verdict in ("regressed", "improved") and metric.evidence == "paired":
+        if metric is not None and metric.evidence == "paired" and (verdicts is None or metric.verdict in verdicts):
             return metric.effect
     return None
 

@@ -13,7 +13,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.fixture import Expectation
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.remote import RemoteTest
-from pytest_perfdl.judge import futility, kernels
+from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.blame import located
 from pytest_perfdl.judge.expectation import demand, sides
 from pytest_perfdl.judge.expectation import verdict as verdict_on
@@ -153,7 +153,7 @@ class Confirmation:
 
 def _hopeless(rounds: list[Round], paired: PairedTest, by_row: KernelTest | None, awaited: tuple[str, ...]) -> bool:
     """Whether neither a metric nor an awaited kernel is on course to be found slower."""
-    if len(rounds) < futility.FEWEST or not paired.hopeless(rounds):
+    if not paired.hopeless(rounds):
         return False
     if by_row is None:
         return True

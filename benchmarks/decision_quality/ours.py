@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pytest_perfdl.judge import rounds as paired
 from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.futility import FEWEST
 from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.settle import settle, suspects
@@ -108,6 +107,6 @@ def _rounds(
             rounds.append(drawn)
             spent += seconds
             ended = spent > CONFIRMING_SECONDS
-            given_up = not patient and len(rounds) >= FEWEST and test.hopeless(rounds)
+            given_up = not patient and test.hopeless(rounds)
         outcome = test.look(rounds, ended=ended, given_up=given_up)
     return outcome, rounds, spent

@@ -150,7 +150,7 @@ def of_diffs(
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
     found = [
-        _of_diff(call, each, cause, told=call not in lost and bool(way.get(call) or _way(each)))
+        _of_diff(call, each, cause, told=call not in lost and bool(way.get(call) or each.way))
         for call, each in diffs.items()
         for cause in causes(each)
     ]
@@ -161,7 +161,7 @@ def of_diffs(
 
     def order(cause: Cause) -> tuple[bool, bool, float, float, str]:
         recounted = cause.kind != "idle" and not same(cause.base_count, cause.new_count)
-        towards = way.get(cause.call) or _way(diffs[cause.call]) or (leaning or {}).get(cause.call, 0)
+        towards = way.get(cause.call) or diffs[cause.call].way or (leaning or {}).get(cause.call, 0)
         against = cause.delta_ns * towards < 0
         more = abs(cause.new_count - cause.base_count)
         not_first = (counts_first or cause.call in lost) and not recounted
@@ -169,12 +169,6 @@ def of_diffs(
         return not_first, against and not (counts_first and recounted), -weight, -more, cause.name
 
     return tuple(sorted(found, key=order))
-
-
-def _way(profiled: Diff) -> int:
-    """Which way the profiled steps went; 0 where they may have gone either way."""
-    ends = profiled.interval
-    return 0 if ends is not None and ends[0] <= 0 <= ends[1] else profiled.delta_ns
 
 
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:

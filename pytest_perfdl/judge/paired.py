@@ -115,10 +115,12 @@ class PairedTest:
 
         See `futility`: giving up removes alarms only. A test that asks for any decision should go on all the same.
         """
+        if len(rounds) < futility.FEWEST:
+            return False
         outcome = self.look(rounds)
         still_open = [each for each in self.suspects if each.name in outcome.undecided]
-        if not rounds or not still_open:
-            return not still_open
+        if not still_open:
+            return True
         past = np.stack([each.past(*pairs.values(rounds, each.name)) for each in still_open])
         level = self.plan.level / self.plan.suspects
         return not bool(futility.hopeful(past, self.plan.rejecting, level).any())

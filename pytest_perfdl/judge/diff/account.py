@@ -90,7 +90,7 @@ class Change:
         """Whether the interval excludes zero; what came or went needs none."""
         if self.interval is None:
             return bool(self.base.count) != bool(self.new.count)
-        return self.interval[0] > 0 or self.interval[1] < 0
+        return excludes_zero(self.interval)
 
     @property
     def kind(self) -> PartKind:
@@ -153,6 +153,12 @@ class Diff:
         return self.new_ns - self.base_ns
 
     @property
+    def way(self) -> int:
+        """The sign of what the profiled step gained; 0 where it may have gone either way."""
+        uncertain = self.interval is not None and not excludes_zero(self.interval)
+        return 0 if uncertain else int(np.sign(self.delta_ns))
+
+    @property
     def unit(self) -> Unit:
         """What the intervals are over: steps where either side has but one run."""
         return "run" if self.base.unit == self.new.unit == "run" else "step"
@@ -207,6 +213,11 @@ class Diff:
         return self.delta_ns - sum(change.delta_ns for change in self.changes)
 
 
+def excludes_zero(interval: tuple[float, float] | None) -> bool:
+    """Whether a change is certain by its interval; without one it is not."""
+    return interval is not None and not interval[0] <= 0 <= interval[1]
+
+
 def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES) -> Diff:
     """Account for the change from one side to the other.
 
@@ -223,7 +234,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
     whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
     amounts = [_amounts(side) for side in (base, new)]
     drift = _drift(matching, amounts, paired=paired)
-    tested = [group for group in matching.groups if _share(group, base, new) >= TESTED_SHARE]
+    tested = [group for group in matching.groups if _is_tested(_of(base, group.base), _of(new, group.new), base, new)]
     level = _FAMILY_ALPHA / 2 / max(1, len(tested))
     errors = {id(group): _error(_of(base, group.base), _of(new, group.new), paired=paired) for group in tested}
     changes = []
@@ -274,10 +285,7 @@ def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool)
     errors: dict[Key, tuple[tuple[float, float] | None, float]] = {}
     for key, members in by_name(changes).items():
         before, after = columns(members, base, new)
-        share = max(
-            float(before.mean() / (base.step_ns.mean() or 1.0)), float(after.mean() / (new.step_ns.mean() or 1.0))
-        )
-        if share >= TESTED_SHARE:
+        if _is_tested(before, after, base, new):
             errors[key] = _error(before, after, paired=paired), float(after.mean() - before.mean())
     level = _FAMILY_ALPHA / 2 / max(1, len(errors))
     found = {key: _interval(error, middle, level) for key, (error, middle) in errors.items()}
@@ -321,12 +329,10 @@ def _of(side: Side, members: Sequence[int]) -> Floats:
     return np.asarray(side.ns[list(members)].sum(axis=0))
 
 
-def _share(group: Group, base: Side, new: Side) -> float:
-    """The larger of both sides' shares of the step."""
-    return max(
-        float(_of(side, members).mean() / (side.step_ns.mean() or 1.0))
-        for side, members in ((base, group.base), (new, group.new))
-    )
+def _is_tested(before: Floats, after: Floats, base: Side, new: Side) -> bool:
+    """Whether these times have at least `TESTED_SHARE` of a side's step."""
+    shares = (ns.mean() / (side.step_ns.mean() or 1.0) for ns, side in ((before, base), (after, new)))
+    return bool(max(shares) >= TESTED_SHARE)
 
 
 def _exchanged(group: Group) -> bool:

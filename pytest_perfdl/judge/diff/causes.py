@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pytest_perfdl.judge.diff.account import Line
+from pytest_perfdl.judge.diff.account import Line, excludes_zero
 from pytest_perfdl.judge.diff.bound import of_cause, regions
 from pytest_perfdl.judge.diff.effects import NOTHING, Amount, Effects, summed
 from pytest_perfdl.judge.diff.naming import EXCHANGED, Key, Status, by_name, columns
@@ -82,7 +82,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
         for cause in found
         if everything
         or (abs(cause.own_ns) >= LEAST_SHARE * step and (cause.certain or untested or cause.status in EXCHANGED))
-        or (cause.kind != "idle" and abs(cause.new.count - cause.base.count) > 1e-9)
+        or (cause.kind != "idle" and _recounted(cause))
     ]
     way = -1 if diff.delta_ns < 0 else 1
     chosen.sort(key=lambda cause: (cause.own_ns * way < 0, -abs(cause.own_ns), cause.kind, cause.name))
@@ -134,7 +134,7 @@ def _evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change
     Those are the certain ones, and those that went the same way as these in nearly all columns: one hit column makes
     the interval of a change useless, not its signs.
     """
-    if _excludes_zero(diff.intervals.get(key)) or any(map(_recounted, members)):
+    if excludes_zero(diff.intervals.get(key)) or any(map(_recounted, members)):
         return members
     told = [change for change in members if change.certain or _reshaped(change)]
     way = sum(change.own_ns for change in told)
@@ -152,7 +152,7 @@ def _steady(diff: Diff, change: Change, way: float) -> bool:
     return bool(np.count_nonzero((after - before) * way > 0) >= STEADY * len(before))
 
 
-def _recounted(change: Change) -> bool:
+def _recounted(change: Change | Cause) -> bool:
     return abs(change.new.count - change.base.count) > 1e-9
 
 
@@ -160,10 +160,6 @@ def _reshaped(change: Change) -> bool:
     """Whether the same operator works on tensors of other shapes: other work, like another number."""
     before, after = ({part.shapes for part in parts} for parts in (change.base_parts, change.new_parts))
     return bool(before) and bool(after) and before != after
-
-
-def _excludes_zero(interval: tuple[float, float] | None) -> bool:
-    return interval is not None and not interval[0] <= 0 <= interval[1]
 
 
 def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> Cause:
@@ -183,7 +179,7 @@ def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | 
         effects=sum((change.effects for change in members), Effects())
         if status in EXCHANGED
         else summed((change.base, change.new, change.effects) for change in members),
-        certain=_excludes_zero(interval) or any(change.certain or _reshaped(change) for change in members),
+        certain=excludes_zero(interval) or any(change.certain or _reshaped(change) for change in members),
         confidence=min((change.group.confidence for change in heavy), default=1.0),
         changes=tuple(sorted(members, key=lambda change: -abs(change.own_ns))),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -106,7 +107,17 @@ def _unsteady(trace: Trace) -> float:
 
 
 def _profiled(options: Options, folder: Path, steps: int) -> Trace:
-    # Models of earlier ones would count as memory in use.
+    """One trace, of a process of its own: the profiler's count of the host's memory goes on from one to the next."""
+    path = folder / "trace.json"
+    child = multiprocessing.get_context("fork").Process(target=_profile, args=(options, path, steps))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise RuntimeError(f"the process that profiles {options} ended with {child.exitcode}")
+    return read(path)
+
+
+def _profile(options: Options, path: Path, steps: int) -> None:
     gc.collect()
     _, step = build(options)
     for _ in range(3):
@@ -119,9 +130,7 @@ def _profiled(options: Options, folder: Path, steps: int) -> Trace:
         for _ in range(steps + 1):
             step()
             profiler.step()
-    path = folder / "trace.json"
     profiler.export_chrome_trace(str(path))
-    return read(path)
 
 
 def in_turns(steps: list[Callable[[], object]], blocks: int, count: int) -> list[float]:

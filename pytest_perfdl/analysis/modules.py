@@ -9,14 +9,12 @@ import numpy as np
 from pytest_perfdl.analysis.inherit import inherited
 from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.tree import CallTree
+from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.model import I32, Category, Trace
 from pytest_perfdl.trace.once import once
 
 FRAME = "nn.Module: "
 """How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""
-
-MODULE = "perfdl.module: "
-"""How our annotation of a module's forward pass begins; its path is the rest."""
 
 _LEVEL = re.compile(r"([^.()]+)\(([^()]*)\)")
 """One level of a module hierarchy: attribute and class, `attn(Attention)`."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Order = Literal["base first", "head first"]
 
-ONE_ORDER_ALPHA = 0.001
+ONE_ORDER_ALPHA = 1e-4
 """Orders are called fixed when a coin gives all of them alike less often than this: from 11 rounds on."""
 ALIKE = 2
 """Rounds with the same numbers on both sides that are put down to shared state: one may be a coarse clock's."""
@@ -58,8 +58,8 @@ def orders(seed: int, count: int) -> tuple[Order, ...]:
 def broken(rounds: Sequence[Round], metrics: Iterable[str]) -> str:
     """Why these rounds cannot be judged, in one line; empty if they can.
 
-    Fixed order: a coin may give eleven equal orders in a row, once in a thousand times; when looks come after
-    15 rounds or more, an honest test is refused in fewer than 1 of 16,000 cases.
+    Fixed order: a coin gives fifteen equal orders in a row once in 16,384 times. Eleven, once in a thousand, are too
+    few to refuse an honest test for: in a hundred live trials one was.
     """
     names = tuple(metrics)
     for number, each in enumerate(rounds, 1):

@@ -91,6 +91,8 @@ class Count:
     steps: int
     scratch: str
     flops: bool
+    exemplar: str | None = None
+    """Path of the exemplar step's trace, which memory is added to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +244,11 @@ def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Gene
     settled = yield _settle(plan, info.period)
     timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS), opens=True, closes=True)
     profiled = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=True)
-    counted = yield Count(info.period, scratch, flops=first)
+    assert isinstance(profiled, Profiled)
+    counted = yield Count(info.period, scratch, flops=first, exemplar=profiled.exemplar)
     compiled = yield Finish()
     assert isinstance(settled, Settled)
     assert isinstance(timed, Timed)
-    assert isinstance(profiled, Profiled)
     assert isinstance(counted, Counted)
     assert isinstance(compiled, Compiled)
     return CallResult(info, settled, timed, profiled, counted, compiled)

@@ -13,6 +13,7 @@ from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.timed import synchronize, uses_device
 
 if TYPE_CHECKING:
+    from pytest_perfdl.analysis import MemoryFigures
     from pytest_perfdl.measure.program import Aside
 
 
@@ -22,7 +23,7 @@ def run(command: Count) -> Generator[bool, Aside | None, Counted]:
     if uses_device():
         memory = yield from _device_memory(command)
     else:
-        memory = yield from _host_memory(command)
+        memory = yield from _host_memory(command, static)
     total: float | None = None
     uncounted: tuple[str, ...] = ()
     if command.flops:
@@ -45,17 +46,8 @@ _Memory = tuple[float | None, float | None, float | None]
 """Allocations and allocated bytes per step, and the peak above the static bytes."""
 
 
-def _host_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
-    from pytest_perfdl.analysis import memory_figures
-    from pytest_perfdl.trace import read
-
-    path = Path(command.scratch) / f"memory-{uuid.uuid4().hex}.json"
-    keep = not command.flops
-    yield from profiled.record(path, command.steps, command.steps, memory=True, keep_last_result=keep)
-    try:
-        figures = memory_figures(read(path))
-    finally:
-        path.unlink(missing_ok=True)
+def _host_memory(command: Count, static: float) -> Generator[bool, Aside | None, _Memory]:
+    figures = yield from _recorded(command, static, last=not command.flops)
     if figures is None:
         return None, None, None
     steps = command.steps
@@ -66,10 +58,37 @@ def _host_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
     )
 
 
+def _recorded(command: Count, held: float, *, last: bool) -> Generator[bool, Aside | None, MemoryFigures | None]:
+    """Run two windows under the profiler; figures of the second, whose memory is added to the exemplar.
+
+    The host held `held` bytes when it began.
+    """
+    from pytest_perfdl.analysis import memory_figures
+    from pytest_perfdl.trace import read, with_memory
+
+    path = Path(command.scratch) / f"memory-{uuid.uuid4().hex}.json"
+    yield from profiled.record(path, command.steps, command.steps, memory=True, keep_last_result=last)
+    try:
+        trace = read(path)
+    finally:
+        path.unlink(missing_ok=True)
+    figures = memory_figures(trace)
+    if figures is not None and command.exemplar is not None:
+        peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
+        stored = Path(command.exemplar)
+        picture = with_memory(stored.read_bytes(), trace, peaks.index(max(peaks)), round(held))
+        if picture is not None:
+            stored.write_bytes(picture)
+    return figures
+
+
 def _device_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
     import torch
 
-    yield from _window(command, last=False)
+    if command.exemplar is None:
+        yield from _window(command, last=False)
+    else:
+        yield from _recorded(command, 0, last=False)
     synchronize()
     before = torch.cuda.memory_stats()
     static = torch.cuda.memory_allocated()

@@ -1,13 +1,15 @@
 """Chrome traces of the PyTorch profiler in, columns out, and out again.
 
 `read` and `loads` make a frozen `Trace` of numpy columns from what kineto wrote, 2021 to today; `write` makes a
-Chrome trace that nests strictly; `exemplar` cuts one step out of a trace. Inside, every time is an integer
-number of nanoseconds. Figures are made one floor up, in `analysis/`.
+Chrome trace that nests strictly; `exemplar` cuts one step out of a trace and `with_memory` adds the memory that
+another recorded. Inside, every time is an integer number of nanoseconds. Figures are made one floor up, in
+`analysis/`.
 """
 
 from pytest_perfdl.trace.exemplar import exemplar
 from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace, TraceError
 from pytest_perfdl.trace.reader import loads, read
+from pytest_perfdl.trace.step_memory import with_memory
 from pytest_perfdl.trace.writer import Event, compress, write
 
 __all__ = [
@@ -21,5 +23,6 @@ __all__ = [
     "exemplar",
     "loads",
     "read",
+    "with_memory",
     "write",
 ]

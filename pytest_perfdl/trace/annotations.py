@@ -8,6 +8,9 @@ import numpy as np
 
 from pytest_perfdl.trace.model import Category, Rows, Trace
 
+MODULE = "perfdl.module: "
+"""Begins the name of the range that a profiled pass of ours makes around a module's forward pass; its path follows."""
+
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 
 

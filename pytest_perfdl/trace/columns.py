@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.events import RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.ids import Ids
 from pytest_perfdl.trace.model import (
@@ -37,6 +38,8 @@ _ALIASES = {
 """Names that are read as another category's: those of 2021, and MTIA's (see `Category`)."""
 _LEGACY_ANNOTATION = re.compile(r"ProfilerStep#\d+$|enumerate\(DataLoader\)#|Optimizer\.(step|zero_grad)#")
 """Ranges that traces of 2021 file under Operator, though they are annotations."""
+_FAST_ANNOTATION = re.compile(re.escape(MODULE))
+"""Ranges that torch's fast way of making them files under cpu_op, though they are annotations."""
 
 _CORRELATED = (*DEVICE_CATEGORIES, *LAUNCH_CATEGORIES, Category.CUDA_SYNC, Category.CUDA_EVENT, Category.XPU_SYNC)
 _CORRELATED_CODES = np.array(_CORRELATED, dtype=np.int32)
@@ -150,9 +153,10 @@ class Columns:
         names = tuple(self.names)
         category = concatenated(self.category, np.int32)
         name = concatenated(self.name, np.int32)
-        if "Operator" in self.category_of:
-            annotation = np.array([bool(_LEGACY_ANNOTATION.match(text)) for text in names], dtype=bool)
-            category[(category == Category.CPU_OP) & annotation[name]] = Category.USER_ANNOTATION
+        for pattern in (_FAST_ANNOTATION, *([_LEGACY_ANNOTATION] if "Operator" in self.category_of else [])):
+            annotation = np.array([bool(pattern.match(text)) for text in names], dtype=bool)
+            if annotation.any():
+                category[(category == Category.CPU_OP) & annotation[name]] = Category.USER_ANNOTATION
         labels, renumber = self.ids.close()
         base = metadata.get("baseTimeNanoseconds", 0)
         return Trace(

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import orjson
 
 _MAX_ID = 2**32 - 1
+_END = b"\n]}\n"
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"
 """Deflate, no file name, modification time 0, best compression, unknown system."""
 
@@ -84,12 +85,28 @@ def write(path: Path | str | None, events: Iterable[Event], metadata: Mapping[st
             orjson.dumps(head, option=orjson.OPT_SORT_KEYS)[:-1],
             b',\n"traceEvents":[\n',
             b",\n".join(lines),
-            b"\n]}\n",
+            _END,
         )
     )
     if path is not None:
         _store(Path(path), compress(text) if str(path).endswith(".gz") else text)
     return text
+
+
+def append(text: bytes, events: Iterable[Event]) -> bytes:
+    """What `write` returned, with instants or counters of known processes and threads at its end.
+
+    Raises
+    ------
+    ValueError
+        When the text is not of `write`, or an id is out of range.
+    """
+    listed = list(events)
+    for event in listed:
+        _check(event)
+    if not text.endswith(_END):
+        raise ValueError("the trace was not written by pytest-perfdl")
+    return b",\n".join((text.removesuffix(_END), *map(_line, listed))) + _END
 
 
 def compress(data: bytes) -> bytes:

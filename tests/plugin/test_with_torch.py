@@ -150,3 +150,50 @@ def test_nothing_makes_the_orchestrating_process_import_torch(project):
     assert metrics["forward.static_memory"]["new"] == (16 + 4 + 8) * 4
     assert tests["test_types_of_torch_do_not_travel"]["metrics"]["loss"]["new"] == 2.5
     assert "tensor" in project.cases()["test_types_of_torch_do_not_travel"].properties["loss"]
+
+
+TRAINED = """
+    import pytest
+    import torch
+
+    @pytest.mark.perf(repeats=1)
+    def test_train(perf):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        inputs = torch.randn(16, 64)
+
+        def step():
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+
+        perf(step)
+"""
+
+
+def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
+    """And names its modules: their ranges are no operators, though torch's fast ranges are written as such."""
+    from pytest_perfdl.analysis.memory_timeline import memory_timeline
+    from pytest_perfdl.analysis.modules import module_paths
+    from pytest_perfdl.analysis.tree import call_tree
+    from pytest_perfdl.baseline.text import parse
+    from pytest_perfdl.trace import Category, read
+
+    project.write("test_it.py", TRAINED)
+    finished = project.run("--perf-update", *NOT_JUDGED)
+    assert finished.code == 0, finished.output
+
+    (stored,) = project.root.glob("baselines/**/*.trace.json.gz")
+    (record,) = (path for path in project.root.glob("baselines/**/*.json"))
+    metrics = parse(record.read_bytes()).metrics()
+    trace = read(stored)
+    (host,) = memory_timeline(trace)
+    assert host.peak_allocated_bytes == metrics["peak_memory"].values[0]
+    assert host.base_bytes == metrics["static_memory"].values[0]
+    grown = trace.memory.bytes[trace.memory.bytes > 0]
+    assert (len(grown), grown.sum()) == (metrics["allocations"].values[0], metrics["alloc_bytes"].values[0])
+    assert set(module_paths(trace, call_tree(trace))[1]) == {f"Sequential{layer}" for layer in ("", ".0", ".1", ".2")}
+    operators = [trace.name_of(row) for row in trace.rows(Category.CPU_OP).tolist()]
+    assert metrics["ops"].values[0] == len(operators)
+    assert not [name for name in operators if name.startswith("perfdl")]

@@ -155,16 +155,16 @@ def saved(context: Context, layer: Layer) -> Mask:
     """Allocations that a layer's forward pass makes and its backward pass still needs, but for its result.
 
     One boolean for each of `context.memory`: made between the first and the last moment of the forward pass on the
-    host, freed after the backward pass of the layer began; the last of them is what the next layer gets.
+    host, freed after the backward pass of the layer began. The last that outlives the forward pass is its result, which
+    the next layer gets.
     """
     memory, graph = context.memory, context.graph
     if memory is None or not len(layer.forward) or not len(layer.backward):
         return np.zeros(0 if memory is None else len(memory), dtype=bool)
     opened, closed, returned = bounds(graph, layer)
-    found: Mask = (memory.begin >= opened) & (memory.begin <= closed) & (memory.end > returned) & (memory.row >= 0)
-    own = np.flatnonzero(found)
-    if len(own):
-        found[own[-1]] = False
+    left = (memory.begin >= opened) & (memory.begin <= closed) & (memory.end > closed) & (memory.row >= 0)
+    found: Mask = left & (memory.end > returned)
+    found[np.flatnonzero(left)[-1:]] = False
     return found
 
 

@@ -44,10 +44,10 @@ def test_honest_rounds_can_be_judged(count):
     assert broken(some(count), ("step_time", "block_time")) == ""
 
 
-@pytest.mark.parametrize("count, refused", [(2, False), (10, False), (11, True), (30, True)])
+@pytest.mark.parametrize("count, refused", [(2, False), (14, False), (15, True), (30, True)])
 @pytest.mark.parametrize("order", ["base first", "head first"])
 def test_an_order_that_no_coin_draws_is_refused(count, refused, order):
-    # By hand: ten equal orders have a chance of 2/1024, eleven of 2/2048 < 0.001.
+    # By hand: fourteen equal orders have a chance of 2^-13 > 1e-4, fifteen of 2^-14 < 1e-4.
     why = broken(some(count, order=order), ("step_time",))
     assert why == (f"all {count} rounds ran {order}: the order was not drawn by a coin" if refused else "")
 

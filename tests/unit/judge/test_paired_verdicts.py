@@ -240,11 +240,11 @@ def test_nothing_left_to_decide_ends_the_test_early():
 
 
 def test_broken_rounds_are_invalid():
-    measured = rounds(12, slower=0.5)
+    measured = rounds(15, slower=0.5)
     fixed = [Round("base first", each.base, each.head) for each in measured]
     metric = one(fixed)
     assert metric.verdict == "invalid"
-    assert metric.reason == "all 12 rounds ran base first: the order was not drawn by a coin"
+    assert metric.reason == "all 15 rounds ran base first: the order was not drawn by a coin"
     assert one([Round(each.order, each.base, each.base) for each in measured]).verdict == "invalid"
     assert one([*measured, Round("base first", {}, {})]).verdict == "invalid"
 

@@ -15,19 +15,19 @@ def linear(ts, dur, layer, **more):
     return x("aten::mm", ts, dur, **{"Input Dims": MATRIX, "Input type": ["float", "float"], **more})
 
 
-def host_step(number, at):
+def host_step(number, at, product_last=False):
     """400 us forward, 600 us backward (the layers in reverse), 200 us update, 200 us of Python between.
 
-    Each layer: 150 us of mm, 10 us of Python, 40 us of relu; backward 300 us.
+    Each layer: 150 us of mm, 10 us of Python, 40 us of relu, or relu first; backward 300 us.
     """
-    sequence = 10 * number
+    sequence, relu = 10 * number, {"Input Dims": [[16, 32]], "Input type": ["float"]}
     events = [step(number, at, STEP)]
     for layer in (0, 1):
         begin = at + 100 + 200 * layer
         events += [
             x(f"perfdl.module: Net.layers.{layer}", begin, 200, "user_annotation"),
-            linear(begin, 150, layer, **{"Sequence number": sequence + layer}),
-            x("aten::relu", begin + 160, 40, **{"Input Dims": [[16, 32]], "Input type": ["float"]}),
+            linear(begin + 50 * product_last, 150, layer, **{"Sequence number": sequence + layer}),
+            x("aten::relu", begin + 160 * (not product_last), 40, **relu),
         ]
     for place, layer in enumerate((1, 0)):
         begin = at + 500 + 300 * place
@@ -38,13 +38,14 @@ def host_step(number, at):
             x("torch::autograd::AccumulateGrad", begin + 280, 20, **{"Input Dims": [[32, 32]]}),
         ]
     events.append(x("Optimizer.step#SGD.step", at + 1200, 300, "user_annotation"))
-    events += [x("aten::add_", at + 1250 + 100 * place, 80) for place in (0, 1)]
+    added = {"Input Dims": [[32, 32], [32, 32]], "Input type": ["float", "float"]}
+    events += [x("aten::add_", at + 1250 + 100 * place, 80, **added) for place in (0, 1)]
     return events
 
 
-def host_training(steps=3, extra=(), **top):
+def host_training(steps=3, extra=(), product_last=False, **top):
     """Steps of 2000 us, of which the last 500 are Python."""
-    events = [event for number in range(steps) for event in host_step(number, STEP * number)]
+    events = [event for number in range(steps) for event in host_step(number, STEP * number, product_last)]
     return trace(*events, *extra, **top)
 
 

@@ -66,7 +66,7 @@ def _removed(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
 
 @transform("remove_clipping")
 def remove_clipping(context: Context) -> Change:
-    """Leave out gradient clipping: all that runs between the end of the backward pass and the update.
+    """Leave out gradient clipping: what runs between the end of the backward pass and its last operator there.
 
     Raises
     ------
@@ -86,8 +86,10 @@ def remove_clipping(context: Context) -> Change:
         between = own & (graph.tasks.start >= ends[last]) & (graph.tasks.start < start) & (graph.tasks.row >= 0)
         if last >= 0 and between.any():
             found = np.flatnonzero(between)
-            # The Python between them goes too, not that around them, which is the backward pass's and the update's.
-            tasks[found[0] : found[-1] + 1] = True
+            # The Python between them goes too, and before them, where the gradients are gathered; that behind them is
+            # left for what follows a backward pass in any case.
+            first = found[0] - (graph.tasks.kind[found[0] - 1] == TaskKind.GAP)
+            tasks[first : found[-1] + 1] = True
     launched = graph.tasks.launcher >= 0
     names = {graph.name_of(task) for task in np.flatnonzero(tasks).tolist()}
     if not names & set(_NORM):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.predict.whatif.edit import Plan
-from pytest_perfdl.predict.whatif.facts import gradients, inside, optimizer_steps, per_step
+from pytest_perfdl.predict.whatif.facts import (
+    computing,
+    gradients,
+    inside,
+    operator_costs,
+    optimizer_steps,
+    per_step,
+)
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, NotTold, transform
 from pytest_perfdl.trace.model import I64, Rows
@@ -17,6 +24,8 @@ _SGD_MOMENTUM = 5
 
 CALL_NS, PARAMETER_NS = 20_000, 250
 """Host time of a fused call, and for each parameter that it gathers (pointers into the launch's arguments)."""
+HOST_PARAMETER_NS = 2_500
+"""The latter on a CPU, which counts the steps of each parameter with operators of its own (`_foreach_add_`, `item`)."""
 
 _DISPATCHED = ("aten::_fused_", "aten::_foreach_")
 
@@ -49,11 +58,12 @@ def fused_optimizer(context: Context) -> Change:
     """`fused=True`: one kernel for the whole update.
 
     The operators and kernels of each step's update vanish, and what is left is one call of
-    h = 20 us + 0.25 us for each parameter on the host, and c s N / B of computing: N parameters of s bytes (from the
-    gradients that autograd accumulates), B the memory's bandwidth, c the passes over memory: 7 for Adam and AdamW, 5
-    for Adagrad, RMSprop and SGD with momentum, 3 for SGD. Python before the first operator and behind the last stays.
-    The interval takes B from half to one and a half times as large. Daydream's rule, the sum of the removed kernels,
-    has no roofline and predicted the wrong sign on small models.
+    h = 20 us + 0.25 us for each parameter on the host (2.5 us on a CPU), and c s N / B of computing: N parameters of s
+    bytes (from the gradients that autograd accumulates), c the passes over memory: 7 for Adam and AdamW, 5 for Adagrad,
+    RMSprop and SGD with momentum, 3 for SGD. B is the memory's bandwidth, or what the update's operators on the largest
+    parameters reach where that is more, as with parameters that stay in a cache. Python before the first operator and
+    behind the last stays. The interval takes B from half to one and a half times as large. Daydream's rule, the sum of
+    the removed kernels, has no roofline and predicted the wrong sign on small models.
 
     Raises
     ------
@@ -73,7 +83,8 @@ def fused_optimizer(context: Context) -> Change:
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM
     rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
-    call = CALL_NS + PARAMETER_NS * sizes.count
+    rate = max(rate, _reached(context, np.concatenate(updates)))
+    call = CALL_NS + (PARAMETER_NS if graph.on_device else HOST_PARAMETER_NS) * sizes.count
     moved = passes * 4 * sizes.total / rate * 1e9
     plans = [_one_kernel(graph, updates, round(call), round(moved * more)) for more in (1.0, 1 / 1.5, 2.0)]
     return Change.of(plans)
@@ -83,6 +94,23 @@ def _has_momentum(graph: TaskGraph, tasks: Rows, parameters: float) -> bool:
     """Whether SGD multiplies as often as it has parameters: `buf.mul_(momentum)`; with foreach, at all."""
     names = [graph.name_of(task) for task in tasks[~graph.is_device[tasks]].tolist()]
     return any(name == "aten::_foreach_mul_" for name in names) or names.count("aten::mul_") >= parameters
+
+
+def _reached(context: Context, tasks: Rows) -> float:
+    """Bytes a second of the update's operators on the largest of the tensors; 0 where no shapes tell."""
+    graph, costs = context.graph, operator_costs(context.trace)
+    tasks = tasks[computing(graph)[tasks]]
+    call = costs.of_tasks(graph)[tasks]
+    tasks, call = tasks[call >= 0], call[call >= 0]
+    calls, place = np.unique(call, return_inverse=True)
+    if not len(calls):
+        return 0.0
+    spent = np.bincount(place, graph.tasks.duration[tasks])
+    number = costs.number[calls].tolist()
+    largest = np.array([costs.largest[each] for each in number])
+    moved = np.array([costs.costs[each].bytes for each in number])
+    some = (2 * largest >= largest.max()) & (spent > 0)
+    return float(moved[some].sum() / spent[some].sum() * 1e9) if some.any() else 0.0
 
 
 def _one_kernel(graph: TaskGraph, updates: list[Rows], call: int, computing: int) -> Plan:

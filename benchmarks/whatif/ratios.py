@@ -3,13 +3,15 @@
     python benchmarks/whatif/ratios.py TRACE OUT.json [--forms bfloat16 channels_last]
 
 Writes what `perfdl whatif --machine OUT.json` reads: for the operators that make up 95 % of the time of those with a
-cost model, the quartiles of time in that form over time as recorded; and the memory's bandwidth, by a copy of 64 MiB.
+cost model, the quartiles of time in that form over time as recorded; the memory's bandwidth, by a copy of 64 MiB; and
+how much slower a process computes beside another, and what a batch from a DataLoader's worker costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import multiprocessing
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, Dataset
 
 from pytest_perfdl.predict.whatif import task_graph
 from pytest_perfdl.predict.whatif.facts import computing, operator_costs
@@ -72,10 +75,23 @@ def in_form(form: str, value: Any) -> Any:
     return value.to(getattr(torch, form)) if value.is_floating_point() else value
 
 
-def kept(function: Any) -> set[int]:
-    """Arguments that stay in float32 whatever the others are: statistics of attention."""
-    schema = function.default._schema if hasattr(function, "default") else None
-    return {place for place, each in enumerate(schema.arguments if schema else ()) if each.name == "logsumexp"}
+def called(name: str, args: Sequence[Any]) -> tuple[Callable[..., Any] | None, list[Any], set[int]]:
+    """An operator that takes its arguments by position, these arguments, and which of them stay as they are.
+
+    Statistics of attention stay in float32 whatever the others are.
+    """
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    if packet is None or not hasattr(packet, "default"):
+        return packet, list(args), set()
+    schema = packet.default._schema.arguments
+    named = [each.name for each in schema if each.kwarg_only]
+    first = len(schema) - len(named)
+
+    def function(*given: Any) -> Any:
+        return packet(*given[:first], **dict(zip(named, given[first:], strict=False)))
+
+    same = {place for place, each in enumerate(schema) if each.name == "logsumexp"}
+    return (function if named and len(args) > first else packet), list(args), same
 
 
 def timed(function: Callable[..., Any], args: Sequence[Any], loops: int) -> int:
@@ -88,10 +104,9 @@ def timed(function: Callable[..., Any], args: Sequence[Any], loops: int) -> int:
 
 def ratio(name: str, args: list[Any], form: str) -> tuple[float, float, float] | None:
     """Quartiles of the time in a form over the time as it is; `None` for what cannot be replayed."""
-    function = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    function, args, same = called(name, args)
     if function is None:
         return None
-    same = kept(function)
     try:
         other = [value if place in same else in_form(form, value) for place, value in enumerate(args)]
         once = timed(function, args, 2) // 2
@@ -137,10 +152,62 @@ def measured(trace: Trace, forms: Sequence[str]) -> Machine:
         target = torch.empty_like(block)
         target.copy_(block)
         copied = min(timed(target.copy_, (block,), 1) for _ in range(9))
-    rate = 2 * 4 * 2**24 / copied * 1e9
     return Machine(
-        memory_bytes_per_s=rate, ratios=ratios, source={"ratios": "replayed", "memory_bytes_per_s": "copied"}
+        memory_bytes_per_s=2 * 4 * 2**24 / copied * 1e9,
+        contention=contention(),
+        hand_over_ns=hand_over(),
+        ratios=ratios,
+        source={
+            "ratios": "replayed",
+            "memory_bytes_per_s": "copied",
+            "contention": "two processes",
+            "hand_over_ns": "a loader",
+        },
     )
+
+
+def contention() -> float:
+    """How much longer products of matrices take while another process computes them too: two cores may be one."""
+    matrix = torch.randn(256, 256)
+
+    def spent() -> float:
+        return float(np.quantile([timed(torch.mm, (matrix, matrix), 40) for _ in range(REPEATS)], 0.25))
+
+    def neighbour(stop: Any) -> None:
+        while not stop.is_set():
+            torch.mm(matrix, matrix)
+
+    alone = spent()
+    forked = multiprocessing.get_context("fork")
+    stop = forked.Event()
+    process = forked.Process(target=neighbour, args=(stop,), daemon=True)
+    process.start()
+    time.sleep(0.2)
+    beside = spent()
+    stop.set()
+    process.join()
+    return max(beside / alone, 1.0)
+
+
+class Ready(Dataset[torch.Tensor]):
+    """Samples that take no time to make."""
+
+    def __len__(self) -> int:
+        return 2**20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(256)
+
+
+def hand_over() -> float:
+    """Nanoseconds of taking a batch that is ready from a DataLoader's worker, with computing between batches."""
+    matrix = torch.randn(256, 256)
+    batches = iter(DataLoader(Ready(), 8, num_workers=1))
+    found = []
+    for _ in range(60):
+        timed(torch.mm, (matrix, matrix), 10)
+        found.append(timed(next, (batches,), 1))
+    return float(np.quantile(found[10:], 0.5))
 
 
 def main() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from pytest_perfdl.advise.evidence import Evidence
-from pytest_perfdl.predict.whatif.facts import input_tasks, inside, operator_costs, optimizer_steps
+from pytest_perfdl.predict.whatif.facts import (
+    SHORT_TYPES,
+    autocast,
+    input_tasks,
+    inside,
+    operator_costs,
+    optimizer_steps,
+)
 from pytest_perfdl.predict.whatif.model import EdgeKind, Mask, TaskKind, TrackKind, of_kinds
 from pytest_perfdl.predict.whatif.select import of_rows
 from pytest_perfdl.predict.whatif.transforms.layout import TRANSPOSING
@@ -149,14 +156,17 @@ def computes_in_float32(found: Evidence) -> Iterator[Finding]:
     costs = operator_costs(graph.trace)
     call = costs.of_tasks(graph)
     number = np.where(call >= 0, costs.number[call], -1)
+    already = autocast(graph.trace)
     products = [
         index
         for index, cost in enumerate(costs.costs)
-        if cost.dtype in ("float32", "tf32") and costs.name(index).removeprefix("aten::") in LOWER
+        if cost.dtype in ("float32", "tf32")
+        and costs.name(index).removeprefix("aten::") in LOWER
+        and index not in already
     ]
     tasks = np.isin(number, products)
     share = found.share(tasks)
-    types = [name for name in ("bfloat16", "float16") if name in machine.ratios or name in machine.flops_per_s]
+    types = [name for name in SHORT_TYPES if name in machine.ratios or name in machine.flops_per_s]
     if share >= LEAST_SHARE and types:
         text = f"Matrix products and convolutions compute in float32 in {amount(found, share)}."
         how = f"torch.autocast(..., dtype=torch.{types[0]})"

@@ -26,6 +26,8 @@ WIDE = 1e6
 """Ratio of the largest time to the smallest from which points hardly describe one thing."""
 POOR = 0.5
 """Held-out error from which no prediction is worth much."""
+STRAIGHT = 0.01
+"""Held-out error of a line up to which three configurations lie on it."""
 _EQUAL = 1e-4
 """Held-out errors that differ by less are equal."""
 
@@ -64,9 +66,9 @@ def candidates(points: Points) -> tuple[Form[Any], ...]:
 
     Affine along one axis, piecewise where a cliff shows there, physical always, generic where one configuration can
     be left out and every factor is positive; its two shapes are one where only one factor varies or none is
-    extrinsic.
+    extrinsic. Of three configurations along one axis generic too, which its regularisation determines.
     """
-    varying = points.varying
+    varying, count = points.varying, len(points.configurations())
     forms: list[Form[Any]] = []
     if len(varying) == 1:
         forms.append(Affine())
@@ -76,7 +78,7 @@ def candidates(points: Points) -> tuple[Form[Any], ...]:
     product, additive = Generic("product"), Generic("additive")
     generic: list[Generic] = [product] if product.parts(points) == additive.parts(points) else [product, additive]
     if all(points.columns[name].min() > 0 for name in varying):
-        forms += [form for form in generic if len(points.configurations()) > form.size(points)]
+        forms += [form for form in generic if count > form.size(points) or _three_along_one(points)]
     return tuple(forms)
 
 
@@ -86,6 +88,11 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     The form with the least mean absolute error wins, unless one of fewer coefficients is as good: its errors exceed
     the winner's by no more than the standard error of the paired difference (the one-standard-error rule of Breiman
     et al., "Classification and Regression Trees", 1984, with pairs).
+
+    Three configurations along one axis cannot tell forms apart: through two of them any form passes. If they do not lie
+    on a line (`STRAIGHT`) it is generic there, a power with a constant, which predicts the next size best: of 62 such
+    triples of `benchmarks/scaling` 4.8 % off in the median, physical 5.8 %, affine 6.2 %, what the rule above
+    chooses 7.7 %.
 
     Parameters
     ----------
@@ -113,6 +120,10 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     fits.sort(key=lambda fit: (round(fit.loo_mape / _EQUAL), len(fit.coefficients)))
     # Of equals the first: a line is said more simply as a line than as a sum of features.
     chosen = min((fit for fit in fits if _as_good(fit, fits[0])), key=lambda fit: len(fit.coefficients))
+    if _three_along_one(points):
+        by_name = {fit.name: fit for fit in fits}
+        line, power = by_name.get(Affine().name), by_name.get(Generic("product").name)
+        chosen = line if line and line.loo_mape <= STRAIGHT else power or chosen
     said = [_verdict(chosen, fits), *importance(chosen, points)]
     spread = points.replicate_spread()
     said.append("nothing was measured twice" if spread is None else f"replicates spread by {_percent(spread)}")
@@ -179,6 +190,10 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
         raise ScalingError(f"{fit.name} has no finite time there")
     warnings = (f"{where}: extrapolated",) if stretch > 1 else ()
     return Prediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
+
+
+def _three_along_one(points: Points) -> bool:
+    return len(points.varying) == 1 and len(points.configurations()) == LEAST_CONFIGURATIONS
 
 
 def _stretch(value: float, least: float, most: float, name: str) -> float:

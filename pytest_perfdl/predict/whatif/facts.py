@@ -25,6 +25,9 @@ from pytest_perfdl.trace.once import once
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step$")
 """torch's annotation of one optimizer's update."""
 
+SHORT_TYPES = ("bfloat16", "float16")
+"""What autocast computes in."""
+
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
@@ -89,6 +92,16 @@ def operator_costs(trace: Trace) -> Costs:
     device = np.flatnonzero(operator >= 0)
     call_of[device] = call_of[operator[device]]
     return Costs(call_of, number, tuple(costs), tuple(keys), tuple(largest))
+
+
+@once
+def autocast(trace: Trace) -> frozenset[int]:
+    """Numbers of the costs of calls that compute in 16 bits inside, whatever type they were given: autocast's."""
+    known = operator_costs(trace)
+    short = [number for number, cost in enumerate(known.costs) if cost.dtype in SHORT_TYPES]
+    inner = np.flatnonzero(np.isin(known.number, short))
+    outer = known.number[known.call[inner]]
+    return frozenset(outer[(outer >= 0) & ~np.isin(outer, short)].tolist())
 
 
 def _call(dims: bytes, types: bytes, strides: bytes, texts: bytes) -> Call | None:

@@ -43,6 +43,11 @@ class Machine:
     """Memory of one device."""
     cores: int | None = None
     """Processor cores that DataLoader workers can use."""
+    contention: float | None = None
+    """Time of a computation beside another process that computes, over its time alone: 1 on cores of their own, up to 2
+    on two threads of one core."""
+    hand_over_ns: float | None = None
+    """Host time of taking a finished batch from a DataLoader's worker."""
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
     """Peak rates by element type, from data sheets."""
     ratios: Mapping[str, Mapping[str, tuple[float, float, float]]] = field(default_factory=dict)

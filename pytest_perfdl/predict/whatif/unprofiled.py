@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,10 @@ RANGE = 14.0
 """What our hooks and the range around a module cost in costs of an operator: with shapes about 10 us and 0.7 us in
 steps of small operators (torch 2.13 on a CPU; least squares over eleven steps with 180 to 1,900 operators)."""
 
+SHORT = 0.1
+"""Share of the profiler's work that pieces may be too short for: what the profile took beyond that has other causes,
+such as caches that it fills or other load, and slows everything."""
+
 _ROUNDS = 24
 """Halvings of the interval of the overhead: to less than a nanosecond from 10 ms."""
 
@@ -28,8 +33,8 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     more for ranges (`RANGE`): as much as makes the simulated mean step take `step_ns`. Most of that work (`OWN`) lies
     outside of the operator, so it is taken off the pieces before it and behind it, of the operator around it or of
     Python, as far as they have so much; where there are none, and of calls of the runtime, off its own. Without this,
-    what removes or adds operators is predicted with the profiler's share of them. Where even no time for events would
-    not do, or the step takes longer without the profiler, host tasks are scaled.
+    what removes or adds operators is predicted with the profiler's share of them. Where pieces are too short for that
+    (`SHORT`), and where the step takes longer without the profiler, host tasks are scaled for the rest.
 
     Raises
     ------
@@ -45,16 +50,32 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
         duration: I64 = np.maximum(graph.tasks.duration - np.rint(overhead * paid).astype(np.int64), 0)
         return np.where(paid > 0, duration, graph.tasks.duration)
 
-    low, high = 0, 10_000_000
+    overhead = 0
     if step_ns < measured.mean():
-        for _ in range(_ROUNDS):
-            middle = (low + high) // 2
-            low, high = (middle, high) if simulate(graph, without(middle)).steps_ns.mean() > step_ns else (low, middle)
-    duration = without(high if step_ns < measured.mean() else 0)
+        overhead = _least(
+            lambda most: (
+                simulate(graph, without(most)).steps_ns.mean() <= step_ns or _lacks(graph.tasks.duration, most * paid)
+            )
+        )
+    duration = without(overhead)
     left = float(simulate(graph, duration).steps_ns.mean())
     if abs(left - step_ns) > 0.001 * step_ns:
         duration = np.where(graph.is_device, duration, np.rint(duration * (step_ns / left))).astype(np.int64)
     return replace(graph.with_durations(duration), measured=graph)
+
+
+def _least(enough: Callable[[int], bool]) -> int:
+    """The least whole number up to 10 ms from which on something holds; 10 ms where it never does."""
+    low, high = 0, 10_000_000
+    for _ in range(_ROUNDS):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _lacks(duration: I64, claimed: F64) -> bool:
+    """Whether pieces are too short for what they would have to hold: so much cannot be the profiler's."""
+    return float(np.minimum(duration, claimed).sum()) < (1 - SHORT) * float(claimed.sum())
 
 
 def _paid(graph: TaskGraph) -> F64:

@@ -27,8 +27,10 @@ def write_timelines(path: Path, measured: Simulation, predicted: Simulation, nam
 def _lanes(simulation: Simulation, pid: int, title: str) -> Iterator[Event]:
     graph = simulation.graph
     yield Event.process_name(pid, title)
+    several = len({track.rank for track in graph.tracks}) > 1
     for number, track in enumerate(graph.tracks):
-        yield Event.thread_name(pid, number + 1, f"{_NAMES[track.kind]} {track.number}")
+        rank = ("all ranks: " if track.rank < 0 else f"rank {track.rank}: ") if several else ""
+        yield Event.thread_name(pid, number + 1, f"{rank}{_NAMES[track.kind]} {track.number}")
     begin = int(simulation.start.min()) if len(graph) else 0
     columns = (graph.tasks.track, simulation.start - begin, simulation.end - simulation.start, graph.tasks.name)
     for track_number, start, duration, label in zip(*(column.tolist() for column in columns), strict=True):

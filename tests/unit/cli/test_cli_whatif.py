@@ -196,7 +196,9 @@ def test_the_timelines_of_ranks(ranks, tmp_path, capsys):
     out = tmp_path / "both.json"
     assert main(["whatif", str(ranks), "--scale", "rank=0,name~gemm:3", "--trace", str(out)]) == 0
     assert "wrote" in capsys.readouterr().out
-    assert len(read(out)) > 0
+    names = set(read(out).thread_names.values())
+    assert {"rank 0: stream 7", "rank 1: stream 7", "rank 0: thread 100", "rank 1: thread 100"} <= names
+    assert all(name.startswith(("rank 0: ", "rank 1: ", "all ranks: ")) for name in names)
 
 
 def test_the_list(capsys):

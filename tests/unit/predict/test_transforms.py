@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unit.predict.training import STEP, context, device_training, host_training, with_memory
+from unit.predict.training import MATRIX, STEP, context, device_training, host_training, with_memory
 from unit.trace.chrome import corpus_file, step, trace, x
 
 from pytest_perfdl.predict.whatif import Plan, Select, task_graph
@@ -50,6 +50,19 @@ def test_workers(workers, expected):
     # 600 us a batch over the workers, less 400 us of computing, and 50 us to take it over.
     assert step_us(loading(), "workers", workers=workers) == expected
     assert step_us(loading(), "workers", {"cores": 2}, workers=workers) == 650
+
+
+def test_workers_share_the_processor_with_a_step_that_computes_there():
+    # Both take half as long again: 900 us a batch, less 600 of computing; then 600 and 50 to take it over.
+    known = {"cores": 2, "contention": 1.5}
+    assert step_us(loading(), "workers", known, workers=1) == 950
+    assert step_us(loading(), "workers", {**known, "hand_over_ns": 200e3}, workers=1) == 1100
+    assert predict(context(loading(), **known), "workers", workers=1).trust == "ok"
+    # Not measured: at worst twice as long, and 1000 us to take a batch over; and half a percent of the 650.
+    found = predict(context(loading(), cores=2), "workers", workers=1)
+    assert found.trust == "low"
+    assert found.interval_ns[1] == pytest.approx(2_200_000 + 3_250)
+    assert "contention=" in found.notes[-1]
 
 
 def test_prefetching_is_one_worker():
@@ -125,6 +138,22 @@ def test_amp_by_peaks_is_rough_and_says_so():
     assert "bfloat16 is not known" in refusal(host_training(), "amp", {"memory_bytes_per_s": 1e9})
     with pytest.raises(ValueError, match="expected bfloat16 or float16"):
         predict(context(host_training()), "amp", dtype="int4")
+
+
+def test_amp_where_autocast_is_on_already():
+    """A convolution that is given float32 and computes in bfloat16 inside, and a product in float32."""
+
+    def product(ts, dur, name="aten::linear", kind="float"):
+        return x(name, ts, dur, **{"Input Dims": MATRIX, "Input type": [kind] * 2})
+
+    inside = [product(0, 300), product(100, 150, kind="c10::BFloat16")]
+    ratios = {
+        "bfloat16": {"aten::linear [[16, 32], [32, 32]]": (0.5, 0.5, 0.5), "aten::mm [[16, 32], [32, 32]]": (0.5,) * 3}
+    }
+    on = trace(step(0, 0, 1000), *inside)
+    assert "runs in float32" in refusal(on, "amp", {"ratios": ratios})
+    partly = trace(step(0, 0, 1000), *inside, product(500, 200, "aten::mm"))
+    assert step_us(partly, "amp", {"ratios": ratios}) == 900
 
 
 def test_channels_last():

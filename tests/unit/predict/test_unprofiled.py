@@ -60,9 +60,15 @@ def test_a_range_around_a_module_costs_what_it_begins_and_ends_in():
 
 
 def test_no_piece_loses_more_than_it_has():
-    """Of the gaps one has 5 us only: the other pieces lose more, 13.3 us an operator."""
+    """Of the gaps one has 5 us only: the other pieces lose more, 10.2 us an operator."""
     made = task_graph(trace(step(0, 0, 1000), x("aten::0", 0, 50), x("aten::1", 55, 80), x("aten::2", 235, 90)))
-    assert [round(each / 1e3) for _, each in lost(made, 965_000)] == [8, 5, 3, 10, 3, 5]
+    assert [round(each / 1e3) for _, each in lost(made, 972_000)] == [6, 5, 3, 8, 3, 4]
+
+
+def test_what_pieces_are_too_short_for_is_not_the_profilers():
+    """At 11.1 us an operator a tenth of the profiler's work finds no place: the rest slowed everything, by 0.5 %."""
+    made = task_graph(trace(step(0, 0, 1000), x("aten::0", 0, 50), x("aten::1", 55, 80), x("aten::2", 235, 90)))
+    assert [round(each / 1e3, 1) for _, each in lost(made, 965_000)] == [7.2, 5.0, 3.2, 8.8, 3.2, 7.6]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.3, 1.0, 1.5], ids=["tiny", "less", "equal", "longer"])

@@ -6,7 +6,16 @@ import numpy as np
 
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
 from pytest_perfdl.predict.whatif.edit import Plan
-from pytest_perfdl.predict.whatif.facts import Costs, computing, gradients, inside, operator_costs, optimizer_steps
+from pytest_perfdl.predict.whatif.facts import (
+    SHORT_TYPES,
+    Costs,
+    autocast,
+    computing,
+    gradients,
+    inside,
+    operator_costs,
+    optimizer_steps,
+)
 from pytest_perfdl.predict.whatif.insertion import NewTask
 from pytest_perfdl.predict.whatif.machine import Machine, MissingConstant
 from pytest_perfdl.predict.whatif.model import Mask, TaskGraph
@@ -63,7 +72,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     MissingConstant, NotApplicable
         Without ratios and without peaks for both types; without recorded shapes or any float32 operator.
     """
-    if dtype not in ("bfloat16", "float16"):
+    if dtype not in SHORT_TYPES:
         raise ValueError(f"amp:dtype={dtype}: expected bfloat16 or float16")
     graph, machine = context.graph, context.known
     costs = operator_costs(context.trace)
@@ -72,7 +81,11 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)
-    lower = {number: _kind(costs, number) for number in np.unique(costs.number[call[some]]).tolist()}
+    already = autocast(context.trace)
+    lower = {
+        number: "full" if number in already else _kind(costs, number)
+        for number in np.unique(costs.number[call[some]]).tolist()
+    }
     if not any(kind == "lower" for kind in lower.values()):
         raise NotApplicable("no matrix product, convolution or attention runs in float32")
     factors, measured = _factors(costs, lower, machine, dtype)

@@ -77,7 +77,9 @@ def test_the_choice_is_deterministic():
 @pytest.mark.parametrize(
     "points, names",
     [
-        pytest.param(line(lambda batch: 1e6 * batch, (2, 4, 8)), ["affine", "physical"], id="three sizes"),
+        pytest.param(
+            line(lambda batch: 1e6 * batch, (2, 4, 8)), ["affine", "physical", "generic product"], id="three sizes"
+        ),
         pytest.param(
             line(lambda batch: 1e6 * batch, (2, 4, 8, 16)), ["affine", "physical", "generic product"], id="four sizes"
         ),
@@ -96,6 +98,14 @@ def test_the_choice_is_deterministic():
 )
 def test_candidates(points, names):
     assert [form.name for form in candidates(points)] == names
+
+
+def test_three_sizes_on_a_line_are_a_line_and_others_a_power():
+    """Two sizes tell no form from another, so that errors of what is left out of three decide nothing."""
+    assert choose(line(lambda batch: 1e6 + 2e5 * batch, (2, 4, 8))).chosen.name == "affine"
+    square = choose(line(lambda batch: 1e6 + 1e5 * batch**2, (2, 4, 8)))
+    assert square.chosen.name == "generic product"
+    assert square.predict({"batch": 16.0}).ns == pytest.approx(1e6 + 1e5 * 256, rel=0.1)
 
 
 def test_importance_in_words():

@@ -61,11 +61,18 @@ CASES = (
     Case(
         "convnet, batches made in the step", Options("convnet", optimizer="fused", bfloat16=True, workers=0), "workers"
     ),
-    Case("convnet, batch norm at inference", Options("convnet", optimizer="", bfloat16=True), "fold_batch_norm"),
+    Case(
+        "convnet, batch norm at inference",
+        Options("convnet", optimizer="", bfloat16=True, channels_last=True),
+        "fold_batch_norm",
+    ),
     Case("mlp, fused update", Options("mlp", optimizer="fused")),
     Case("transformer, fused update", Options("transformer", optimizer="fused")),
     Case("convnet in bfloat16, fused update", Options("convnet", optimizer="fused", bfloat16=True)),
-    Case("convnet at inference, folded, in bfloat16", Options("convnet", optimizer="", bfloat16=True, folded=True)),
+    Case(
+        "convnet at inference, folded, in bfloat16 and channels-last",
+        Options("convnet", optimizer="", bfloat16=True, folded=True, channels_last=True),
+    ),
     Case("mlp at inference", Options("mlp", optimizer="")),
 )
 

@@ -38,8 +38,9 @@ from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.predict.whatif import simulate, task_graph
 from pytest_perfdl.predict.whatif.lifetimes import lifetimes
 from pytest_perfdl.predict.whatif.machine import Machine
-from pytest_perfdl.predict.whatif.predict import predict
+from pytest_perfdl.predict.whatif.predict import WhatIf, predict
 from pytest_perfdl.predict.whatif.transform import Context
+from pytest_perfdl.predict.whatif.transforms.sizes import affine, scaled_peak
 from pytest_perfdl.predict.whatif.unprofiled import unprofiled
 from pytest_perfdl.trace import Trace, read
 
@@ -95,9 +96,10 @@ OTHER_BATCH = 4
 
 def profiled(options: Options, folder: Path, steps: int = 3) -> Trace:
     """A trace of some steps: the first whose steps are alike, or the one in which they are most alike."""
-    found = [_profiled(options, folder, steps)]
-    while _unsteady(found[-1]) > STEADY and len(found) < TRIES:
-        found.append(_profiled(options, folder, steps))
+    found: list[Trace] = []
+    while not found or (_unsteady(found[-1]) > STEADY and len(found) < TRIES):
+        _profile(options, folder / "trace.json", steps)
+        found.append(read(folder / "trace.json"))
     return min(found, key=_unsteady)
 
 
@@ -106,18 +108,23 @@ def _unsteady(trace: Trace) -> float:
     return float(steps.max() / steps.min())
 
 
-def _profiled(options: Options, folder: Path, steps: int) -> Trace:
-    """One trace, of a process of its own: the profiler's count of the host's memory goes on from one to the next."""
-    path = folder / "trace.json"
+def remembered(options: Options, folder: Path, steps: int = 3) -> tuple[Trace, int]:
+    """A trace whose memory can be believed, and the bytes that were held before it, of which it knows nothing.
+
+    It is of a process of its own, since the profiler's count of the host's memory goes on from one trace to the next.
+    Its times are not to be believed: a forked process copies the pages that it writes to.
+    """
+    path = folder / "memory.json"
     child = multiprocessing.get_context("fork").Process(target=_profile, args=(options, path, steps))
     child.start()
     child.join()
     if child.exitcode:
         raise RuntimeError(f"the process that profiles {options} ended with {child.exitcode}")
-    return read(path)
+    return read(path), int(path.with_suffix(".held").read_text())
 
 
 def _profile(options: Options, path: Path, steps: int) -> None:
+    # Models of earlier ones would count as memory in use.
     gc.collect()
     _, step = build(options)
     for _ in range(3):
@@ -144,11 +151,6 @@ def _held() -> int:
     return sum(stored.values())
 
 
-def held(folder: Path) -> int:
-    """The same of the step that was profiled last."""
-    return int((folder / "trace.held").read_text())
-
-
 def in_turns(steps: list[Callable[[], object]], blocks: int, count: int) -> list[float]:
     """Nanoseconds of a step of each, the lower quartile of the blocks' means."""
     times: list[list[float]] = [[] for _ in steps]
@@ -171,51 +173,41 @@ def row(case: Case, blocks: int, count: int) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trace = profiled(case.base, folder)
-        kept = held(folder)
         machine = measured(trace, FORMS.get(case.transform, ()))
-        graph = unprofiled(task_graph(trace), before)
+        context = Context(unprofiled(task_graph(trace), before), machine)
         if case.transform == "batch":
             # The second trace is calibrated too: its line must be that of the step without the profiler.
             second = replace(case.base, batch=OTHER_BATCH)
             [other_ns] = in_turns([build(second)[1]], blocks, count)
-            return line(
-                case, before, after, *_two_batches(case, graph, machine, second, other_ns, folder), folder, kept
-            )
-        found = predict(Context(graph, machine), case.transform, **case.parameters)
-        return line(case, before, after, found.predicted_ns, found.predicted_peak_bytes, found.reason, folder, kept)
+            other = unprofiled(task_graph(profiled(second, folder)), other_ns)
+            share = (case.parameters["to"] - case.parameters["now"]) / (OTHER_BATCH - case.parameters["now"])
+            found = predict(context, WhatIf(case.name, affine(context, other, share).plan))
+        else:
+            found = predict(context, case.transform, **case.parameters)
+        return line(case, before, after, found.predicted_ns, peak(case, machine, folder), found.reason)
 
 
-def _two_batches(case: Case, graph: Any, machine: Machine, second: Options, ns: float, folder: Path) -> tuple[Any, ...]:
-    from pytest_perfdl.predict.whatif.predict import WhatIf
-    from pytest_perfdl.predict.whatif.transforms.sizes import affine, scaled_peak
+def peak(case: Case, machine: Machine, folder: Path) -> str:
+    """Error of the predicted peak of memory as text, empty where none is predicted; both with what was held before."""
+    trace, held = remembered(case.base, folder)
+    context = Context(task_graph(trace), machine)
+    if case.transform == "batch":
+        predicted = scaled_peak(context, case.parameters["to"] / case.parameters["now"])
+    else:
+        predicted = predict(context, case.transform, **case.parameters).predicted_peak_bytes
+    if predicted is None:
+        return ""
+    changed, held_then = remembered(case.changed, folder)
+    known = lifetimes(changed)
+    return "" if known is None else f"{(held + predicted) / (held_then + known.peak_bytes) - 1:+.1%}"
 
-    other = unprofiled(task_graph(profiled(second, folder)), ns)
-    share = (case.parameters["to"] - case.parameters["now"]) / (OTHER_BATCH - case.parameters["now"])
-    context = Context(graph, machine)
-    change = affine(context, other, share)
-    peak = scaled_peak(context, case.parameters["to"] / case.parameters["now"])
-    return predict(context, WhatIf(case.name, change.plan)).predicted_ns, peak, ""
 
-
-def line(
-    case: Case,
-    before: float,
-    after: float,
-    predicted: float | None,
-    peak: int | None,
-    reason: str,
-    folder: Path,
-    kept: int,
-) -> tuple[str, ...]:
-    """A case's figures as text; before the change `kept` bytes were held that no trace knows of."""
+def line(case: Case, before: float, after: float, predicted: float | None, memory: str, reason: str) -> tuple[str, ...]:
+    """A case's figures as text."""
     gain = 1 - after / before
     head = (case.name, f"{before / 1e6:.2f}", f"{after / 1e6:.2f}", f"{gain:+.1%}")
     if predicted is None:
         return (*head, "", "", "", reason)
-    memory = ""
-    if peak is not None:
-        known = lifetimes(profiled(case.changed, folder))
-        memory = "" if known is None else f"{(kept + peak) / (held(folder) + known.peak_bytes) - 1:+.1%}"
     said = 1 - predicted / before
     sign = "" if abs(gain) <= 0.02 or gain * said > 0 else "wrong sign"
     return (*head, f"{said:+.1%}", f"{predicted / after - 1:+.1%}", memory, sign)

@@ -1,0 +1,224 @@
+"""Operators run again as a trace recorded them, and in another form in turns; and what else a prediction asks of here.
+
+Torch is imported with this module: nothing loads it but what measures.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+Form = Literal["bfloat16", "float16", "channels_last"]
+"""What operators can be replayed in, beside what they were recorded in."""
+
+Ratio = tuple[float, float, float]
+"""Lower quartile, median and upper quartile of a time over another."""
+
+REPEATS, LEAST_NS = 15, 200_000
+"""How often both forms take turns, and what the first of them takes at least in each."""
+
+_BLOCK = 2**26
+"""Bytes of the copy that the memory's bandwidth is known from: more than caches hold."""
+
+_TYPES = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "c10::Half": torch.float16,
+    "c10::BFloat16": torch.bfloat16,
+    "long int": torch.int64,
+    "int": torch.int32,
+    "bool": torch.bool,
+}
+"""Element types as `Input type` names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One call as a trace has it: the arguments of `record_shapes=True`."""
+
+    operator: str
+    """`aten::mm`."""
+    dims: Sequence[Any]
+    types: Sequence[str]
+    strides: Sequence[Any]
+    texts: Sequence[str]
+    """`Concrete Inputs`."""
+
+
+def ratios(calls: Mapping[str, Recorded], forms: Sequence[Form], device: str) -> Iterator[tuple[str, Form, Ratio | None]]:
+    """Time of each call in each form over its time as recorded, by key; `None` for what cannot be replayed.
+
+    Both forms run in turns on tensors of random numbers. In channels-last format the upper quartile is that of replays
+    with one tensor in the old format, if that takes longer: a loss that knows no format hands such gradients back.
+    """
+    with torch.no_grad():
+        for key, call in calls.items():
+            args = _arguments(call, device)
+            for form in forms:
+                yield key, form, None if args is None else _ratio(call.operator, args, form, device)
+
+
+def memory_bytes_per_s(device: str) -> float:
+    """Bytes a second that a copy within the memory reads and writes."""
+    block = torch.ones(_BLOCK // 4, device=device)
+    target = torch.empty_like(block)
+    spent = [_timed(target.copy_, (block,), 1, device) for _ in range(9)]
+    return 2 * _BLOCK / min(spent) * 1e9
+
+
+def contention() -> float:
+    """How much longer the host computes while another process does too; 1 at least: two processors may be one core."""
+    matrix = torch.randn(256, 256)
+
+    def spent() -> float:
+        return float(np.quantile([_timed(torch.mm, (matrix, matrix), 40, "cpu") for _ in range(REPEATS)], 0.25))
+
+    alone = spent()
+    with _neighbour():
+        beside = spent()
+    return max(beside / alone, 1.0)
+
+
+@contextlib.contextmanager
+def _neighbour() -> Iterator[None]:
+    # Not forked: this process may have threads, and a device.
+    spawned = multiprocessing.get_context("spawn")
+    reader, writer = spawned.Pipe(duplex=False)
+    process = spawned.Process(target=_compute, args=(writer,), daemon=True)
+    process.start()
+    try:
+        reader.recv()
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _compute(begun: Any) -> None:
+    torch.set_num_threads(1)
+    matrix = torch.randn(256, 256)
+    torch.mm(matrix, matrix)
+    begun.send(None)
+    while True:
+        torch.mm(matrix, matrix)
+
+
+class _Ready(torch.utils.data.Dataset[torch.Tensor]):
+    """Samples that take no time to make."""
+
+    def __len__(self) -> int:
+        return 2**20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(256)
+
+
+def hand_over_ns() -> float:
+    """Host time of taking a batch that is ready from a DataLoader's worker, with computing between batches."""
+    matrix = torch.randn(256, 256)
+    batches = iter(torch.utils.data.DataLoader(_Ready(), 8, num_workers=1))
+    found = []
+    for _ in range(60):
+        _timed(torch.mm, (matrix, matrix), 10, "cpu")
+        found.append(_timed(next, (batches,), 1, "cpu"))
+    return float(np.median(found[10:]))
+
+
+def _arguments(call: Recorded, device: str) -> list[Any] | None:
+    """Arguments like those of the call; `None` where they cannot be made."""
+    try:
+        return [_argument(call, place, kind, device) for place, kind in enumerate(call.types)]
+    except (ValueError, SyntaxError, RuntimeError, TypeError, IndexError):
+        return None
+
+
+def _argument(call: Recorded, place: int, kind: str, device: str) -> Any:
+    text = call.texts[place] if place < len(call.texts) else ""
+    if kind in _TYPES:
+        shape, dtype = call.dims[place], _TYPES[kind]
+        strides = call.strides[place] if place < len(call.strides) else []
+        size = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if shape else 1
+        make = torch.randn if dtype.is_floating_point else torch.zeros
+        return make(max(size, 1), device=device).to(dtype).as_strided(shape, strides)
+    if "List" in kind and kind != "ScalarList":
+        raise ValueError(kind)
+    return ast.literal_eval(text) if text else None
+
+
+def _in_form(form: Form, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if form == "channels_last":
+        return value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+    return value.to(getattr(torch, form)) if value.is_floating_point() else value
+
+
+def _called(operator: str, count: int) -> tuple[Callable[..., Any] | None, set[int]]:
+    """An operator that takes `count` arguments by position, and which of them stay as they are.
+
+    The profiler records arguments in the order of the schema, whether they may be given by position or not. Statistics
+    of attention stay in float32 whatever the others are.
+    """
+    packet = getattr(torch.ops.aten, operator.removeprefix("aten::"), None)
+    if packet is None or not hasattr(packet, "default"):
+        return packet, set()
+    schema = packet.default._schema.arguments
+    named = [each.name for each in schema if each.kwarg_only]
+    first = len(schema) - len(named)
+
+    def function(*given: Any) -> Any:
+        return packet(*given[:first], **dict(zip(named, given[first:], strict=False)))
+
+    same = {place for place, each in enumerate(schema) if each.name == "logsumexp"}
+    return (function if named and count > first else packet), same
+
+
+def _ratio(operator: str, args: list[Any], form: Form, device: str) -> Ratio | None:
+    function, same = _called(operator, len(args))
+    if function is None:
+        return None
+    try:
+        other = [value if place in same else _in_form(form, value) for place, value in enumerate(args)]
+        _timed(function, args, 1, device)
+        once = _timed(function, args, 2, device) // 2
+        _timed(function, other, 2, device)
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None
+    loops = max(1, LEAST_NS // max(once, 1))
+    low, middle, high = np.quantile(_in_turns(function, other, args, loops, device), (0.25, 0.5, 0.75)).tolist()
+    images = [place for place, value in enumerate(args) if isinstance(value, torch.Tensor) and value.dim() == 4]
+    if form == "channels_last" and len(images) > 1:
+        mixed = [args[images[0]] if place == images[0] else value for place, value in enumerate(other)]
+        high = max(high, float(np.quantile(_in_turns(function, mixed, args, loops, device), 0.75)))
+    return low, middle, high
+
+
+def _in_turns(
+    function: Callable[..., Any], other: Sequence[Any], args: Sequence[Any], loops: int, device: str
+) -> list[float]:
+    return [
+        _timed(function, other, loops, device) / max(_timed(function, args, loops, device), 1) for _ in range(REPEATS)
+    ]
+
+
+def _timed(function: Callable[..., Any], args: Sequence[Any], loops: int, device: str) -> int:
+    """Nanoseconds of some calls, with what they start on the device."""
+    _synchronize(device)
+    begun = time.perf_counter_ns()
+    for _ in range(loops):
+        function(*args)
+    _synchronize(device)
+    return time.perf_counter_ns() - begun
+
+
+def _synchronize(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()

@@ -22,10 +22,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 from models import Options, build
-from ratios import measured
 from run import in_turns, profiled
 
 from pytest_perfdl.advise.advice import Advice, advise
+from pytest_perfdl.constants import measured
 from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.predict.whatif import task_graph
 from pytest_perfdl.predict.whatif.transform import Context

@@ -6,7 +6,7 @@ The unchanged step is profiled (shapes, memory, our ranges around modules), its 
 step takes without the profiler, and the transform applied. Then both steps run in turns, a block of steps each, on one
 thread, with the allocator pinned as in a perf test; a step's time is the lower quartile of all blocks' means. *error*
 is predicted over measured time of the changed step, less 1. Constants are measured here: the ratios of operators
-(`ratios.py`), the memory's bandwidth, gloo's. A profile whose steps differ was disturbed, and is taken again.
+(`perfdl constants`), the memory's bandwidth, gloo's. A profile whose steps differ was disturbed, and is taken again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from models import Options, build
 from ranks import both_ranks
-from ratios import measured
 
+from pytest_perfdl.constants import measured
 from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.predict.whatif import simulate, task_graph

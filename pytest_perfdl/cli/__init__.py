@@ -41,6 +41,7 @@ _MODULES = {
     "trace": "trace",
     "diff": "diff",
     "whatif": "whatif",
+    "constants": "constants",
     "report": "report",
     "view": "view",
     "scaling": "scaling",

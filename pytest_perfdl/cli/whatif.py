@@ -300,7 +300,7 @@ def _machine(texts: Sequence[str]) -> Machine:
     from pytest_perfdl.predict.whatif.transform import quantity
     from pytest_perfdl.units import parse_quantity
 
-    names = {each.name for each in fields(Machine)} - {"flops_per_s", "ratios", "source"}
+    names = {each.name for each in fields(Machine)} - {"flops_per_s", "ratios", "source", "key"}
     found = Machine()
     for text in texts:
         name, sign, value = text.partition("=")

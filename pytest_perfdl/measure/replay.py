@@ -16,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from pytest_perfdl.measure.environment import describe
+
 Form = Literal["bfloat16", "float16", "channels_last"]
 """What operators can be replayed in, beside what they were recorded in."""
 
@@ -53,7 +55,20 @@ class Recorded:
     """`Concrete Inputs`."""
 
 
-def ratios(calls: Mapping[str, Recorded], forms: Sequence[Form], device: str) -> Iterator[tuple[str, Form, Ratio | None]]:
+def prepare(threads: int) -> str:
+    """Let operators use as many threads; what tells this machine and its torch from others."""
+    torch.set_num_threads(threads)
+    return f"{describe(threads, ())[0].slug} torch {torch.__version__}"
+
+
+def has_device() -> bool:
+    """Whether operators can run on a device."""
+    return torch.cuda.is_available()
+
+
+def ratios(
+    calls: Mapping[str, Recorded], forms: Sequence[Form], device: str
+) -> Iterator[tuple[str, Form, Ratio | None]]:
     """Time of each call in each form over its time as recorded, by key; `None` for what cannot be replayed.
 
     Both forms run in turns on tensors of random numbers. In channels-last format the upper quartile is that of replays
@@ -168,17 +183,18 @@ def _called(operator: str, count: int) -> tuple[Callable[..., Any] | None, set[i
     of attention stay in float32 whatever the others are.
     """
     packet = getattr(torch.ops.aten, operator.removeprefix("aten::"), None)
-    if packet is None or not hasattr(packet, "default"):
-        return packet, set()
-    schema = packet.default._schema.arguments
+    if packet is None:
+        return None, set()
+    schemas = [getattr(packet, name)._schema.arguments for name in packet.overloads()]
+    schema = next((each for each in schemas if len(each) == count), ())
     named = [each.name for each in schema if each.kwarg_only]
     first = len(schema) - len(named)
 
     def function(*given: Any) -> Any:
-        return packet(*given[:first], **dict(zip(named, given[first:], strict=False)))
+        return packet(*given[:first], **dict(zip(named, given[first:], strict=True)))
 
     same = {place for place, each in enumerate(schema) if each.name == "logsumexp"}
-    return (function if named and count > first else packet), same
+    return (function if named else packet), same
 
 
 def _ratio(operator: str, args: list[Any], form: Form, device: str) -> Ratio | None:

@@ -197,3 +197,75 @@ def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
     operators = [trace.name_of(row) for row in trace.rows(Category.CPU_OP).tolist()]
     assert metrics["ops"].values[0] == len(operators)
     assert not [name for name in operators if name.startswith("perfdl")]
+
+
+REPLAYED = """
+    import json
+
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from pytest_perfdl.cli import main
+    from pytest_perfdl.measure import replay
+
+
+    def test_constants(tmp_path, capsys):
+        left, right, query = torch.ones(64, 32), torch.ones(32, 16), torch.ones(1, 2, 8, 16, requires_grad=True)
+        path, out = tmp_path / "trace.json", tmp_path / "machine.json"
+        with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+            for _ in range(20):
+                (left @ right).add_(1).sum(0)
+                torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
+        profiler.export_chrome_trace(str(path))
+
+        asked = ["constants", str(path), "--form", "bfloat16", "-o", str(out)]
+        assert main(asked) == 0
+        told = capsys.readouterr()
+        assert "wrote" in told.out and "operators in bfloat16" in told.out
+        found = json.loads(out.read_text())
+        ratios = found["ratios"]["bfloat16"]
+        assert ratios["aten::mm [[64, 32], [32, 16]]"][1] > 0
+        # Arguments by name only, and statistics that stay in float32.
+        assert any(key.startswith("aten::_scaled_dot_product_flash_attention_for_cpu_backward") for key in ratios)
+        assert all(0 < low <= middle <= high for low, middle, high in ratios.values())
+        assert found["memory_bytes_per_s"] > 1e8 and found["contention"] >= 1 and found["hand_over_ns"] > 0
+        assert f"torch {torch.__version__}" in found["key"]
+
+        ratios["aten::mm [[64, 32], [32, 16]]"] = [7, 8, 9]
+        out.write_text(json.dumps(found))
+        assert main(asked) == 0
+        assert json.loads(out.read_text()) == found, "what is known is kept"
+        assert "aten::mm" not in capsys.readouterr().err
+
+        assert main([*asked, "--threads", "2"]) == 2
+        assert "write to another file" in capsys.readouterr().err
+        assert main(["constants", str(path), "--threads", "0"]) == 2
+        assert main(["constants", str(tmp_path / "absent.json")]) == 2
+        assert "cannot be read" in capsys.readouterr().err
+
+
+    def test_a_trace_without_shapes(tmp_path, capsys):
+        path = tmp_path / "trace.json"
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            torch.ones(4, 4) @ torch.ones(4, 4)
+        profiler.export_chrome_trace(str(path))
+        assert main(["constants", str(path), "--form", "bfloat16", "-o", str(tmp_path / "machine.json")]) == 2
+        assert "record_shapes=True" in capsys.readouterr().err
+        assert not (tmp_path / "machine.json").exists()
+
+
+    def test_arguments_as_they_were():
+        call = replay.Recorded("aten::mul", [[2, 3], []], ["float", "Scalar"], [[1, 2], []], ["", "0.5"])
+        matrix, factor = replay._arguments(call, "cpu")
+        assert (tuple(matrix.shape), matrix.stride(), factor) == ((2, 3), (1, 2), 0.5)
+        unknown = replay.Recorded("aten::cat", [[], []], ["TensorList", "Scalar"], [[], []], ["", "0"])
+        assert replay._arguments(unknown, "cpu") is None
+"""
+
+
+def test_replaying_operators(project):
+    project.write("test_it.py", REPLAYED)
+    finished = project.run("-p", "no:randomly")
+
+    assert finished.code == 0, finished.output
+    assert finished.summary() == "3 passed"

@@ -56,6 +56,8 @@ class Machine:
     interleaved replays."""
     source: Mapping[str, str] = field(default_factory=dict)
     """Where each figure is from."""
+    key: str = ""
+    """The machine and the torch that they were measured with; empty where nothing was."""
 
     def rate(self, name: str, what: str) -> float:
         """A rate that has to be known.
@@ -106,7 +108,7 @@ class Machine:
         path.write_bytes(orjson.dumps(self, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n")
 
 
-_NAMES = tuple(each.name for each in fields(Machine) if each.name != "source")
+_NAMES = tuple(each.name for each in fields(Machine) if each.name not in ("source", "key"))
 
 
 def operator_key(operator: str, shapes: str) -> str:

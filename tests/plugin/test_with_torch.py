@@ -210,11 +210,11 @@ REPLAYED = """
 
 
     def test_constants(tmp_path, capsys):
-        left, right, query = torch.ones(64, 32), torch.ones(32, 16), torch.ones(1, 2, 8, 16, requires_grad=True)
+        left, right, query = torch.ones(256, 256), torch.ones(256, 256), torch.ones(1, 2, 64, 16, requires_grad=True)
         path, out = tmp_path / "trace.json", tmp_path / "machine.json"
         with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
             for _ in range(20):
-                (left @ right).add_(1).sum(0)
+                torch.mm(left, right).add_(1).sum(0)
                 torch.nn.functional.scaled_dot_product_attention(query, query, query).sum().backward()
         profiler.export_chrome_trace(str(path))
 
@@ -224,14 +224,14 @@ REPLAYED = """
         assert "wrote" in told.out and "operators in bfloat16" in told.out
         found = json.loads(out.read_text())
         ratios = found["ratios"]["bfloat16"]
-        assert ratios["aten::mm [[64, 32], [32, 16]]"][1] > 0
+        assert ratios["aten::mm [[256, 256], [256, 256]]"][1] > 0
         # Arguments by name only, and statistics that stay in float32.
         assert any(key.startswith("aten::_scaled_dot_product_flash_attention_for_cpu_backward") for key in ratios)
         assert all(0 < low <= middle <= high for low, middle, high in ratios.values())
         assert found["memory_bytes_per_s"] > 1e8 and found["contention"] >= 1 and found["hand_over_ns"] > 0
         assert f"torch {torch.__version__}" in found["key"]
 
-        ratios["aten::mm [[64, 32], [32, 16]]"] = [7, 8, 9]
+        ratios["aten::mm [[256, 256], [256, 256]]"] = [7, 8, 9]
         out.write_text(json.dumps(found))
         assert main(asked) == 0
         assert json.loads(out.read_text()) == found, "what is known is kept"

@@ -12,10 +12,10 @@ from pytest_perfdl.predict.whatif.machine import MissingConstant
 from pytest_perfdl.predict.whatif.simulate import simulate
 from pytest_perfdl.predict.whatif.transform import Change, Context, NotApplicable, transform
 
-HAND_OVER_NS = (50_000, 0, 1_000_000)
+HAND_OVER_NS = (50_000, 0, 300_000)
 """Host time of taking a finished batch from a worker's queue: likely, least and most, where nobody measured it."""
 
-UNKNOWN_CONTENTION = (1.0, 1.0, 2.0)
+UNKNOWN_CONTENTION = (1.0, 1.0, 1.5)
 """How much longer the step and the workers take side by side on the host, where nobody measured it."""
 
 _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
@@ -27,11 +27,11 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
 
     period = max(C, L / min(workers, cores - 1)): C is the simulated period with no time for input, L the time to make
     a batch. Without workers L is the host's time in the DataLoader; with `now` workers, if the step waits for them, L =
-    `now` times the period. Taking a batch over costs `Machine.hand_over_ns`; where that is not known 50 us (0 to 1 ms
-    in the interval: a thread that has to wake up on an idle machine took 0.7 ms).
+    `now` times the period. Taking a batch over costs `Machine.hand_over_ns`; where that is not known 50 us (0 to
+    300 us in the interval).
 
     Where the host itself computes, it shares the processor with the workers: both take `Machine.contention` times as
-    long; where that is not known, once in the likeliest case and twice in the worst, with low trust. A step that a
+    long; where that is not known, once in the likeliest case and 1.5 times in the worst, with low trust. A step that a
     device computes is not slowed down. Making a batch takes as long in a worker; `cores` comes from the machine.
 
     Raises
@@ -58,10 +58,11 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
         load = now * period
     cores, known = context.known.cores, context.known.contention
     busy = min(workers, max(cores - 1, 1)) if cores else workers
+    taking = context.known.hand_over_ns
     shared = (1.0,) * 3 if graph.on_device else (known,) * 3 if known else UNKNOWN_CONTENTION
     plans = [
         Plan().scale(~tasks, slower).scale(tasks, (max(load * slower / busy - computing * slower, 0.0) + ns) / spent)
-        for slower, ns in zip(shared, HAND_OVER_NS, strict=True)
+        for slower, ns in zip(shared, HAND_OVER_NS if taking is None else (taking,) * 3, strict=True)
     ]
     notes = () if cores else ("as many cores as workers are taken for granted",)
     if shared is UNKNOWN_CONTENTION:

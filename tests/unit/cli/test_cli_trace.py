@@ -220,15 +220,15 @@ def refused(path):
 
 
 def test_advice_is_the_last_section(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("COLUMNS", "100")
     assert main(["trace", str(loading(tmp_path / "loading.json")), "--advise"]) == 0
     assert capsys.readouterr().out.splitlines()[-7:] == [
         "",
         "advice, the largest predicted gain first",
         "  - The step gets its input in 60.0% of the critical path (600.0 µs a step).",
-        "    DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 µs (397.8 µs to 902.2 µs), trust low: as",
-        "    many cores as workers are taken for granted; how much workers slow a step that computes on the host is not",
-        "    known: give contention=... with --machine",
+        "    DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 µs (397.8 µs to 902.2 µs),",
+        "    trust low: as many cores as workers are taken for granted; how much workers slow a step that",
+        "    computes on the host is not known: give contention=... with --machine",
         "    example: examples/strategies/test_async_loading.py",
     ]
 

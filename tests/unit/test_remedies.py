@@ -32,26 +32,28 @@ def suggested(path, *blame, verdict="regressed", call=""):
 @pytest.mark.parametrize("verdict", ["regressed", "changed"])
 def test_input_that_the_step_waits_for(tmp_path, verdict):
     [found] = suggested(loading(tmp_path / "new.json.gz"), verdict=verdict)
-    # Two workers make a batch in 300 us, while the step computes for 400; taking it over costs 50, 0 to 300 us. The
-    # interval has 0.5 % of the prediction more at both ends.
+    # Two workers make a batch in 300 us, while the step computes for 400, 600 at worst, as it shares the processor;
+    # taking it over costs 50, 0 to 300 us. The interval has 0.5 % of the prediction more at both ends.
     assert found == Suggestion(
         "The step gets its input in 60.0% of the critical path (600.0 µs a step).",
         "DataLoader(num_workers=2)",
         pytest.approx(0.55),
-        (pytest.approx(1 - 0.70225), pytest.approx(1 - 0.39775)),
+        (pytest.approx(1 - 0.90225), pytest.approx(1 - 0.39775)),
+        "as many cores as workers are taken for granted; how much workers slow a step that computes on the host is not "
+        "known: give contention=... with --machine",
         example="examples/strategies/test_async_loading.py",
     )
 
 
 def test_calls_are_named_and_the_largest_gain_is_first(tmp_path):
-    calls = {"train": loading(tmp_path / "train.json.gz", load=300), "evaluate": loading(tmp_path / "evaluate.json.gz")}
+    calls = {"train": loading(tmp_path / "train.json.gz", load=400), "evaluate": loading(tmp_path / "evaluate.json.gz")}
     one = runs.result(
         blame=[runs.cause("input", (0, 0), (0, 300_000), kind="idle", call=name) for name in calls],
         exemplars=tuple(Exemplars(name, None, path) for name, path in calls.items()),
     )
     found = with_suggestions(one).suggestions
     assert [each.text.partition(":")[0] for each in found] == ["evaluate", "train"]
-    assert [each.gain for each in found] == [pytest.approx(0.55), pytest.approx(0.25)]
+    assert [each.gain for each in found] == [pytest.approx(0.55), pytest.approx(0.35)]
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,7 @@ def test_input_that_the_step_waits_for(tmp_path, verdict):
         "DataLoader(num_workers=2)",
         pytest.approx(0.55),
         (pytest.approx(1 - 0.90225), pytest.approx(1 - 0.39775)),
-        "as many cores as workers are taken for granted; how much workers slow a step that computes on the host is not "
-        "known: give contention=... with --machine",
+        "how much workers slow a step that computes on the host is not known: perfdl constants measures it",
         example="examples/strategies/test_async_loading.py",
     )
 

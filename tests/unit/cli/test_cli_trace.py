@@ -228,7 +228,7 @@ def test_advice_is_the_last_section(tmp_path, capsys, monkeypatch):
         "  - The step gets its input in 60.0% of the critical path (600.0 µs a step).",
         "    DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 µs (397.8 µs to 902.2 µs),",
         "    trust low: as many cores as workers are taken for granted; how much workers slow a step that",
-        "    computes on the host is not known: give contention=... with --machine",
+        "    computes on the host is not known: perfdl constants measures it",
         "    example: examples/strategies/test_async_loading.py",
     ]
 

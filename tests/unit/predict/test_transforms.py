@@ -62,7 +62,7 @@ def test_workers_share_the_processor_with_a_step_that_computes_there():
     found = predict(context(loading(), cores=2), "workers", workers=1)
     assert found.trust == "low"
     assert found.interval_ns[1] == pytest.approx(1_200_000 + 3_250)
-    assert "contention=" in found.notes[-1]
+    assert "perfdl constants" in found.notes[-1]
 
 
 def test_prefetching_is_one_worker():

@@ -66,7 +66,7 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
     ]
     notes = () if cores else ("as many cores as workers are taken for granted",)
     if shared is UNKNOWN_CONTENTION:
-        why = "how much workers slow a step that computes on the host is not known: give contention=... with --machine"
+        why = "how much workers slow a step that computes on the host is not known: perfdl constants measures it"
         return Change.of(plans, trust="low", notes=(*notes, why))
     return Change.of(plans, notes=notes)
 

@@ -50,7 +50,8 @@ def measured(
     Raises
     ------
     ConstantsError
-        If the trace is of a device and there is none, it has no shapes, or `known` is of another machine.
+        If the trace is of a device and there is none, it has no shapes or none of its operators can be replayed, or
+        `known` is of another machine.
     """
     from pytest_perfdl.measure import replay
 
@@ -85,6 +86,11 @@ def measured(
                 before[form][call] = ratio
             done += 1
             say(done, count, f"{call} {form} " + ("cannot be replayed" if ratio is None else f"{ratio[1]:.2f}"))
+    if forms and not any(before.values()):
+        raise ConstantsError(
+            "no operator can be replayed: the trace lacks their arguments; profile with record_shapes=True "
+            "(the traces of reports keep shapes and types only)"
+        )
     source = {**found.source, "ratios": "replayed"} if forms else found.source
     ratios: dict[str, Mapping[str, Ratio]] = {**found.ratios, **{str(form): each for form, each in before.items()}}
     return replace(found, key=key, ratios=ratios, source=source)

@@ -18,6 +18,9 @@ from pytest_perfdl.trace.model import Category, Trace
 MOST = 20
 """Causes that are looked for: each one takes a millisecond or so, and what matters comes first."""
 
+LEAST = 0.1
+"""Share of the largest cause from which another counts: what is a tenth of that is not what made the step slower."""
+
 _INPUT = "input"
 _IDLE: dict[str, tuple[TaskKind, ...]] = {
     "communication": (TaskKind.COMMUNICATION,),
@@ -36,14 +39,16 @@ def blamed(causes: Sequence[Cause]) -> Callable[[TaskGraph], Mask]:
 
     An operator stands for what runs inside it and what it launches, in the cause's module if the trace knows it; idle
     time for what the host does meanwhile; Python's for the gaps between operators, or for all that runs in the
-    annotation that it is named after. What got faster, or is gone, stands for nothing.
+    annotation that it is named after. What got faster, or is gone, stands for nothing, nor what is small beside the
+    largest cause (`LEAST`) and recurs no more often than before.
 
     Parameters
     ----------
     causes
         Of one call, the largest first: `Judgement.blame`. No more than `MOST` are looked for.
     """
-    more = [cause for cause in causes if cause.delta_ns > 0 or (cause.kind != "idle" and _recurs(cause))][:MOST]
+    least = max(LEAST * max((cause.delta_ns for cause in causes), default=0), 1)
+    more = [cause for cause in causes if cause.delta_ns >= least or (cause.kind != "idle" and _recurs(cause))][:MOST]
 
     def selected(graph: TaskGraph) -> Mask:
         found = np.zeros(len(graph), dtype=bool)

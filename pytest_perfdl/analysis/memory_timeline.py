@@ -68,8 +68,17 @@ class DeviceTimeline:
     @property
     def device(self) -> str:
         """The device as torch names it: `cpu`, `cuda:0`, `hip:0`."""
-        name = _DEVICES.get(self.device_type, f"type{self.device_type}")
-        return name if self.device_id < 0 else f"{name}:{self.device_id}"
+        return device_name(self.device_type, self.device_id)
+
+
+def device_name(device_type: int, device_id: int) -> str:
+    """A device as torch names it, from c10::DeviceType and its index, which is -1 for the CPU.
+
+    >>> device_name(0, -1), device_name(1, 2), device_name(99, 0)
+    ('cpu', 'cuda:2', 'type99:0')
+    """
+    name = _DEVICES.get(device_type, f"type{device_type}")
+    return name if device_id < 0 else f"{name}:{device_id}"
 
 
 def memory_timeline(trace: Trace, modules: Modules | None = None) -> tuple[DeviceTimeline, ...]:

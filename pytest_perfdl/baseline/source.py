@@ -16,13 +16,17 @@ GIT_SECONDS = 30
 """Longest that git may take; a tree that cannot be hashed in that time stays unknown."""
 
 
+MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
+"""What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Commit and tree of the working copy; `None` where git does not know."""
 
     commit: str | None
     tree: str | None
-    """Hash of all files that git does not ignore, as they are on disk, without the baseline folder."""
+    """Hash of all files that git does not ignore, as they are on disk, without the baseline folder and bytecode."""
 
 
 def describe_source(root: Path, without: tuple[str, ...]) -> Source:
@@ -85,12 +89,10 @@ def _own_index(root: Path, *, start: bool) -> Iterator[dict[str, str] | None]:
 
 
 def _tree(root: Path, top: Path, without: tuple[str, ...], environment: Mapping[str, str]) -> str | None:
-    """Write the index's tree without some folders."""
-    for folder in without:
-        path = (root / folder).resolve()
-        if path.is_relative_to(top):
-            leave_out = ("rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch", str(path))
-            git(top, *leave_out, environment=environment)
+    """Write the index's tree without some folders, and without what Python makes."""
+    paths = [path for folder in without if (path := (root / folder).resolve()).is_relative_to(top)]
+    left_out = [*map(str, paths), *(f":(top,glob)**/{pattern}" for pattern in MADE_BY_PYTHON)]
+    git(top, "rm", "-r", "--cached", "--quiet", "--force", "--ignore-unmatch", "--", *left_out, environment=environment)
     return git(top, "write-tree", environment=environment)
 
 

@@ -7,14 +7,33 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.record import Record, RecordError
 
+if TYPE_CHECKING:
+    from pytest_perfdl.trace import Trace
+
 
 class CommandError(Exception):
     """The command cannot go on; the message is one line for people."""
+
+
+def one_run(trace: Trace) -> Trace:
+    """The trace, if it is of one run.
+
+    Raises
+    ------
+    CommandError
+        If a report wrote it to show both sides of a comparison: every figure would be that of both.
+    """
+    about = trace.metadata.get("perfdl")
+    if isinstance(about, dict) and "verdict" in about:
+        raise CommandError(
+            f"{trace.source} shows both sides of a comparison: name its .base or its .new trace, or both to perfdl diff"
+        )
+    return trace
 
 
 def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:

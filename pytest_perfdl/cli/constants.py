@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, one_run
 from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         known = Machine.load(arguments.out) if arguments.out.exists() else None
-        trace = read(arguments.file)
+        trace = one_run(read(arguments.file))
         found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_say)
     except (TraceError, ValueError) as error:
         raise CommandError(str(error)) from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, print_json, width
+from pytest_perfdl.cli.common import CommandError, one_run, print_json, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures
@@ -108,7 +108,7 @@ def _read(file: str) -> Trace:
     path = Path(file)
     large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
     try:
-        return read(path, progress=_progress(path) if large else None)
+        return one_run(read(path, progress=_progress(path) if large else None))
     except TraceError as error:
         raise CommandError(str(error)) from error
     finally:

@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, print_json, table, width
+from pytest_perfdl.cli.common import CommandError, one_run, print_json, table, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.whatif.machine import Machine
@@ -66,9 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="what the mean step takes without the profiler, as 41.2ms: the profiler's share is taken off every event",
     )
-    parser.add_argument(
-        "--devices", type=int, default=0, metavar="N", help="rank ways of spreading the step over N devices"
-    )
+    parser.add_argument("--devices", type=int, metavar="N", help="rank ways of spreading the step over N devices")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
         "--trace", metavar="OUT", type=Path, help="write a Chrome trace of the measured and the predicted timeline"
@@ -82,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if not arguments.files:
         raise CommandError("name a trace, or --list the optimisations")
-    if arguments.devices < 0:
+    if arguments.devices is not None and arguments.devices < 1:
         raise CommandError("--devices must be at least 1")
     questions = _questions(arguments)
     machine = _machine(arguments.machine)
@@ -135,7 +133,7 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
         advise(context, base),
         (*notes(context, base), *([] if graph.job is None else ranks.notes(graph.job, base.simulation.span_ns))),
         strategies,
-        arguments.devices,
+        arguments.devices or 0,
     )
 
 
@@ -147,7 +145,7 @@ def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
     from pytest_perfdl.trace import Trace, TraceError, read
 
     try:
-        traces = [read(path) for path in _paths(arguments.files)]
+        traces = [one_run(read(path)) for path in _paths(arguments.files)]
     except TraceError as error:
         raise CommandError(str(error)) from error
 

@@ -15,6 +15,7 @@ import numpy as np
 from pytest_perfdl.analysis.communication import covered
 from pytest_perfdl.analysis.device_account import IDLE_CLASSES, idle_time
 from pytest_perfdl.analysis.launches import launches
+from pytest_perfdl.analysis.memory_timeline import device_name
 from pytest_perfdl.analysis.steps import steps_of
 from pytest_perfdl.analysis.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.trace import Category, Event, Trace, TraceError, loads
@@ -108,7 +109,7 @@ def memory(events: Sequence[Event]) -> Iterator[Event]:
         args = event.args or {}
         total = args.get("Total Allocated")
         if event.phase == "i" and event.name == "[memory]" and isinstance(total, (int, float)):
-            device = f"{args.get('Device Type', 0)}:{args.get('Device Id', -1)}"
+            device = device_name(args.get("Device Type", 0), args.get("Device Id", -1))
             yield Event("C", f"memory {device}", event.pid, 0, start_ns=event.start_ns, args={"bytes": total})
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from pytest_perfdl.analysis.memory_timeline import memory_timeline
+from pytest_perfdl.analysis.memory_timeline import BEFORE, memory_timeline
 from pytest_perfdl.analysis.modules import module_paths
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.analysis.tree import call_tree
@@ -22,6 +22,7 @@ from pytest_perfdl.limits import parse_limit
 from pytest_perfdl.report import words
 from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
 from pytest_perfdl.trace import Trace, TraceError, loads
+from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
@@ -51,6 +52,8 @@ POINTS = 400
 """Most points of a memory curve; each is the highest value of its stretch of time."""
 ALIVE = 12
 """Most rows of what is alive at the peak."""
+HELD = "before the step: parameters, optimizer state, inputs"
+"""What the memory that was allocated before a step is called on the page."""
 PLACES = 300
 """Most modules and lines of a test."""
 
@@ -220,13 +223,17 @@ def _places(traces: Mapping[str, Trace]) -> dict[str, Any]:
 
 
 def _memory(trace: Trace) -> list[dict[str, Any]]:
-    return [_curve(device) for device in memory_timeline(trace, module_paths(trace, call_tree(trace)))]
+    """The curves of a step, on its clock; without a step on that of the first allocation."""
+    steps, _ = step_annotations(trace)
+    first = int(trace.start[steps[0]] if len(steps) else trace.memory.time[0])
+    last = int(trace.end[steps[0]] if len(steps) else trace.memory.time[-1])
+    found = memory_timeline(trace, module_paths(trace, call_tree(trace)))
+    return [_curve(device, first) | {"step_ns": last - first} for device in found]
 
 
-def _curve(device: DeviceTimeline) -> dict[str, Any]:
-    start = int(device.time_ns[0])
+def _curve(device: DeviceTimeline, start: int) -> dict[str, Any]:
     time = device.time_ns - start
-    bucket = np.minimum(time * POINTS // max(1, int(time[-1])), POINTS - 1)
+    bucket = np.clip(time * POINTS // max(1, int(time[-1])), 0, POINTS - 1)
     first = np.flatnonzero(np.concatenate(([True], bucket[1:] != bucket[:-1])))
     return {
         "device": device.device,
@@ -235,9 +242,15 @@ def _curve(device: DeviceTimeline) -> dict[str, Any]:
         "peak_bytes": device.peak_allocated_bytes,
         "peak_at_ns": device.peak_allocated_at_ns - start,
         "alive": [
-            [words.visible(alive.operator), words.visible(alive.module), alive.bytes, alive.count]
+            [
+                HELD if alive.operator == BEFORE else words.visible(alive.operator),
+                words.visible(alive.module),
+                alive.bytes,
+                alive.count or None,
+            ]
             for alive in device.alive_at_peak[:ALIVE]
         ],
+        "alive_more": [len(rest := device.alive_at_peak[ALIVE:]), sum(alive.bytes for alive in rest)],
     }
 
 

@@ -17,6 +17,8 @@ from pytest_perfdl.report.traces import kept, pattern
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12
+UNPAIRED = "unpaired"
+"""Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
 """Of the guilty functions' diffs together, unless more is asked for."""
 FAILURE_WIDTH = 100
 _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
@@ -149,7 +151,9 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
         lines += [Line(text) for text in _suggestion_lines(result, width)]
     for finding in words.told_findings(judgement):
-        if finding.level == "invalid" or verbosity > 0:
+        if finding.code == UNPAIRED and verbosity == 0:
+            lines += [Line(line) for line in layout.paragraph(words.visible(finding.message), 4, width)]
+        elif finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
             lines += [Line(line) for line in layout.paragraph(text, 4, width)]
     for note in words.budget_notes(result):

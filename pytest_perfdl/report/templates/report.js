@@ -223,11 +223,11 @@
         const sides = [["baseline", "base"], ["this run", "new"]].map(([word, role]) => [word, (memory[role] ?? []).find((one) => one.device === device)]).filter(([, one]) => one);
         const own = section(place, `Memory of ${device}${call ? ` in ${call}` : ""}`);
         const [scale, word] = scaleOf(sides.flatMap(([, one]) => one.bytes), "B");
-        const [ticks, unit] = scaleOf(sides.flatMap(([, one]) => one.time_ns), "ns");
+        const [ticks, unit] = scaleOf(sides.map(([, one]) => one.step_ns), "ns");
         if (perfdl.hasCharts) chart(own, {
           title: "Allocated over the step",
           note: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}`).join("; "),
-          label: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.peak_at_ns, "ns")} after the first allocation.`).join(" "),
+          label: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.peak_at_ns, "ns")} after the step began.`).join(" "),
           height: 220,
           make: (colours) => ({
             data: sides.map(([side, one]) => ({
@@ -235,15 +235,15 @@
               line: { shape: "hv", width: 1.5, color: side === "baseline" ? colours.quiet : colours.link, dash: side === "baseline" ? "dot" : "solid" },
               hovertemplate: `${side}: %{y:.4g} ${word} at %{x:.4g} ${unit}<extra></extra>`,
             })),
-            layout: { ...base(colours), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colours, { title: { text: unit } }), yaxis: axis(colours, { title: { text: word }, rangemode: "tozero" }) },
+            layout: { ...base(colours), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colours, { title: { text: `${unit} since the step began` }, range: [0, Math.max(...sides.map(([, one]) => one.step_ns)) / ticks] }), yaxis: axis(colours, { title: { text: word }, rangemode: "tozero" }) },
           }),
         });
         for (const [side, one] of sides) if (one.alive.length) folded(own, `Alive at the peak, ${side}`, (details) => table(details, `What was allocated at the peak, ${side}`, [
           ["Operator", "text", ([operator]) => [operator]],
           ["Module", "text", ([, module]) => [module]],
           ["Bytes", "number", ([, , bytes]) => [quantity(bytes, "B"), bytes]],
-          ["Blocks", "number", ([, , , count]) => [quantity(count, "1"), count]],
-        ], one.alive));
+          ["Blocks", "number", ([, , , count]) => (count === null ? ["", 0] : [quantity(count, "1"), count])],
+        ], one.alive_more[0] ? [...one.alive, [`${one.alive_more[0]} more`, "", one.alive_more[1], null]] : one.alive));
       }
     }
   };

@@ -127,3 +127,17 @@ def test_without_git_or_without_a_recorded_tree(repository, tmp_path):
     (tmp_path / "plain").mkdir()
     found = code_of(base, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
     assert found.reason == "there is no git repository"
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["not committed", "committed"])
+def test_bytecode_is_no_code(repository, committed):
+    """A new repository ignores nothing yet: what Python writes while tests run must not make the code another one."""
+    before = repository.recorded()
+    for name in ("__pycache__/code.pyc", "tests/__pycache__/test_it.cpython-311.pyc", ".pytest_cache/v/lastfailed"):
+        repository.write(name, "made by Python\n")
+    if committed:
+        commit = repository.commit()
+        assert tree_of_commit(repository.root, commit, WITHOUT) == before.occasions[0].tree
+    assert repository.recorded().occasions[0].tree == before.occasions[0].tree
+    repository.write("tests/data.pyx", "code\n")
+    assert repository.recorded().occasions[0].tree != before.occasions[0].tree

@@ -238,3 +238,18 @@ def test_a_public_trace(capsys):
     assert abs(found["replay"]["const_error"]) <= 0.005
     assert found["advice"][0]["finding"] == "input"
     assert found["whatif"][0]["gain"] > 0.1
+
+
+@pytest.mark.parametrize("command", ["whatif", "trace"])
+def test_a_trace_of_both_sides_is_no_run(tmp_path, command, capsys):
+    path = tmp_path / "test_step.diff.json"
+    path.write_bytes(text(events(), perfdl={"test": "test_step", "call": "", "verdict": "regressed"}))
+    assert main([command, str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "shows both sides of a comparison: name its .base or its .new trace" in told
+
+
+def test_no_devices(file, capsys):
+    assert main(["whatif", str(file), "--devices", "0"]) == 2
+    assert "--devices must be at least 1" in capsys.readouterr().err

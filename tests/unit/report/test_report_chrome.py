@@ -260,7 +260,7 @@ def test_memory_is_a_counter_of_each_side(tmp_path):
         return compress(write(None, events))
 
     events = opened(regression_trace(REGRESSED, "", side(100), side(900)))
-    counters = [(event["pid"], event["args"]) for event in events if event["name"] == "memory 0:-1"]
+    counters = [(event["pid"], event["args"]) for event in events if event["name"] == "memory cpu"]
     assert counters == [(1, {"bytes": 100}), (2, {"bytes": 900})]
 
 

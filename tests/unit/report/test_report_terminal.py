@@ -188,6 +188,15 @@ def test_notes_and_findings_are_shown():
     assert "another process" not in text(run, 0)
 
 
+def test_why_a_test_was_judged_unpaired_is_always_said():
+    """It can be mended, unlike what else a measurement notices about itself."""
+    why = Finding("note", "unpaired", "judged unpaired: no commit has the code of the baseline")
+    busy = Finding("note", "contended", "others had the processor")
+    told = text(runs.run(runs.result("regressed", integrity=(busy, why))))
+    assert "    judged unpaired: no commit has the code of the baseline" in told
+    assert "others had the processor" not in told
+
+
 def test_a_metric_says_its_own_reason_once():
     own = runs.counted(reason="exact only under equal torch versions")
     repeated = runs.timed(reason="9.4% slower")

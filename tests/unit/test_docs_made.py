@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -45,3 +46,12 @@ def test_every_picture_of_the_documentation_is_there():
             target = part.split(")")[0]
             if target.endswith(".png"):
                 assert (page.parent / target).is_file(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+def test_links_stay_in_the_documentation(page):
+    """The strict build refuses others; it is not installed wherever the tests run."""
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        found = (page.parent / target).resolve()
+        assert found.exists(), target
+        assert found.is_relative_to(DOCS), target

@@ -81,7 +81,7 @@ def measured(
         done += 1
         say(done, count, f"{name} {value:.4g}")
     for form in forms:
-        for call, _, ratio in replay.ratios(missing[form], (form,), device):
+        for call, ratio in replay.ratios(missing[form], form, device):
             if ratio is not None:
                 before[form][call] = ratio
             done += 1

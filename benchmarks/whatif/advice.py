@@ -9,7 +9,6 @@ as in `run.py`. The advisor gets ratios of operators in bfloat16 and in channels
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -21,12 +20,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import command
 from models import Options, build
 from run import in_turns, profiled
 
 from pytest_perfdl.advise.advice import Advice, advise
 from pytest_perfdl.constants import measured
-from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.predict.whatif import task_graph
 from pytest_perfdl.predict.whatif.transform import Context
 from pytest_perfdl.predict.whatif.unprofiled import unprofiled
@@ -106,27 +105,17 @@ HEAD = ("step", "expected first", "advised", "predicted gain", "measured gain", 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", nargs="+", default=[], help="steps whose name has all of these")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = command.options(__doc__)
     torch.set_num_threads(1)
-    table = [HEAD, ("---",) * len(HEAD)]
+    found: list[tuple[str, ...]] = []
     for case in CASES:
         if all(text in case.name for text in given.only):
             for row in rows(case, given.blocks, given.steps):
-                table.append(row)
+                found.append(row)
                 print(" | ".join(row), flush=True)
-    text = "\n".join(f"| {' | '.join(each)} |" for each in table)
-    print(f"\n{text}")
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    command.tell(command.table(HEAD, found), given.out)
 
 
 if __name__ == "__main__":
-    if "PYTEST_PERFDL_WORKER" not in os.environ:
-        # Before torch is loaded: allocators read their settings once.
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment(1))
+    command.start_pinned()
     main()

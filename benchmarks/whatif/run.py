@@ -11,10 +11,8 @@ is predicted over measured time of the changed step, less 1. Constants are measu
 
 from __future__ import annotations
 
-import argparse
 import gc
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -29,11 +27,11 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import command
 from models import Options, build
 from ranks import both_ranks
 
 from pytest_perfdl.constants import measured
-from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.predict.whatif import simulate, task_graph
 from pytest_perfdl.predict.whatif.lifetimes import lifetimes
@@ -217,12 +215,7 @@ HEAD = ("change", "before ms", "after ms", "gain", "predicted", "error", "error 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", nargs="+", default=[], help="cases whose name has all of these")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    given = command.options(__doc__)
     torch.set_num_threads(1)
     wanted = [case for case in cases() if all(text in case.name for text in given.only)]
     rows = []
@@ -235,19 +228,14 @@ def main() -> None:
             rows.append((name, *both_ranks(Options(model), given.blocks, given.steps)))
             print(" | ".join(rows[-1]), flush=True)
     errors = sorted(abs(float(each[5].rstrip("%"))) for each in rows if each[5])
-    table = [HEAD, ("---",) * len(HEAD), *rows]
-    text = "\n".join(f"| {' | '.join(each)} |" for each in table)
+    text = command.table(HEAD, rows)
     if errors:
         middle, most = np.quantile(errors, (0.5, 0.9))
         wrong = sum(each[-1] == "wrong sign" for each in rows)
         text += f"\n\nmedian |error| {middle:.1f} %, p90 {most:.1f} %, {wrong} wrong signs of {len(errors)}"
-    print(f"\n{text}")
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    command.tell(text, given.out)
 
 
 if __name__ == "__main__":
-    if "PYTEST_PERFDL_WORKER" not in os.environ:
-        # Before torch is loaded: allocators read their settings once.
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment(1))
+    command.start_pinned()
     main()

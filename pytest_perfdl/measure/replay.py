@@ -66,10 +66,8 @@ def has_device() -> bool:
     return torch.cuda.is_available()
 
 
-def ratios(
-    calls: Mapping[str, Recorded], forms: Sequence[Form], device: str
-) -> Iterator[tuple[str, Form, Ratio | None]]:
-    """Time of each call in each form over its time as recorded, by key; `None` for what cannot be replayed.
+def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[tuple[str, Ratio | None]]:
+    """Time of each call in a form over its time as recorded, by key; `None` for what cannot be replayed.
 
     Both forms run in turns on tensors of random numbers. In channels-last format the upper quartile is that of replays
     with one tensor in the old format, if that takes longer: a loss that knows no format hands such gradients back.
@@ -77,8 +75,7 @@ def ratios(
     with torch.no_grad():
         for key, call in calls.items():
             args = _arguments(call, device)
-            for form in forms:
-                yield key, form, None if args is None else _ratio(call.operator, args, form, device)
+            yield key, None if args is None else _ratio(call.operator, args, form, device)
 
 
 def memory_bytes_per_s(device: str) -> float:

@@ -51,11 +51,11 @@ from step import make, step
 def test_step(perf, batch):
     perf(step, make(batch))
 """
-BATCHED = "y = x @ WEIGHT"
+BATCHED = "y = torch.relu(x @ WEIGHT)"
 PLANTS = {
     UNCHANGED: BATCHED,
     "overhead regression": f"{BATCHED}\n    for _ in range(16):\n        SMALL @ WEIGHT",
-    "per-sample regression": "y = torch.stack([sample @ WEIGHT for sample in x])",
+    "per-sample regression": "y = torch.stack([torch.relu(sample @ WEIGHT) for sample in x])",
     "complexity regression": f"{BATCHED}\n    for _ in range(len(x) ** 2 // 48):\n        SMALL @ WEIGHT",
 }
 """What the curve's reason must begin with, and the line that makes it so: a constant, a lost batching, an O(n^2)."""

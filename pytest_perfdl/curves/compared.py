@@ -29,10 +29,14 @@ class Compared:
     growth: Growth
 
     @property
+    def paired(self) -> int:
+        """How many sizes were measured in paired rounds."""
+        return sum(not ratio.common for ratio in self.ratios)
+
+    @property
     def evidence(self) -> str:
         """What it rests on."""
-        rounds = sum(not ratio.common for ratio in self.ratios)
-        return f"{rounds} of {len(self.points)} sizes in paired rounds" if rounds else "unpaired"
+        return f"{self.paired} of {len(self.points)} sizes in paired rounds" if self.paired else "unpaired"
 
     @property
     def base_ns(self) -> float:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.curves.points import Family, Point
     from pytest_perfdl.fixture import CurveExpectation
     from pytest_perfdl.limits import Limit
-    from pytest_perfdl.predict.scaling.growth import Growth
+    from pytest_perfdl.predict.scaling.growth import Estimate, Growth
     from pytest_perfdl.report.scaling.curve import Figure
 
 SUSPICION = 1.2816 / 1.96
@@ -63,7 +63,7 @@ def of_growth(
         ci95=(effect.low, effect.high),
         limit=None if limit is None else limit.text,
         verdict=None if limit is None else verdict,
-        reason=_reason(growth, family, verdict, found.evidence),
+        reason=_reason(found, family, verdict),
         times_over=effect.value / share if verdict == "regressed" and share > 0 else None,
         evidence="paired" if paired else "unpaired" if verdict == "regressed" else "screen",
     )
@@ -106,27 +106,31 @@ def of_bounds(family: Family, expectations: Sequence[CurveExpectation], points: 
     return metrics
 
 
-def _reason(growth: Growth, family: Family, verdict: Verdict, evidence: str) -> str:
-    effect, axis = growth.effect, family.axis
+def _reason(found: Compared, family: Family, verdict: Verdict) -> str:
+    growth, effect, axis = found.growth, found.growth.effect, family.axis
     low, high = format_percent(effect.low), format_percent(effect.high)
-    text = f"{format_percent(effect.value)} [{low}, {high}] at {axis} {growth.size:g} (95% interval, {evidence})"
+    text = f"{format_percent(effect.value)} [{low}, {high}] at {axis} {growth.size:g} (95% interval, {found.evidence})"
     if verdict == "inconclusive":
         return f"{text}: nothing is certain"
     if verdict not in ("regressed", "suspect"):
         return text
-    more = f"{estimate(growth.amount, 'ns')} more"
-    name, amount = {
-        "overhead": ("overhead regression", f"{more} at every size"),
-        "per unit": (
-            f"per-{family.unit} regression",
-            f"{more} per {axis}" + (f"^{growth.term}" if (growth.term or 1) > 1 else ""),
-        ),
-        "complexity": ("complexity regression", f"{more} per {axis}^{growth.term}"),
-        "every size alike": (
-            "every size alike",
-            "the same share more at every size: one cause for all, or the machine",
-        ),
+    name = {
+        "overhead": "overhead regression",
+        "per unit": f"per-{family.unit} regression",
+        "complexity": "complexity regression",
+        "every size alike": "every size alike",
     }[growth.kind]
+    if growth.term is None:
+        amount = "the same share more at every size: one cause for all" + ("" if found.paired else ", or the machine")
+    else:
+        amount = _amount(growth.amount, growth.term, family)
+    if growth.beside is not None:
+        amount = f"{amount}, and {_amount(growth.beside.amount, growth.beside.term, family)}"
     power = growth.power
     grows = f"what was added grows like {axis}^{power.value:.1f} [{power.low:.1f}, {power.high:.1f}]"
     return f"{name}: {text}: {amount}; {grows}"
+
+
+def _amount(found: Estimate, term: int, family: Family) -> str:
+    sizes = {0: "at every size", 1: f"per {family.unit}"}
+    return f"{estimate(found, 'ns')} more {sizes.get(term, f'per {family.axis}^{term}')}"

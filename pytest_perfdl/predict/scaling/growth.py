@@ -3,18 +3,21 @@
     growth = grown(sizes, base_ns, log_ratios, errors, freedom)
     growth.kind, growth.effect, growth.power
 
-The difference is fitted by one term at a time, with the size x:
+The difference is fitted by one term, or by a constant beside one, with the size x:
 
 - *overhead*: the same at every size, x^0;
 - *per unit*: x^1, or a power that the base has already (the square of a length, in attention);
 - *complexity*: a power that the base does not have, x^2 or x^3: an accidental O(n^2);
 - *every size alike*: a share of the base's own time, as of a slower machine or a slower kernel of all sizes.
 
-What fits best by generalised least squares gives the name.
+What fits best by generalised least squares gives the name; of two terms the one that adds more to the largest size. A
+curve whose sizes all became slower by the same share has more of everything that it is made of. It is told in two terms
+where the machine cannot be the cause, and not where it can.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +62,16 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What was added beside the term that gives the name."""
+
+    term: int
+    """Its power of the size."""
+    amount: Estimate
+    """Nanoseconds per size to that power."""
+
+
+@dataclass(frozen=True, slots=True)
 class Growth:
     """What was added to a curve."""
 
@@ -72,7 +85,9 @@ class Growth:
     term: int | None
     """Power of the term that gives the name; None where every size is alike."""
     power: Estimate
-    """The power that fits best."""
+    """The power that fits best, of one term alone."""
+    beside: Beside | None = None
+    """Another term, where one does not fit what was added."""
 
 
 def shape(sizes: F64, ns: F64, errors: F64, freedom: int) -> Shape:
@@ -135,25 +150,55 @@ def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, 
     scales = base_ns * np.exp(log_ratios)
     white = np.linalg.inv(np.linalg.cholesky(covariance * np.outer(scales, scales)))
     unit = sizes / sizes.max()
-    misfits = {power: _misfit(unit**power, added, white) for power in _POWERS}
-    alike = _misfit(base_ns, added, white)
-    term = min(misfits, key=lambda power: misfits[power])
-    worse = _DISTINCT * max(1.0, min(alike, misfits[term]) / (len(sizes) - 1))
-    named: int | None = None if alike < misfits[term] - worse else term
-    column = base_ns if named is None else unit**named
-    (found,) = _fitted(column[:, None], added, white, freedom)
-    shares = column / base_ns
-    most = int(np.argmax(shares))
-    share = float(shares[most])
-    factor = 1.0 if named is None else float(sizes.max()) ** -named
+    # In pairs both sides meet the same machine.
+    machine = common is not None and bool(np.all(common > 0))
+    terms = _terms(unit, base_ns, added, white, machine=machine)
+    columns = np.column_stack([base_ns if term is None else unit**term for term in terms])
+    solution = _solved(columns, added, white, freedom)
+    shares = columns / base_ns[:, None]
+    most = int(np.argmax(np.abs(shares @ solution.values)))
+    # A power's coefficient is what it adds to the largest size.
+    first, *others = np.argsort(-np.abs(solution.values), kind="stable").tolist()
+    named = terms[first]
+    amounts = [
+        _times(solution.estimate(number), 1.0 if term is None else float(sizes.max()) ** -term)
+        for number, term in enumerate(terms)
+    ]
     return Growth(
         kind=_kind(named, _order(unit, base_ns, errors)),
         size=float(sizes[most]),
-        effect=_times(found, share),
-        amount=_times(found, factor),
+        effect=solution.combined(shares[most]),
+        amount=amounts[first],
         term=named,
         power=_power(unit, added, white),
+        beside=next((Beside(term, amounts[each]) for each in others if (term := terms[each]) is not None), None),
     )
+
+
+def _terms(unit: F64, base_ns: F64, added: F64, white: F64, *, machine: bool) -> tuple[int | None, ...]:
+    """The powers that tell best what was added, few rather than many; None for a share of the base.
+
+    A second term, and a share, must be better by more than chance would have it (`_DISTINCT`). `machine` says that a
+    change of the machine's speed is possible: then a share need not be better than two terms.
+    """
+    single = {power: _misfit((unit**power)[:, None], added, white) for power in _POWERS}
+    one = min(single, key=lambda power: single[power])
+    double = {power: _misfit(np.column_stack([unit**0, unit**power]), added, white) for power in _POWERS[1:]}
+    least = min(double.values())
+    better = _better(least, len(unit) - 2)
+    # Of squares and cubes only where lower powers are distinctly worse: they are the stronger claim.
+    two = next(power for power in double if double[power] <= least + better)
+    alike = _misfit(base_ns[:, None], added, white)
+    pair = double[two]
+    margin = _better(min(alike, single[one]), len(unit) - 1)
+    if alike < single[one] - margin and (alike <= pair + better if machine else alike < pair - margin):
+        return (None,)
+    return (0, two) if pair < single[one] - better else (one,)
+
+
+def _better(misfit: float, freedom: int) -> float:
+    """By how much chi-squared must be better than another's, where the better one is this."""
+    return _DISTINCT * max(1.0, misfit / freedom)
 
 
 def _kind(term: int | None, order: int) -> Kind:
@@ -175,28 +220,57 @@ def _order(unit: F64, ns: F64, errors: F64) -> int:
 
 
 def _power(unit: F64, added: F64, white: F64) -> Estimate:
-    misfits = np.array([_misfit(unit**power, added, white) for power in _GRID])
+    misfits = np.array([_misfit((unit**power)[:, None], added, white) for power in _GRID])
     best = int(np.argmin(misfits))
     scale = max(1.0, misfits[best] / max(len(unit) - 2, 1))
     within = _GRID[misfits <= misfits[best] + _DISTINCT * scale]
     return Estimate(float(_GRID[best]), float(within.min()), float(within.max()))
 
 
-def _misfit(column: F64, values: F64, white: F64) -> float:
-    """Chi-squared of the values around the best multiple of a column; `white` makes their errors equal."""
-    rows, target = white @ column, white @ values
-    return float(((target - rows * (rows @ target) / (rows @ rows)) ** 2).sum())
+def _misfit(columns: F64, values: F64, white: F64) -> float:
+    """Chi-squared of the values around the best sum of columns; `white` makes their errors equal.
+
+    Infinite where columns of different signs are needed: what is added in one place and taken in another fits anything.
+    """
+    rows, target = white @ columns, white @ values
+    solution, *_ = np.linalg.lstsq(rows, target, rcond=None)
+    if np.unique(np.sign(solution)).size > 1:
+        return math.inf
+    return float(((target - rows @ solution) ** 2).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solution:
+    """Coefficients by weighted least squares."""
+
+    values: F64
+    covariance: F64
+    quantile: float
+
+    def estimate(self, number: int) -> Estimate:
+        """One of them."""
+        return self.combined(np.eye(len(self.values))[number])
+
+    def combined(self, weights: F64) -> Estimate:
+        """Their weighted sum."""
+        value = float(weights @ self.values)
+        half = self.quantile * math.sqrt(float(weights @ self.covariance @ weights))
+        return Estimate(value, value - half, value + half)
+
+
+def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
+    rows, target = white @ columns, white @ values
+    solution = np.asarray(np.linalg.lstsq(rows, target, rcond=None)[0], dtype=np.float64)
+    left = len(values) - columns.shape[1]
+    misfit = float(((target - rows @ solution) ** 2).sum())
+    scale = max(1.0, misfit / left) if left > 0 else 1.0
+    return _Solution(solution, np.linalg.pinv(rows.T @ rows) * scale, _quantile(freedom))
 
 
 def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[Estimate]:
     """Coefficients of columns by weighted least squares."""
-    rows, target = white @ columns, white @ values
-    solution, *_ = np.linalg.lstsq(rows, target, rcond=None)
-    left = len(values) - columns.shape[1]
-    misfit = float(((target - rows @ solution) ** 2).sum())
-    scale = max(1.0, misfit / left) if left > 0 else 1.0
-    half = _quantile(freedom) * np.sqrt(np.diag(np.linalg.pinv(rows.T @ rows)) * scale)
-    return [Estimate(float(v), float(v - h), float(v + h)) for v, h in zip(solution, half, strict=True)]
+    solution = _solved(columns, values, white, freedom)
+    return [solution.estimate(number) for number in range(columns.shape[1])]
 
 
 def _times(found: Estimate, factor: float) -> Estimate:

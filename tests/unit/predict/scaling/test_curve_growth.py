@@ -19,7 +19,7 @@ ADDED = {
 }
 
 
-def found(base, added, *, sizes=SIZES, seed=None, sd=0.02, repeats=(5, 5), occasion=0.02):
+def found(base, added, *, sizes=SIZES, seed=None, sd=0.02, repeats=(5, 5), occasion=0.02, common=0.03):
     """The growth from repeats on one occasion to repeats on another; exact without a seed."""
     random = np.random.default_rng(seed)
     noise = 0.0 if seed is None else 1.0
@@ -31,7 +31,12 @@ def found(base, added, *, sizes=SIZES, seed=None, sd=0.02, repeats=(5, 5), occas
     ratios = logs[1] - logs[0] + noise * occasion * random.standard_normal()
     errors = np.full(len(sizes), sd * sum(1 / count for count in repeats) ** 0.5)
     freedom = (repeats[0] - 1) * len(sizes)
-    return grown(sizes, np.exp(logs[0]), ratios, errors, freedom, np.full(len(sizes), 0.03))
+    return grown(sizes, np.exp(logs[0]), ratios, errors, freedom, np.full(len(sizes), common))
+
+
+def in_pairs(base, added, **rest):
+    """The growth where both sides met the same machine."""
+    return found(base, added, occasion=0.0, common=0.0, **rest)
 
 
 @pytest.mark.parametrize("kind", ADDED)
@@ -55,6 +60,51 @@ def test_a_share_of_every_size_is_no_term():
     assert (growth.kind, growth.term) == ("every size alike", None)
     assert growth.amount.value == pytest.approx(0.3)
     assert growth.effect.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("fixed", "kind"), [(12e6, "per unit"), (20e6, "overhead")])
+def test_a_share_of_every_size_in_pairs_is_more_of_all_that_a_curve_is_made_of(fixed, kind):
+    growth = in_pairs(lambda x: fixed + 1e6 * x, lambda x: 0.3 * (fixed + 1e6 * x))
+    parts = {"overhead": 0.3 * fixed, "per unit": 0.3e6}
+    assert growth.kind == kind
+    assert growth.amount.value == pytest.approx(parts.pop(kind))
+    assert growth.beside.term == {"overhead": 0, "per unit": 1}[next(iter(parts))]
+    assert growth.beside.amount.value == pytest.approx(*parts.values())
+    assert growth.effect.value == pytest.approx(0.3)
+
+
+def test_a_share_of_a_curve_that_is_no_line_stays_one_in_pairs():
+    growth = in_pairs(lambda x: np.where(x < 8, 20e6, 1e6 * x), lambda x: 0.3 * np.where(x < 8, 20e6, 1e6 * x))
+    assert (growth.kind, growth.term, growth.beside) == ("every size alike", None, None)
+    assert growth.effect.value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(("power", "kind"), [(1, "per unit"), (2, "complexity")])
+@pytest.mark.parametrize(("fixed", "scaled"), [(6e6, 8e6), (8e6, 6e6)])
+def test_two_terms_by_hand(fixed, scaled, power, kind):
+    base = BASES["half of it fixed"]
+    growth = in_pairs(base, lambda x: fixed + scaled * (x / 16) ** power, sd=0.01)
+    told = {0: fixed, power: scaled / 16**power}
+    named = 0 if fixed > scaled else power
+    assert (growth.kind, growth.term) == ("overhead" if named == 0 else kind, named)
+    assert growth.amount.value == pytest.approx(told.pop(named))
+    assert (growth.beside.term, growth.beside.amount.value) == pytest.approx(*told.items())
+    assert growth.beside.amount.low < growth.beside.amount.value < growth.beside.amount.high
+    shares = (fixed + scaled * (SIZES / 16) ** power) / base(SIZES)
+    assert growth.size == SIZES[np.argmax(shares)]
+    assert growth.effect.value == pytest.approx(shares.max())
+
+
+def test_what_is_taken_at_one_size_and_added_at_another_is_one_term():
+    growth = in_pairs(BASES["half of it fixed"], lambda x: 8e6 * x / 16 - 2e6)
+    assert growth.beside is None
+    assert growth.kind in ("per unit", "complexity")
+
+
+def test_a_lost_batching_that_costs_a_little_at_every_size_is_per_unit():
+    # As measured of a loop over samples: a call for each, and one that puts the results together.
+    growths = [in_pairs(lambda x: 190e3 + 6.5e3 * 2 * x, lambda x: 10e3 + 2e3 * 2 * x, seed=seed) for seed in range(40)]
+    assert sum(growth.kind == "per unit" and growth.effect.low > 0 for growth in growths) >= 36
 
 
 @pytest.mark.parametrize("kind", ["per unit", "complexity"])

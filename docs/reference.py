@@ -18,7 +18,7 @@ from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
 from pytest_perfdl.limits import UNITS
 from pytest_perfdl.options import INI_ONLY, OPTIONS
-from pytest_perfdl.predict.scaling.growth import Growth
+from pytest_perfdl.predict.scaling.growth import Beside, Growth
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
@@ -138,6 +138,7 @@ def files() -> str:
         "fitted": _fields(curve.Fitted),
         "figure": _fields(curve.Figure),
         "growth": _fields(Growth),
+        "beside": _fields(Beside),
         "columns": _table(("place", "what it is"), rows),
         "record_schema": str(record.SCHEMA),
         "run_schema": str(RUN_SCHEMA),
@@ -193,6 +194,9 @@ Each of `figures`:
 `growth`:
 
 {growth}
+Its `beside`:
+
+{beside}
 ## The page
 
 `#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` what the N-th test (worst first) is

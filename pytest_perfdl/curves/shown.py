@@ -26,7 +26,7 @@ def shown(family: Family, points: Sequence[Point], found: Compared | None) -> Cu
     """What reports show of a curve; `found` says how it stands to the baselines', where it was held against them."""
     base, new = _sides(points, found)
     grid = _grid([point.size for point in points])
-    squared = found is not None and found.growth.kind == "complexity" and found.growth.effect.low > 0
+    squared = found is not None and "complexity" in found.growth.kinds and found.growth.effect.low > 0
     now = _fitted(points, new, grid, bent=squared)
     before: Sequence[Time | None] = [None] * len(grid) if base is None else _fitted(points, base, grid)
     bases = [point.base for point in points if point.base is not None]

@@ -65,6 +65,7 @@ class Shape:
 class Beside:
     """What was added beside the term that gives the name."""
 
+    kind: Kind
     term: int
     """Its power of the size."""
     amount: Estimate
@@ -88,6 +89,11 @@ class Growth:
     """The power that fits best, of one term alone."""
     beside: Beside | None = None
     """Another term, where one does not fit what was added."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of its terms."""
+        return (self.kind,) if self.beside is None else (self.kind, self.beside.kind)
 
 
 def shape(sizes: F64, ns: F64, errors: F64, freedom: int) -> Shape:
@@ -164,14 +170,16 @@ def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, 
         _times(solution.estimate(number), 1.0 if term is None else float(sizes.max()) ** -term)
         for number, term in enumerate(terms)
     ]
+    power = _order(unit, base_ns, errors)
+    beside = [Beside(_kind(term, power), term, amounts[each]) for each in others if (term := terms[each]) is not None]
     return Growth(
-        kind=_kind(named, _order(unit, base_ns, errors)),
+        kind=_kind(named, power),
         size=float(sizes[most]),
         effect=solution.combined(shares[most]),
         amount=amounts[first],
         term=named,
         power=_power(unit, added, white),
-        beside=next((Beside(term, amounts[each]) for each in others if (term := terms[each]) is not None), None),
+        beside=beside[0] if beside else None,
     )
 
 

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from unit.report import runs
 
+from pytest_perfdl.predict.scaling.growth import Beside, Estimate
 from pytest_perfdl.report import html, traces
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.operators import operators
@@ -358,6 +359,14 @@ def with_curve(drawn, **judged):
     return replace(one, curves=(drawn,))
 
 
+def test_a_curve_that_grew_in_two_ways_says_so_of_both_figures():
+    drawn = runs.curve()
+    also = Beside("overhead", 0, Estimate(1e5, 5e4, 1.5e5))
+    shown = page(with_curve(replace(drawn, growth=replace(drawn.growth, beside=also)))).words
+    assert "Overhead (this grew too) time that does not scale" in shown
+    assert "Complexity (this is what grew) exponent" in shown
+
+
 def test_a_curve_has_its_numbers_beneath_its_picture():
     parsed = page(with_curve(runs.curve(), reason="complexity regression: +25.0% at batch 16"))
     for part in (
@@ -372,6 +381,7 @@ def test_a_curve_has_its_numbers_beneath_its_picture():
         "hollow points, dashed curve",
     ):
         assert part in parsed.words
+    assert "this grew too" not in parsed.words
     (drawn,) = [attrs for attrs in parsed.all("svg") if attrs.get("class") == "plot"]
     assert drawn["role"] == "img"
     assert "This run: 18.12 ms at batch 2," in drawn["aria-label"]

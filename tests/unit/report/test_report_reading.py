@@ -5,6 +5,7 @@ import pytest
 from unit.report import runs
 
 from pytest_perfdl import cli
+from pytest_perfdl.predict.scaling.growth import Beside, Estimate
 from pytest_perfdl.report import ReportError, html, traces, write_all
 from pytest_perfdl.report.json import dump, to_json, without_records
 from pytest_perfdl.report.reading import read_run, with_history
@@ -122,6 +123,19 @@ def rewritten(written, change):
 def test_a_curve_is_read_as_it_was_written(written, tmp_path):
     report, run = written
     assert read_run(report.json, tmp_path).results[-1].curves == run.results[-1].curves
+
+
+def test_what_else_grew_is_read_as_it_was_written(tmp_path):
+    one = runs.curve()
+    also = Beside("overhead", 0, Estimate(1e5, 5e4, 1.5e5))
+    one = replace(one, growth=replace(one.growth, beside=also))
+    report = write_all(runs.run(replace(runs.result(), curves=(one,)), report_dir=tmp_path / "report"))
+    assert read_run(report.json, tmp_path / "again").results[0].curves == (one,)
+
+
+def test_a_run_file_of_before_two_ways_were_told_is_read(written, tmp_path):
+    path = rewritten(written, lambda test: test["curves"][0]["growth"].pop("beside"))
+    assert read_run(path, tmp_path).results[-1].curves[0].growth.beside is None
 
 
 def test_a_run_file_of_before_there_were_curves_is_read(written, tmp_path):

@@ -85,9 +85,10 @@ def candidates(points: Points) -> tuple[Form[Any], ...]:
 def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice:
     """Fit every form and choose by the error on configurations left out.
 
-    The form with the least mean absolute error wins, unless one of fewer coefficients is as good: its errors exceed
-    the winner's by no more than the standard error of the paired difference (the one-standard-error rule of Breiman
-    et al., "Classification and Regression Trees", 1984, with pairs).
+    The form with the least mean absolute error wins. Along one axis, where a line is a part of every form, one of fewer
+    coefficients wins that is as good: its errors exceed the least by no more than the standard error of the paired
+    difference (the one-standard-error rule of Breiman et al., "Classification and Regression Trees", 1984, with pairs).
+    Forms of several factors are no parts of each other, and their coefficients no measure of what is simple.
 
     Three configurations along one axis cannot tell forms apart: through two of them any form passes. If they do not lie
     on a line (`STRAIGHT`) it is generic there, a power with a constant, which predicts the next size best: of 62 such
@@ -119,7 +120,9 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
         raise ScalingError(f"no model can be fitted ({'; '.join(refused)})")
     fits.sort(key=lambda fit: (round(fit.loo_mape / _EQUAL), len(fit.coefficients)))
     # Of equals the first: a line is said more simply as a line than as a sum of features.
-    chosen = min((fit for fit in fits if _as_good(fit, fits[0])), key=lambda fit: len(fit.coefficients))
+    one_axis = len(points.varying) == 1
+    good = [fit for fit in fits if _as_good(fit, fits[0])] if one_axis else fits[:1]
+    chosen = min(good, key=lambda fit: len(fit.coefficients))
     if _three_along_one(points):
         by_name = {fit.name: fit for fit in fits}
         line, power = by_name.get(Affine().name), by_name.get(Generic("product").name)
@@ -188,7 +191,9 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
         ns, low, high = (float(value[0]) for value in fit.interval(columns))
     if not np.isfinite([ns, low, high]).all():
         raise ScalingError(f"{fit.name} has no finite time there")
-    warnings = (f"{where}: extrapolated",) if stretch > 1 else ()
+    # Through two values any power goes, and the interval is of errors between them.
+    bent = " from two values, which do not tell how it bends" if len(np.unique(column)) == 2 else ""
+    warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()
     return Prediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from pytest_perfdl.predict.scaling.model import CONSTANT, Constant
 from pytest_perfdl.predict.scaling.points import F64, Points, ScalingError
 
-Share = Literal["whole", "divided", "undivided", "steps"]
+Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
 """How p processors share an amount: each does all of it (1), a part of it (1/p), the difference between the two
-(1 - 1/p), or there is one for each neighbour (p - 1)."""
+(1 - 1/p), or there is one for each neighbour (p - 1), or for each pair that may get in each other's way (p (p - 1))."""
 
 PROCESSORS = ("processors", "processes", "workers", "threads", "ranks", "devices", "gpus", "nodes")
 """Factors that are taken for the number of processors, where none is named."""
@@ -47,6 +47,8 @@ class Feature:
             return f"{amount or 1} * (1 - 1/{self.processors})"
         if self.share == "steps":
             return f"{self.processors} - 1"
+        if self.share == "pairs":
+            return f"{self.processors} * ({self.processors} - 1)"
         return amount or CONSTANT
 
     def column(self, columns: Mapping[str, F64]) -> F64:
@@ -59,7 +61,9 @@ class Feature:
         count = columns[self.processors]
         if self.share == "divided":
             return amount / count
-        return amount * (1 - 1 / count) if self.share == "undivided" else count - 1
+        if self.share == "undivided":
+            return amount * (1 - 1 / count)
+        return count - 1 if self.share == "steps" else count * (count - 1)
 
 
 def features(points: Points, processors: str | None = None) -> tuple[Feature, ...]:
@@ -67,9 +71,11 @@ def features(points: Points, processors: str | None = None) -> tuple[Feature, ..
 
     With counted work among the factors: 1, operations, flops / p, flops (1 - 1/p), bytes / p, bytes (1 - 1/p), and
     comm_bytes (1 - 1/p), which is a ring all-reduce's traffic up to a factor of 2, with its p - 1 steps. Work over p
-    beside work times 1 - 1/p is Amdahl's law: the ratio of the two coefficients is the serial share. Where nothing
-    was counted, products of powers of the other factors stand for work: up to the square of each and degree 4 for
-    up to three factors, plain products of up to three for more.
+    beside work times 1 - 1/p is Amdahl's law: the ratio of the two coefficients is the serial share. With p (p - 1)
+    beside them it is the universal scalability law (Gunther, "Guerrilla Capacity Planning", 2007), by which more
+    processors may do less, as processes do that wait for each other on fewer cores. Where nothing was counted, products
+    of powers of the other factors stand for work: up to the square of each and degree 4 for up to three factors, plain
+    products of up to three for more.
 
     Raises
     ------
@@ -91,7 +97,7 @@ def features(points: Points, processors: str | None = None) -> tuple[Feature, ..
     found += [Feature(powers, share, count) for powers in work for share in shares if powers or share == "divided"]
     if count:
         found += [Feature(((name, 1),), "undivided", count) for name in COMMUNICATED if name in varying]
-        found.append(Feature((), "steps", count))
+        found += [Feature((), "steps", count), Feature((), "pairs", count)]
     return tuple(found)
 
 

@@ -108,6 +108,23 @@ def test_three_sizes_on_a_line_are_a_line_and_others_a_power():
     assert square.predict({"batch": 16.0}).ns == pytest.approx(1e6 + 1e5 * 256, rel=0.1)
 
 
+def test_of_several_factors_the_least_error_wins_and_not_the_fewest_coefficients():
+    """A product of fewer coefficients is as good by chance, and is none of the sum's special cases."""
+    points = grid(lambda layers, batch: 1e6 * layers * batch + 2e6 * layers**2, noise=0.1, seed=2, **TWO)
+    choice = choose(points)
+    physical, product, _ = choice.fits
+    assert (physical.name, product.name) == ("physical", "generic product")
+    assert product.loo_mape < physical.loo_mape + 0.015
+    assert len(product.coefficients) < len(physical.coefficients)
+    assert choice.chosen is physical
+
+
+def test_along_one_axis_a_line_wins_that_is_as_good_as_a_sum():
+    choices = [choose(line(lambda batch: 12e6 + 1e6 * batch, SIZES, noise=0.03, seed=seed)) for seed in range(12)]
+    assert any(choice.chosen is not choice.fits[0] for choice in choices)
+    assert sum(choice.chosen.name == "affine" for choice in choices) >= 9
+
+
 def test_importance_in_words():
     # The range's middle is sqrt(2 * 32) = 8, and 8 is doubled about itself.
     points = line(lambda batch: 12e6 + 1e6 * batch, (2, 4, 16, 32))
@@ -183,6 +200,18 @@ def test_beyond_twice_the_range_is_refused_unless_asked_for(size):
     found = choice.predict({"batch": size}, extrapolate=True)
     assert found.low < found.ns < found.high
     assert found.warnings == (f"batch {size:g} is outside the measured 4 to 32: extrapolated",)
+
+
+def test_two_values_do_not_tell_how_what_is_beyond_them_bends():
+    choice = choose(grid(lambda layers, batch: 1e6 * layers * batch, **{**TWO, "layers": (2, 4)}))
+    beyond = choice.predict({"layers": 8, "batch": 4})
+    assert beyond.warnings == (
+        "layers 8 is outside the measured 2 to 4: extrapolated from two values, which do not tell how it bends",
+    )
+    assert choice.predict({"layers": 4, "batch": 32}).warnings == (
+        "batch 32 is outside the measured 2 to 16: extrapolated",
+    )
+    assert choice.predict({"layers": 3, "batch": 4}).warnings == ()
 
 
 def test_no_extrapolation_reaches_zero():

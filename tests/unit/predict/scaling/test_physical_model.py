@@ -21,7 +21,11 @@ WORKERS = (1, 2, 4, 8)
             ],
             id="two axes",
         ),
-        pytest.param({"workers": WORKERS}, ["constant", "1 / workers", "workers - 1"], id="processors alone"),
+        pytest.param(
+            {"workers": WORKERS},
+            ["constant", "1 / workers", "workers - 1", "workers * (workers - 1)"],
+            id="processors alone",
+        ),
         pytest.param(
             {"ops": (1, 2), "flops": (1, 2), "bytes": (1, 2), "layers": (1, 2)},
             ["constant", "ops", "flops", "bytes"],
@@ -31,7 +35,7 @@ WORKERS = (1, 2, 4, 8)
             {"ops": (1, 2), "flops": (1, 2), "comm_bytes": (1, 2), "workers": WORKERS},
             [
                 *("constant", "ops", "flops / workers", "flops * (1 - 1/workers)"),
-                *("comm_bytes * (1 - 1/workers)", "workers - 1"),
+                *("comm_bytes * (1 - 1/workers)", "workers - 1", "workers * (workers - 1)"),
             ],
             id="counted work on processors",
         ),
@@ -61,6 +65,7 @@ def test_fewer_than_one_processor_is_refused():
         pytest.param(Feature((("x", 1),), "divided", "p"), [2, 1.25], id="divided"),
         pytest.param(Feature((("x", 1),), "undivided", "p"), [0, 3.75], id="undivided"),
         pytest.param(Feature((), "steps", "p"), [0, 3], id="steps"),
+        pytest.param(Feature((), "pairs", "p"), [0, 12], id="pairs"),
     ],
 )
 def test_amounts(feature, amounts):
@@ -86,6 +91,20 @@ def test_coefficients_come_back_with_amdahls_serial_share():
         },
         rel=1e-6,
     )
+    assert fit.loo_mape < 1e-6
+
+
+def test_processors_in_each_others_way_come_back():
+    """The universal scalability law: beyond some number of processors the step is slower again."""
+    points = grid(
+        lambda flops, workers: 1e-2 * flops / workers + 1e6 * workers * (workers - 1),
+        intrinsic=["flops"],
+        extrinsic=["workers"],
+        flops=(1e9, 2e9, 4e9),
+        workers=(1, 2, 4, 8),
+    )
+    fit = evaluate(Physical(), points)
+    assert values(fit) == pytest.approx({"per flops / workers": 1e-2, "per workers * (workers - 1)": 1e6}, rel=1e-6)
     assert fit.loo_mape < 1e-6
 
 

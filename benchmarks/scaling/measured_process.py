@@ -35,7 +35,7 @@ def time_step(step, seconds):
 
 
 def here(data_set, configurations, seconds):
-    if data_set.name != "forest":
+    if data_set.needs == "torch":
         import torch
 
         torch.set_num_threads(1)

@@ -1,8 +1,9 @@
 """How well do the models predict times that they have not seen, beside scikit-learn's and the published form?
 
-Records data sets by running PyTorch (and scikit-learn), then holds configurations out. Every time is appended to a
-JSON-lines file as soon as it is known; started again, the script measures what is missing. Each round goes through all
-configurations of all data sets in another order, so that replicates meet the machine in several states.
+Records data sets by running PyTorch (scikit-learn and JAX too, where they are installed), then holds configurations
+out. Every time is appended to a JSON-lines file as soon as it is known; started again, the script measures what is
+missing. Each round goes through all configurations of all data sets in another order, so that replicates meet the
+machine in several states.
 
     python benchmarks/scaling/run.py                        # three rounds, about 15 minutes; shows the time left
     python benchmarks/scaling/run.py --rounds 1 --seconds 0.02 --data-sets convolutions threads    # to try it out
@@ -49,10 +50,15 @@ def read(path):
 def record(arguments):
     """Measure what is missing."""
     known = {(name, number, tuple(sizes.items())) for name, sizes, number, _ in read(arguments.results)}
+    for data_set in DATA_SETS:
+        if not data_set.installed:
+            print(f"{data_set.needs} is not installed: {data_set.name} is left out")
     tasks = []
     for number in range(arguments.rounds):
         for data_set in DATA_SETS:
             if arguments.data_sets and data_set.name not in arguments.data_sets:
+                continue
+            if not data_set.installed:
                 continue
             missing = [
                 sizes

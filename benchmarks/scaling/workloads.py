@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -23,6 +25,13 @@ class DataSet:
     axes: Mapping[str, tuple[int, ...]]
     grouped: bool = False
     """Whether as many processes as the factor says take the step together."""
+    needs: str = "torch"
+    """The module that it runs."""
+
+    @property
+    def installed(self) -> bool:
+        """Whether that is here."""
+        return importlib.util.find_spec(self.needs) is not None
 
     def configurations(self) -> list[dict[str, int]]:
         return [dict(zip(self.axes, sizes, strict=True)) for sizes in product(*self.axes.values())]
@@ -108,6 +117,29 @@ def forest(*, samples: int, features: int, trees: int) -> Step:
     return lambda: RandomForestRegressor(trees, max_depth=6, random_state=0).fit(columns, target)
 
 
+def compiled(*, batch: int, width: int, layers: int) -> Step:
+    """A training step of a residual perceptron in JAX, compiled to one call: nothing of PyTorch."""
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+    import jax
+    from jax import numpy as jnp
+
+    keys = jax.random.split(jax.random.key(0), layers + 1)
+    weights = [jax.random.normal(key, (width, width)) / width**0.5 for key in keys[1:]]
+    inputs = jax.random.normal(keys[0], (batch, width))
+
+    def loss(weights: list[jax.Array]) -> jax.Array:
+        found = inputs
+        for weight in weights:
+            found = found + jnp.tanh(found @ weight)
+        return jnp.square(found).mean()
+
+    @jax.jit
+    def train(weights: list[jax.Array]) -> list[jax.Array]:
+        return [weight - 1e-3 * by for weight, by in zip(weights, jax.grad(loss)(weights), strict=True)]
+
+    return lambda: jax.block_until_ready(train(weights))
+
+
 def _training(model: object, loss: Callable[[], object], *, step: bool = True) -> Step:
     import torch
 
@@ -171,6 +203,16 @@ DATA_SETS = (
         ("features", "trees"),
         ("samples",),
         {"samples": (250, 500, 1000, 2000), "features": (4, 8, 16), "trees": (5, 10, 20)},
+        needs="sklearn",
+    ),
+    DataSet(
+        "compiled",
+        "training, residual perceptron compiled by JAX",
+        "compiled",
+        ("width", "layers"),
+        ("batch",),
+        {"batch": (16, 32, 64, 128), "width": (64, 128, 256), "layers": (2, 4, 8)},
+        needs="jax",
     ),
 )
 """At least two sizes of each axis lie a factor of 2 apart, so that every axis can be extrapolated."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_perfdl.cli.common import CommandError, width
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Fit, Points
+    from pytest_perfdl.predict.scaling import Choice, Fit, Parts, Points
     from pytest_perfdl.predict.scaling.planning import SpeedUp
 
 
@@ -66,6 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("-k", metavar="TEXT", default="", help="of a run: the test whose id contains it")
     fit.add_argument("--metric", default="step_time", help="of a run: a time by its full name (default: %(default)s)")
     fit.add_argument("--axes", metavar="NAMES", default="", help="of a run: names of bare numbers in ids, in order")
+    fit.add_argument(
+        "--parts", action="store_true", help="of a run: also how each operator, kernel and idle time grows"
+    )
     fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file that predict reads")
     fit.add_argument("--json", action="store_true", help="print the figures as JSON, which is a model file too")
 
@@ -106,7 +109,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.scaling import terminal
 
     choice = choose(_points(arguments))
-    text = data.dump(data.fitted(choice))
+    parts = _parts(arguments) if arguments.parts else None
+    text = data.dump(data.fitted(choice, parts))
     if arguments.save is not None:
         try:
             write_files({arguments.save: text.encode()})
@@ -118,6 +122,8 @@ def _fit(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
     else:
         print(terminal.fitted(choice, width()))
+        if parts is not None:
+            print(f"\n{terminal.parts(parts, width())}")
         if arguments.save is not None:
             print(f"wrote {arguments.save}")
     return 0
@@ -177,17 +183,30 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 def _points(arguments: argparse.Namespace) -> Points:
     from pytest_perfdl.predict.scaling import read_csv, read_run
 
-    intrinsic, extrinsic = _names(arguments.intrinsic), _names(arguments.extrinsic)
-    if arguments.points.suffix == ".json":
-        return read_run(
-            arguments.points,
-            test=arguments.k,
-            metric=arguments.metric,
-            names=_names(arguments.axes) or [],
-            intrinsic=intrinsic,
-            extrinsic=extrinsic,
-        )
-    return read_csv(arguments.points, intrinsic=intrinsic, extrinsic=extrinsic)
+    if _is_run(arguments):
+        return read_run(arguments.points, **_chosen(arguments), **_kinds(arguments))
+    return read_csv(arguments.points, **_kinds(arguments))
+
+
+def _parts(arguments: argparse.Namespace) -> Parts:
+    from pytest_perfdl.predict.scaling import read_parts
+
+    if not _is_run(arguments):
+        raise CommandError("--parts needs a run file of --perf-json: a table of times has no parts")
+    return read_parts(arguments.points, **_chosen(arguments), **_kinds(arguments))
+
+
+def _is_run(arguments: argparse.Namespace) -> bool:
+    points: Path = arguments.points
+    return points.suffix == ".json"
+
+
+def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"test": arguments.k, "metric": arguments.metric, "names": _names(arguments.axes) or []}
+
+
+def _kinds(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
 
 
 def _saved(path: Path) -> Choice:

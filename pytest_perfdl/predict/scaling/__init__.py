@@ -9,13 +9,15 @@
   `piecewise` for one axis.
 - `held_out` fits a form with and without each configuration: errors and intervals. `choose` takes the best and
   predicts; `wording` says what a model means.
-- `runs` reads points out of a run file, `saved` keeps a choice as plain data, `planning` says what follows from it.
+- `runs` reads points out of a run file, `parts` those of each part of its steps, `saved` keeps a choice as plain data,
+  `planning` says what follows from it.
 """
 
 from pytest_perfdl.predict.scaling.affine import Affine
 from pytest_perfdl.predict.scaling.choose import Choice, Prediction, candidates, choose, predict
 from pytest_perfdl.predict.scaling.generic import Generic
 from pytest_perfdl.predict.scaling.held_out import Coefficient, Fit, evaluate
+from pytest_perfdl.predict.scaling.parts import Part, Parts, read_parts
 from pytest_perfdl.predict.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.predict.scaling.piecewise import Cliff, Piecewise, find_cliff
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError, read_csv
@@ -32,6 +34,8 @@ __all__ = [
     "Feature",
     "Fit",
     "Generic",
+    "Part",
+    "Parts",
     "Physical",
     "Piecewise",
     "Point",
@@ -48,6 +52,7 @@ __all__ = [
     "importance",
     "predict",
     "read_csv",
+    "read_parts",
     "read_run",
     "sizes_of",
     "to_data",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from pytest_perfdl.record import Record, RecordError, from_json
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One size of a test."""
+
+    sizes: Mapping[str, float]
+    record: Record
 
 
 def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
@@ -77,16 +86,28 @@ def read_run(
         One line that begins with the file's name.
     """
     try:
-        families = _families(_records(path), names, test)
-        if not families:
-            raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
-        if len(families) > 1:
-            raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
-        ((_, members),) = families.items()
-        points = [point for sizes, record in members for point in _points(sizes, record, metric)]
+        members = read_members(path, test=test, names=names)
+        points = [point for member in members for point in _points(member.sizes, member.record, metric)]
         return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
     except ScalingError as error:
         raise ScalingError(f"{path}: {error}") from None
+
+
+def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> list[Member]:
+    """Read the records of one test, with their sizes; as `read_run` does, but errors do not name the file.
+
+    Raises
+    ------
+    ScalingError
+        The file is no run file, or not one test has sizes.
+    """
+    families = _families(_records(path), names, test)
+    if not families:
+        raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
+    if len(families) > 1:
+        raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
+    ((_, members),) = families.items()
+    return members
 
 
 def _records(path: Path) -> list[Record]:
@@ -102,14 +123,12 @@ def _records(path: Path) -> list[Record]:
         raise ScalingError("is not a run file of --perf-json") from None
 
 
-def _families(
-    records: Sequence[Record], names: Sequence[str], test: str
-) -> Mapping[str, list[tuple[dict[str, float], Record]]]:
-    found: dict[str, list[tuple[dict[str, float], Record]]] = {}
+def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Mapping[str, list[Member]]:
+    found: dict[str, list[Member]] = {}
     for record in records:
         family, sizes = sizes_of(record.test, names)
         if sizes and test in family:
-            found.setdefault(family, []).append((sizes, record))
+            found.setdefault(family, []).append(Member(sizes, record))
     return found
 
 

@@ -7,9 +7,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.predict.scaling.saved import to_data
+from pytest_perfdl.predict.scaling.wording import doublings
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Prediction
+    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Parts, Prediction
     from pytest_perfdl.predict.scaling.planning import Cost, Next, SpeedUp
 
 SCHEMA = 1
@@ -17,8 +18,11 @@ SCHEMA = 1
 _SECONDS = {"ns": (1e-9, "s"), "1": (1.0, "1")}
 
 
-def fitted(choice: Choice) -> dict[str, Any]:
-    """Every model, least error first; `saved` is what `perfdl scaling predict` reads."""
+def fitted(choice: Choice, parts: Parts | None = None) -> dict[str, Any]:
+    """Every model, least error first; `saved` is what `perfdl scaling predict` reads.
+
+    `parts` is there where they were asked for.
+    """
     return {
         "schema": SCHEMA,
         "models": [_model(fit) for fit in choice.fits],
@@ -28,6 +32,7 @@ def fitted(choice: Choice) -> dict[str, Any]:
         "points": len(choice.points),
         "configurations": len(choice.points.configurations()),
         "replicate_spread": choice.points.replicate_spread(),
+        **({} if parts is None else {"parts": _parts(parts)}),
         "saved": to_data(choice),
     }
 
@@ -88,6 +93,25 @@ def dump(data: dict[str, Any]) -> str:
         saved = json.dumps(data["saved"], allow_nan=False, separators=(",", ":"))
         text = f'{text[:-2]},\n "saved": {saved}\n}}'
     return text + "\n"
+
+
+def _parts(found: Parts) -> dict[str, Any]:
+    return {
+        "at": dict(found.at),
+        "profiled_step_s": found.ns / 1e9,
+        "elsewhere": found.elsewhere,
+        "parts": [
+            {
+                "kind": part.kind,
+                "name": part.name,
+                "time_s": part.ns / 1e9,
+                "share": part.share,
+                "doubling": {name: _number(ratio) for name, ratio in doublings(part.fit, part.points).items()},
+                "model": _model(part.fit),
+            }
+            for part in found.parts
+        ],
+    }
 
 
 def _model(fit: Fit) -> dict[str, Any]:

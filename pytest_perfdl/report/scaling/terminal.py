@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.predict.scaling.model import CONSTANT
+from pytest_perfdl.predict.scaling.wording import doublings
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.words import plural, visible
 from pytest_perfdl.units import format_percent, format_quantity
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Prediction
+    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Parts, Prediction
     from pytest_perfdl.predict.scaling.planning import Cost, Next, SpeedUp
 
 _ROWS = 12
@@ -43,6 +45,42 @@ def fitted(choice: Choice, width: int) -> str:
     lines += ["", *_models(choice, width), "", *_coefficients(choice.chosen, width)]
     for warning in choice.warnings:
         lines += layout.paragraph(f"warning: {visible(warning)}", 0, width)
+    return "\n".join(lines)
+
+
+def parts(found: Parts, width: int) -> str:
+    """How each part of the step grows. Example.
+
+    of the profiled step at batch 32, 1.204 ms, and how each part grows (physical models)
+    part                       time  share  doubling batch  does not scale  off on what was left out
+    aten::mm               812.0 µs  67.4%           1.82x        20.10 µs                      3.1%
+    Python and host, idle  301.0 µs  25.0%           1.01x        280.0 µs                      2.0%
+    7.6% is in parts that are small, or not there at every size
+    """
+    axes = found.parts[0].points.varying if found.parts else ()
+    step = format_quantity(found.ns, "ns")
+    lines = layout.paragraph(
+        f"of the profiled step at {_at(found.at)}, {step}, and how each part grows (physical models)", 0, width
+    )
+    head = ("part", "time", "share", *(f"doubling {visible(axis)}" for axis in axes), "does not scale")
+    rows = [(*head, "off on what was left out")]
+    for part in found.parts:
+        ratios = doublings(part.fit, part.points)
+        fixed = next((each.value for each in part.fit.coefficients if each.name == CONSTANT), 0.0)
+        rows.append(
+            (
+                visible(part.name) + (", idle" if part.kind == "idle" else ""),
+                format_quantity(part.ns, "ns"),
+                format_percent(part.share, signed=False),
+                *(f"{ratios[axis]:.2f}x" for axis in axes),
+                format_quantity(fixed, "ns"),
+                format_percent(part.fit.loo_mape, signed=False),
+            )
+        )
+    lines += layout.rows(rows, "lrr" + "r" * len(axes) + "rr", 0, width)
+    if found.elsewhere > 0:
+        rest = format_percent(found.elsewhere, signed=False)
+        lines += layout.paragraph(f"{rest} is in parts that are small, or not there at every size", 0, width)
     return "\n".join(lines)
 
 

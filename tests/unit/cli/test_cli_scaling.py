@@ -7,7 +7,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.cli import main
-from pytest_perfdl.record import to_json
+from pytest_perfdl.record import Row, to_json
 
 LINE = "batch,time_s\n" + "".join(f"{size},{0.012 + 0.001 * size}\n" for size in (2, 4, 8, 16, 32))
 GRID = "layers,batch,workers,note,time_s\n" + "".join(
@@ -41,6 +41,47 @@ def model(tmp_path_factory):
     points.write_text(GRID)
     assert main(["scaling", "fit", str(points), *KINDS, "--save", str(path)]) == 0
     return path
+
+
+@pytest.fixture
+def measured(tmp_path):
+    """A run file of a step that is made of a product and of Python."""
+    tests = []
+    for size in (2, 4, 8, 16):
+        rows = (Row("operator", "aten::mm\x1b[31m", 1, (100 * size**2,)), Row("idle", "Python", 0, (8000,)))
+        series = {"step_time": timed(100 * size**2 + 8000)}
+        tests.append({"record": to_json(record(series, rows=rows, test=f"test_a[batch={size}]"))})
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"schema": 1, "tests": tests}))
+    return path
+
+
+def test_parts_of_a_run_in_words(measured, capsys):
+    said = call(capsys, "fit", measured, "--parts").out
+    assert "of the profiled step at batch 16, 33.60 µs, and how each part grows (physical models)" in said
+    table = [line.split() for line in said.split("how each part grows")[1].splitlines()[2:]]
+    assert [line[-7:] for line in table] == [
+        ["25.60", "µs", "76.2%", "4.00x", "0", "ns", "0.0%"],
+        ["8.000", "µs", "23.8%", "1.00x", "8.000", "µs", "0.0%"],
+    ]
+    assert table[1][:2] == ["Python,", "idle"]
+    assert "\x1b" not in said
+    assert "how each part grows" not in call(capsys, "fit", measured).out
+
+
+def test_parts_of_a_run_as_json(measured, capsys):
+    found = json.loads(call(capsys, "fit", measured, "--parts", "--json").out)["parts"]
+    assert (found["at"], found["profiled_step_s"], found["elsewhere"]) == ({"batch": 16}, pytest.approx(33.6e-6), 0)
+    product, python = found["parts"]
+    assert (product["kind"], python["name"]) == ("operator", "Python")
+    assert (product["time_s"], product["share"]) == (pytest.approx(25.6e-6), pytest.approx(25.6 / 33.6))
+    assert product["doubling"] == pytest.approx({"batch": 4})
+    assert product["model"]["coefficients"]["per batch^2"]["value"] == pytest.approx(1e-7)
+    assert "parts" not in json.loads(call(capsys, "fit", measured, "--json").out)
+
+
+def test_a_table_of_times_has_no_parts(points, capsys):
+    assert "--parts needs a run file of --perf-json" in call(capsys, "fit", points(LINE), "--parts", code=2).err
 
 
 def test_the_json_contract(points, capsys):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, Parser
 
 
 class _Command(Protocol):
@@ -52,9 +52,7 @@ _MODULES = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (by default the process's) and return the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog="perfdl", description="Performance regression tests for deep learning, without pytest."
-    )
+    parser = Parser(prog="perfdl", description="Performance regression tests for deep learning, without pytest.")
     parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # Each imports what it needs, so only the one that is meant is loaded, and all of them only to be listed.
@@ -65,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subparser = commands.add_parser(name, help=summary, description=summary)
         subparser.add_argument("--dir", default="baselines", help="folder of the baselines (default: %(default)s)")
         module.add_arguments(subparser)
-    parsed = parser.parse_args(given)
+    parsed, unknown = parser.parse_known_args(given)
+    if unknown:
+        commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return modules[parsed.command].run(parsed)
     except CommandError as error:

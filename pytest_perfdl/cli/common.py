@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.record import Record, RecordError
 
 if TYPE_CHECKING:
     from pytest_perfdl.trace import Trace
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, where argparse prints the whole usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the command with exit code 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class CommandError(Exception):

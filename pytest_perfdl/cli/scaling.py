@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, width
+from pytest_perfdl.cli.common import CommandError, Parser, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.scaling import Choice, Fit, Parts, Points
     from pytest_perfdl.predict.scaling.planning import SpeedUp
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(Parser):
     """Also takes `--batch 64`, where batch is no option, for `--at batch=64`: factors are named by their points."""
 
     takes_factors = False

@@ -44,15 +44,15 @@ class Compared:
         return next(math.exp(mean(base)) for point, base in _bases(self.points) if point.size == self.growth.size)
 
 
-def compared(points: Sequence[Point], *, unpaired: bool = False) -> Compared:
-    """What was added to the baselines' curve; `unpaired` leaves aside what paired rounds said."""
+def compared(points: Sequence[Point]) -> Compared:
+    """What was added to the baselines' curve, by paired rounds where there were any."""
     bases = _bases(points)
     deviation, freedom = spread([base for _, base in bases])
     ratios = []
     for point, base in bases:
         error = deviation * math.sqrt(1 / len(base.values) + 1 / len(point.new.values))
         fresh = Ratio(mean(point.new) - mean(base), error, OCCASION_SD)
-        ratios.append(fresh if unpaired else point.in_pairs() or fresh)
+        ratios.append(point.in_pairs() or fresh)
     growth = grown(
         np.array([point.size for point in points]),
         np.exp([mean(base) for _, base in bases]),

@@ -103,7 +103,9 @@ class Curves:
             verdict = "regressed" if found.growth.effect.low > share else verdict
         elif suspected(found.growth, share) and settings.update is None:
             known = any(point.judged is not None and point.judged.verdict == "regressed" for point in points)
-            found = compared(family.sharpened(points) if known else family.fresh(points), unpaired=not known)
+            # Rounds were measured after a size was suspected, whether or not they proved anything by themselves.
+            rounds = any(point.in_pairs() is not None for point in points)
+            found = compared(family.sharpened(points) if known or rounds else family.fresh(points))
             verdict = verdict_on(found.growth, share)
             if verdict == "suspect" and (known or found.growth.effect.low > share):
                 verdict = "regressed"

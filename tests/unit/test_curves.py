@@ -77,6 +77,7 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
     """The trials of a family, each measured and judged in turn."""
     machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
     scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
+    rounds = more.pop("rounds", None)
     trials = [Trial(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
@@ -88,6 +89,8 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
         judgement = screen(new, base, (), BUILT_IN.unpaired())
         if paired and added(size) > 0.1 * base_time(size):
             judgement = in_rounds(judgement, ns / base_time(size) - 1)
+        if rounds is not None:
+            judgement = in_rounds(judgement, ns / base_time(size) - 1 + rounds, verdict="inconclusive")
         measured(trial, judgement, new, base, updated=updated)
         curves.judge(trial)
     return trials
@@ -98,13 +101,13 @@ def bench(tests, *, update=None, against=None):
     return SimpleNamespace(tests=tuple(tests), settings=settings, fail_on=FAILS_BY_DEFAULT)
 
 
-def in_rounds(judgement, effect):
+def in_rounds(judgement, effect, *, verdict="regressed"):
     """A judgement after paired rounds that found so much more."""
     metrics = [
-        replace(each, verdict="regressed", evidence="paired", effect=effect, ci95=(effect - 0.02, effect + 0.02))
+        replace(each, verdict=verdict, evidence="paired", effect=effect, ci95=(effect - 0.02, effect + 0.02))
         for each in judgement.metrics
     ]
-    return replace(judgement, verdict="regressed", reason="slower", metrics=tuple(metrics))
+    return replace(judgement, verdict=verdict, reason="slower", metrics=tuple(metrics))
 
 
 def curve_of(trials, name="step_time over batch") -> MetricVerdict:
@@ -154,6 +157,22 @@ def test_only_small_sizes_are_measured_again_where_large_ones_were_confirmed():
     trials = run(PLANTED["complexity regression"], paired=True)
     assert [trial.drawn for trial in trials] == [3, 3, 3, 0]
     assert "1 of 4 sizes in paired rounds" in curve_of(trials).reason
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_rounds_that_proved_nothing_of_any_size_may_prove_it_of_the_curve(kind):
+    trials = run(PLANTED[kind], rounds=0.0)
+    assert [trial.drawn for trial in trials] == [0] * 4, "every size has been measured in pairs"
+    found = curve_of(trials)
+    assert found.verdict == "regressed"
+    assert found.reason.startswith(f"{kind}: +")
+    assert "4 of 4 sizes in paired rounds" in found.reason
+
+
+def test_rounds_on_unchanged_code_prove_nothing_of_the_curve():
+    """Whatever the screens of single sizes said, it is not held against rounds that came after them."""
+    found = [curve_of(run(seed=seed, sd=0.1, rounds=0.01)).verdict for seed in range(10)]
+    assert found == ["unchanged"] * 10
 
 
 def test_on_a_noisy_machine_growth_is_inconclusive_rather_than_unchanged():

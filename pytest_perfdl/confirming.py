@@ -90,6 +90,17 @@ class Confirmation:
         self.bench.progress.clear()
         return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
 
+    def of_curve(self, count: int, checkout: Checkout) -> list[Round]:
+        """As many rounds of both codes as a curve wants of one of its sizes; fewer where the budget ends."""
+        bench, rounds, started = self.bench, list[Round](), time.monotonic()
+        sides = Side("base", checkout), Side("head", against=checkout)
+        measuring = Rounds(bench, self.test, *sides, self.serving, seed=secrets.randbits(32), profiled=False)
+        while len(rounds) < count and time.monotonic() - started < bench.settings.budget:
+            bench.progress.start_round(len(rounds) + 1, count, self.test.item.nodeid)
+            rounds.append(measuring.measure(len(rounds) + 1))
+        bench.progress.clear()
+        return rounds
+
     def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
         """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""
         kind, amount, name = expectation.kind, expectation.amount, expectation.comparison

@@ -28,6 +28,7 @@ from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.joining import joined
 from pytest_perfdl.judge.confirm import confirm, settled
 from pytest_perfdl.judge.kernels import suspected
+from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.settle import suspects, unsettled
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
@@ -311,6 +312,17 @@ class Trial:
         seen = len(self._repeats)
         self._draw(seen + repeats)
         return self._record(self._repeats[seen:])
+
+    def rounds(self, count: int) -> list[Round]:
+        """Measure the baseline's code and the working tree's in turns; nothing where the former cannot be."""
+        commit = self._code().commit
+        if commit is None:
+            return []
+        try:
+            return self._confirming.of_curve(count, self.bench.checkout(commit))
+        except (CheckoutError, SideError):
+            self.bench.progress.clear()
+            return []
 
     def _draw(self, wanted: int, *, of: int | None = None) -> None:
         """Measure in further fresh workers until there are as many repeats as wanted."""

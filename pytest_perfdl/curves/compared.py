@@ -93,12 +93,7 @@ def judged_means(found: Compared) -> tuple[Means, Means]:
     logs, errors, common = np.array([(each.log, each.error, each.common) for each in found.ratios]).T
     paired = common == 0
     if paired.all():
-        told = [
-            (math.log(point.judged.base), point.judged.rounds or 1)
-            if point.judged is not None and point.judged.base
-            else (mean(each), len(each.values))
-            for point, each in bases
-        ]
+        told = [point.base_in_pairs() or (mean(each), len(each.values)) for point, each in bases]
         deviation, freedom = spread([each for _, each in bases])
         before, counts = np.array(told).T
         base = Means(before, deviation / np.sqrt(counts), freedom)

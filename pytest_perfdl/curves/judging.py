@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.collect import PerfTest
     from pytest_perfdl.fixture import CurveExpectation
     from pytest_perfdl.judge.verdict import MetricVerdict
-    from pytest_perfdl.limits import Limits
+    from pytest_perfdl.limits import Limit, Limits
     from pytest_perfdl.trial import Trial
 
 LEAST_SIZES = 3
@@ -95,8 +95,7 @@ class Curves:
         """The curve against the baselines'; suspected by what there is, confirmed by further repeats."""
         settings = self._bench.settings
         paired = settings.against is not None
-        limit = (limits if paired else limits.unpaired()).for_metric(family.metric)
-        share = math.inf if limit is None or limit.relative is None else limit.relative
+        limit, share = _limit(limits if paired else limits.unpaired(), family)
         found = compared(points)
         verdict = verdict_on(found.growth, share)
         if paired:
@@ -105,7 +104,10 @@ class Curves:
             known = any(point.judged is not None and point.judged.verdict == "regressed" for point in points)
             # Rounds were measured after a size was suspected, whether or not they proved anything by themselves.
             rounds = any(point.in_pairs() is not None for point in points)
-            found = compared(family.sharpened(points) if known or rounds else family.fresh(points))
+            drawn = family.paired(points)
+            found = compared(drawn or (family.sharpened(points) if known or rounds else family.fresh(points)))
+            if drawn:
+                paired, limit, share = True, *_limit(limits, family)
             verdict = verdict_on(found.growth, share)
             if verdict == "suspect" and (known or found.growth.effect.low > share):
                 verdict = "regressed"
@@ -122,3 +124,9 @@ class Curves:
         assert trial.result is not None
         findings = [finding] if finding is not None else []
         trial.result = joined(trial.result, metrics, findings, fail_on=self._bench.fail_on, of_baseline=of_baseline)
+
+
+def _limit(limits: Limits, family: Family) -> tuple[Limit | None, float]:
+    """What the curve is held to, and that as a share: infinite where nothing limits it."""
+    limit = limits.for_metric(family.metric)
+    return limit, math.inf if limit is None or limit.relative is None else limit.relative

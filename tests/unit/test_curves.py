@@ -12,6 +12,7 @@ from making import record, timed
 
 from pytest_perfdl.curves import Curves
 from pytest_perfdl.fixture import CurveExpectation
+from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.screen import screen
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, MetricVerdict
 from pytest_perfdl.limits import BUILT_IN
@@ -43,6 +44,14 @@ class Machine:
     def another_occasion(self):
         self._shift = self._occasion * self._random.standard_normal()
 
+    def rounds(self, base_ns, new_ns, count):
+        noise = self._sd * self._random.standard_normal((count, 2)) + self._shift
+        orders = ("base first", "head first")
+        return [
+            Round(orders[at % 2], {"step_time": base_ns * np.exp(base)}, {"step_time": new_ns * np.exp(new)})
+            for at, (base, new) in enumerate(noise.tolist())
+        ]
+
     def repeats(self, ns, count):
         noise = self._sd * self._random.standard_normal(count) + self._shift
         return record({"step_time": timed(*(ns * np.exp(noise)).tolist())})
@@ -61,12 +70,17 @@ class Trial:
         )
         self.curves = list(curves)
         self.result = None
-        self.drawn = 0
+        self.drawn = self.paired = 0
         self.draw = None
+        self.pairs = lambda count: []
 
     def fresh(self, repeats):
         self.drawn += repeats
         return self.draw(repeats)
+
+    def rounds(self, count):
+        self.paired += count
+        return self.pairs(count)
 
 
 def measured(trial, judgement, new, base, *, updated=False):
@@ -77,15 +91,19 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
     """The trials of a family, each measured and judged in turn."""
     machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
     scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
-    rounds = more.pop("rounds", None)
+    rounds, pairs, drift = more.pop("rounds", None), more.pop("pairs", None), more.pop("drift", lambda size: 0)
     trials = [Trial(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
     curves = Curves(bench([trial.test for trial in trials], update=update))
     for trial, size in zip(trials, sizes, strict=True):
-        ns = base_time(size) + added(size)
-        trial.draw = lambda count, ns=ns: machine.repeats(ns, count)
-        new, base = machine.repeats(ns, 1), stored[size]
+        ns, before = base_time(size) + added(size), base_time(size)
+        # What the machine alone adds meets both sides of a round.
+        slow = drift(size)
+        trial.draw = lambda count, ns=ns + slow: machine.repeats(ns, count)
+        if pairs is not None:
+            trial.pairs = lambda count, sides=(before + slow, ns + slow): machine.rounds(*sides, min(count, pairs))
+        new, base = machine.repeats(ns + slow, 1), stored[size]
         judgement = screen(new, base, (), BUILT_IN.unpaired())
         if paired and added(size) > 0.1 * base_time(size):
             judgement = in_rounds(judgement, ns / base_time(size) - 1)
@@ -151,6 +169,46 @@ def test_a_suspect_curve_draws_further_repeats():
     assert [trial.drawn for trial in trials] == [3] * 4
     assert curve_of(trials).verdict == "regressed"
     assert curve_of(trials).evidence == "unpaired"
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_suspect_curve_is_confirmed_in_pairs_where_they_can_be_measured(kind):
+    found = [run(PLANTED[kind], seed=seed, pairs=100) for seed in range(10)]
+    assert {(trial.drawn, trial.paired) for trials in found for trial in trials} == {(0, 8)}
+    curves = [curve_of(trials) for trials in found]
+    assert sum(each.reason.startswith(f"{kind}: +") for each in curves) >= 9
+    assert {(each.verdict, each.evidence, each.limit) for each in curves} == {("regressed", "paired", "3%")}
+    assert "(95% interval, 4 of 4 sizes in paired rounds)" in curves[0].reason
+
+
+def test_a_machine_that_is_slower_at_large_sizes_is_no_growth_in_pairs():
+    """As where neighbours take the cache: the small sizes do not notice."""
+    drift = PLANTED["per-sample regression"]
+    alone = [curve_of(run(seed=seed, drift=drift)).verdict for seed in range(10)]
+    assert alone.count("regressed") > 5, "unpaired, nothing tells it from a regression"
+    paired = [curve_of(run(seed=seed, drift=drift, pairs=100)) for seed in range(10)]
+    assert not {each.verdict for each in paired} & {"regressed", "suspect"}
+
+
+def test_pairs_that_are_too_few_for_an_interval_give_way_to_repeats():
+    trials = run(PLANTED["overhead regression"], pairs=5)
+    assert [(trial.paired, trial.drawn) for trial in trials] == [(8, 3), (0, 3), (0, 3), (0, 3)]
+    assert curve_of(trials).evidence == "unpaired"
+    assert curve_of(run(PLANTED["overhead regression"], pairs=6)).evidence == "paired"
+
+
+def test_sizes_that_were_measured_in_pairs_are_not_again():
+    trials = run(PLANTED["complexity regression"], paired=True, pairs=100)
+    assert [(trial.paired, trial.drawn) for trial in trials] == [(8, 0), (8, 0), (8, 0), (0, 0)]
+    assert "4 of 4 sizes in paired rounds" in curve_of(trials).reason
+
+
+def test_a_curve_in_pairs_is_shown_by_the_times_of_its_rounds():
+    trials = run(PLANTED["overhead regression"], pairs=100, sd=0, occasion=0, drift=lambda size: 3e6)
+    for each in shown(trials).sizes:
+        before = base_time(each.size) + 3e6
+        assert (each.base.value, each.new.value) == pytest.approx((before, before + 8e6), abs=1)
+        assert each.paired
 
 
 def test_only_small_sizes_are_measured_again_where_large_ones_were_confirmed():

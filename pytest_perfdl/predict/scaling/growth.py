@@ -170,7 +170,8 @@ def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, 
         _times(solution.estimate(number), 1.0 if term is None else float(sizes.max()) ** -term)
         for number, term in enumerate(terms)
     ]
-    power = _order(unit, base_ns, errors)
+    # Errors of ratios are none of the base's times: those count alike.
+    power = _order(unit, base_ns, np.full(len(sizes), np.median(errors)))
     beside = [Beside(_kind(term, power), term, amounts[each]) for each in others if (term := terms[each]) is not None]
     return Growth(
         kind=_kind(named, power),

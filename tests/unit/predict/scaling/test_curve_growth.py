@@ -115,6 +115,17 @@ def test_a_power_that_the_base_has_is_none_of_complexity(kind):
     assert (growth.kind, growth.term) == (kind, power)
 
 
+def test_how_sure_ratios_are_does_not_bend_the_base():
+    """As measured: a base that is nearly a line, and a square whose rounds at two sizes were quieter."""
+    sizes = np.array([4.0, 8.0, 16.0, 32.0])
+    base = np.array([242.4e3, 292.8e3, 412.3e3, 651.2e3])
+    for quiet in range(4):
+        errors = np.full(4, 0.02)
+        errors[[quiet, quiet - 1]] = 0.001
+        growth = grown(sizes, base, np.log1p(170 * sizes**2 / base), errors, 36, np.zeros(4))
+        assert (growth.kind, growth.term) == ("complexity", 2)
+
+
 def test_what_was_taken_away_is_negative():
     growth = found(BASES["half of it fixed"], lambda x: -4e6 + 0 * x)
     assert growth.kind == "overhead"

@@ -75,7 +75,13 @@ CASES = {
         Physical(),
         {"intrinsic": ["flops"], "extrinsic": ["workers"]},
         WORK,
-        lambda flops, workers: 4e6 + 1e-2 * flops / workers + 3e-3 * flops * (1 - 1 / workers) + 2e6 * (workers - 1),
+        lambda flops, workers: (
+            4e6
+            + 1e-2 * flops / workers
+            + 3e-3 * flops * (1 - 1 / workers)
+            + 2e6 * (workers - 1)
+            + 5e5 * workers * (workers - 1)
+        ),
     ),
 }
 

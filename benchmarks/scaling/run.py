@@ -47,19 +47,20 @@ def read(path):
     return found
 
 
+def asked_for(arguments):
+    """The data sets that the command line names; all where it names none."""
+    return [each for each in DATA_SETS if not arguments.data_sets or each.name in arguments.data_sets]
+
+
 def record(arguments):
     """Measure what is missing."""
     known = {(name, number, tuple(sizes.items())) for name, sizes, number, _ in read(arguments.results)}
-    for data_set in DATA_SETS:
+    for data_set in asked_for(arguments):
         if not data_set.installed:
             print(f"{data_set.needs} is not installed: {data_set.name} is left out")
     tasks = []
     for number in range(arguments.rounds):
-        for data_set in DATA_SETS:
-            if arguments.data_sets and data_set.name not in arguments.data_sets:
-                continue
-            if not data_set.installed:
-                continue
+        for data_set in filter(lambda each: each.installed, asked_for(arguments)):
             missing = [
                 sizes
                 for sizes in data_set.configurations()
@@ -98,8 +99,8 @@ def points_of(arguments):
         by_name.setdefault(name, []).append(Point({key: float(value) for key, value in sizes.items()}, ns))
     return {
         each.name: Points.of(by_name[each.name], intrinsic=each.intrinsic, extrinsic=each.extrinsic)
-        for each in DATA_SETS
-        if each.name in by_name and (not arguments.data_sets or each.name in arguments.data_sets)
+        for each in asked_for(arguments)
+        if each.name in by_name
     }
 
 

@@ -108,8 +108,8 @@ def _fit(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.scaling import json as data
     from pytest_perfdl.report.scaling import terminal
 
-    choice = choose(_points(arguments))
-    parts = _parts(arguments) if arguments.parts else None
+    points, parts = _measured(arguments)
+    choice = choose(points)
     text = data.dump(data.fitted(choice, parts))
     if arguments.save is not None:
         try:
@@ -180,33 +180,18 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     print(f"wrote {path}", file=sys.stderr)
 
 
-def _points(arguments: argparse.Namespace) -> Points:
-    from pytest_perfdl.predict.scaling import read_csv, read_run
+def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
+    """The points, and the parts of the steps where they are asked for."""
+    from pytest_perfdl.predict.scaling import parts_of, points_of, read_csv, read_members
 
-    if _is_run(arguments):
-        return read_run(arguments.points, **_chosen(arguments), **_kinds(arguments))
-    return read_csv(arguments.points, **_kinds(arguments))
-
-
-def _parts(arguments: argparse.Namespace) -> Parts:
-    from pytest_perfdl.predict.scaling import read_parts
-
-    if not _is_run(arguments):
-        raise CommandError("--parts needs a run file of --perf-json: a table of times has no parts")
-    return read_parts(arguments.points, **_chosen(arguments), **_kinds(arguments))
-
-
-def _is_run(arguments: argparse.Namespace) -> bool:
-    points: Path = arguments.points
-    return points.suffix == ".json"
-
-
-def _chosen(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"test": arguments.k, "metric": arguments.metric, "names": _names(arguments.axes) or []}
-
-
-def _kinds(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
+    kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
+    if arguments.points.suffix != ".json":
+        if arguments.parts:
+            raise CommandError("--parts needs a run file of --perf-json: a table of times has no parts")
+        return read_csv(arguments.points, **kinds), None
+    members = read_members(arguments.points, test=arguments.k, names=_names(arguments.axes) or [])
+    points = points_of(members, metric=arguments.metric, **kinds)
+    return points, parts_of(members, metric=arguments.metric, **kinds) if arguments.parts else None
 
 
 def _saved(path: Path) -> Choice:

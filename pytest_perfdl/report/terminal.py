@@ -17,9 +17,9 @@ from pytest_perfdl.report.traces import kept, pattern
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12
+"""Of the guilty functions' diffs together, unless more is asked for."""
 UNPAIRED = "unpaired"
 """Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
-"""Of the guilty functions' diffs together, unless more is asked for."""
 FAILURE_WIDTH = 100
 _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
 """Verdicts that one line can say."""

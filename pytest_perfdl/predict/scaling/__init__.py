@@ -17,11 +17,11 @@ from pytest_perfdl.predict.scaling.affine import Affine
 from pytest_perfdl.predict.scaling.choose import Choice, Prediction, candidates, choose, predict
 from pytest_perfdl.predict.scaling.generic import Generic
 from pytest_perfdl.predict.scaling.held_out import Coefficient, Fit, evaluate
-from pytest_perfdl.predict.scaling.parts import Part, Parts, read_parts
+from pytest_perfdl.predict.scaling.parts import Part, Parts, parts_of
 from pytest_perfdl.predict.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.predict.scaling.piecewise import Cliff, Piecewise, find_cliff
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError, read_csv
-from pytest_perfdl.predict.scaling.runs import read_run, sizes_of
+from pytest_perfdl.predict.scaling.runs import Members, points_of, read_members, read_run, sizes_of
 from pytest_perfdl.predict.scaling.saved import from_data, to_data
 from pytest_perfdl.predict.scaling.wording import doublings, importance
 
@@ -34,6 +34,7 @@ __all__ = [
     "Feature",
     "Fit",
     "Generic",
+    "Members",
     "Part",
     "Parts",
     "Physical",
@@ -50,9 +51,11 @@ __all__ = [
     "find_cliff",
     "from_data",
     "importance",
+    "parts_of",
+    "points_of",
     "predict",
     "read_csv",
-    "read_parts",
+    "read_members",
     "read_run",
     "sizes_of",
     "to_data",

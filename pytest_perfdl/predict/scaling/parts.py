@@ -1,6 +1,6 @@
 """How each part of a step grows: operators, kernels and idle time of a run's tests, over their sizes.
 
-    found = read_parts(Path("run.json"))
+    found = parts_of(read_members(Path("run.json")))
     found.parts[0].name, found.parts[0].fit.coefficients
 
 The time of a step over its size says that something grows; its parts say what does. They are those of the profiled
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from pytest_perfdl.predict.scaling.held_out import Fit, evaluate
 from pytest_perfdl.predict.scaling.physical import Physical
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError
-from pytest_perfdl.predict.scaling.runs import Member, read_members
+from pytest_perfdl.predict.scaling.runs import Member, Members, naming
 from pytest_perfdl.record import Call, RowKind
 
 LEAST_SHARE = 0.01
@@ -53,30 +52,31 @@ class Parts:
     """Share of what is not told: parts that are small, or not there at every size. Below zero where parts overlap."""
 
 
-def read_parts(
-    path: Path,
+def parts_of(
+    members: Members,
     *,
-    test: str = "",
     metric: str = "step_time",
-    names: Sequence[str] = (),
     intrinsic: Sequence[str] | None = None,
     extrinsic: Sequence[str] | None = None,
 ) -> Parts:
-    """Read the sizes of one test from a run file, and fit each part of its step.
+    """Fit each part of a test's step.
 
     Parameters
     ----------
-    path, test, metric, names, intrinsic, extrinsic
-        As `read_run` takes them; of the metric only its call counts.
+    members
+        The sizes of the test.
+    metric
+        Only its call counts: that of "forward.step_time" is "forward".
+    intrinsic, extrinsic
+        Kinds of the factors, as `Points.of` sorts them.
 
     Raises
     ------
     ScalingError
         One line that begins with the file's name.
     """
-    try:
-        members = read_members(path, test=test, names=names)
-        calls = [(member.sizes, _call(member, metric)) for member in members]
+    with naming(members.source):
+        calls = [(member.sizes, _call(member, metric)) for member in members.each]
         at, longest = max(calls, key=lambda each: fmean(each[1].profiled_ns))
         whole = fmean(longest.profiled_ns)
         parts = []
@@ -85,10 +85,8 @@ def read_parts(
             points = Points.of(measured, intrinsic=intrinsic, extrinsic=extrinsic)
             ns = fmean(_times(longest, kind, name))
             parts.append(Part(kind, name, ns, ns / whole, points, evaluate(Physical(), points)))
-        parts.sort(key=lambda part: -part.share)
-        return Parts(at, whole, tuple(parts), 1 - sum(part.share for part in parts))
-    except ScalingError as error:
-        raise ScalingError(f"{path}: {error}") from None
+    parts.sort(key=lambda part: -part.share)
+    return Parts(at, whole, tuple(parts), 1 - sum(part.share for part in parts))
 
 
 def _call(member: Member, metric: str) -> Call:

@@ -6,9 +6,10 @@ number, as in `test_step[8]`, needs a name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ class Member:
 
     sizes: Mapping[str, float]
     record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """All sizes of a test."""
+
+    source: Path
+    """The run file."""
+    each: tuple[Member, ...]
 
 
 def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
@@ -85,29 +95,48 @@ def read_run(
     ScalingError
         One line that begins with the file's name.
     """
-    try:
-        members = read_members(path, test=test, names=names)
-        points = [point for member in members for point in _points(member.sizes, member.record, metric)]
-        return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
-    except ScalingError as error:
-        raise ScalingError(f"{path}: {error}") from None
+    members = read_members(path, test=test, names=names)
+    return points_of(members, metric=metric, intrinsic=intrinsic, extrinsic=extrinsic)
 
 
-def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> list[Member]:
-    """Read the records of one test, with their sizes; as `read_run` does, but errors do not name the file.
+def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Members:
+    """Read the sizes of one test, as `read_run` chooses it: what points, and the parts of steps, are made of.
 
     Raises
     ------
     ScalingError
-        The file is no run file, or not one test has sizes.
+        One line that begins with the file's name: it is no run file, or not one test has sizes.
     """
-    families = _families(_records(path), names, test)
-    if not families:
-        raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
-    if len(families) > 1:
-        raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
-    ((_, members),) = families.items()
-    return members
+    with naming(path):
+        families = _families(_records(path), names, test)
+        if not families:
+            raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
+        if len(families) > 1:
+            raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
+    ((_, each),) = families.items()
+    return Members(path, tuple(each))
+
+
+def points_of(
+    members: Members,
+    *,
+    metric: str = "step_time",
+    intrinsic: Sequence[str] | None = None,
+    extrinsic: Sequence[str] | None = None,
+) -> Points:
+    """The points of a test that was read; parameters and errors are those of `read_run`."""
+    with naming(members.source):
+        points = [point for each in members.each for point in _points(each.sizes, each.record, metric)]
+        return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
+
+
+@contextlib.contextmanager
+def naming(source: Path) -> Iterator[None]:
+    """Around what may find fault with a file: its name begins the error."""
+    try:
+        yield
+    except ScalingError as error:
+        raise ScalingError(f"{source}: {error}") from None
 
 
 def _records(path: Path) -> list[Record]:

@@ -5,7 +5,7 @@ import json
 import pytest
 from making import record, timed
 
-from pytest_perfdl.predict.scaling import ScalingError, doublings, read_parts
+from pytest_perfdl.predict.scaling import ScalingError, doublings, parts_of, read_members
 from pytest_perfdl.record import Call, Row, to_json
 
 SIZES = (2, 4, 8, 16)
@@ -37,6 +37,10 @@ def write(tmp_path):
         return path
 
     return written
+
+
+def read_parts(path, **more):
+    return parts_of(read_members(path), **more)
 
 
 def test_each_part_has_its_share_and_its_model(write):

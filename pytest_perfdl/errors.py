@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_perfdl.visible import harmless
+
 if TYPE_CHECKING:
     from _pytest.outcomes import Failed
 else:
@@ -16,14 +18,14 @@ class PerfError(Failed):
     """A perf test that could not be measured or judged."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, pytrace=False)
+        super().__init__(harmless(message), pytrace=False)
 
 
 class PerfRegression(Failed):
     """A perf test whose verdict fails it; the text alone says what is wrong and what to do."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, pytrace=False)
+        super().__init__(harmless(message), pytrace=False)
 
 
 # pytest's short summary names an exception's module unless it is a builtin.

@@ -38,6 +38,7 @@ from pytest_perfdl.report.progress import Expected, Progress, estimate
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.trial import Trial, unjudged
+from pytest_perfdl.visible import visible
 
 TRIAL = pytest.StashKey[Trial]()
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
@@ -233,7 +234,7 @@ class PerfSession:
             terminal.write_line(line.text, **line.markup)
         for problem in (self.problem, *(self.written.problems if self.written else ())):
             if problem:
-                terminal.write_line(f"perf: {problem}", red=True)
+                terminal.write_line(f"perf: {visible(problem)}", red=True)
         if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
             for annotation in github.workflow_commands(run):
                 terminal.write_line(annotation)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline import layout, text
 from pytest_perfdl.record import NewerRecordError, RecordError
+from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -168,7 +169,8 @@ class Store:
             raise BaselineError(f"{self.shown(path)} {error}: {_RECORD_AGAIN}") from error
         if record.test != node_id or self.path(node_id, record.key.slug) != path:
             raise BaselineError(
-                f"{self.shown(path)} holds {record.test} under key {record.key.slug}, which belongs elsewhere: "
+                f"{self.shown(path)} holds {visible(record.test)} under key {visible(record.key.slug)}, "
+                "which belongs elsewhere: "
                 f"{_RECORD_AGAIN}"
             )
         return record

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli.common import CommandError, Parser
+from pytest_perfdl.cli.common import CommandError, Parser, say
+from pytest_perfdl.visible import visible
 
 
 class _Command(Protocol):
@@ -69,7 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return modules[parsed.command].run(parsed)
     except CommandError as error:
-        print(f"perfdl {parsed.command}: {error}", file=sys.stderr)
+        say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
+        return 2
+    except (RecursionError, MemoryError) as error:
+        # Of a file that nests as no file of ours does, or is as large: every reader may meet one.
+        why = "a file is nested too deeply" if isinstance(error, RecursionError) else "there is not enough memory"
+        say(f"perfdl {parsed.command}: {why} (it may not be what it seems)", error=True)
         return 2
     except BrokenPipeError:
         # The reader, `head` say, has seen enough.

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import BaselineError, Store
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, say
 from pytest_perfdl.record import INJECTED, RecordError, from_json
+from pytest_perfdl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     tests = [test for test in _tests(arguments.run) if arguments.k in str(test.get("id", ""))]
     tests = [test for test in tests if test.get("record") and (arguments.all or test.get("verdict") in _ACCEPTABLE)]
     if not tests:
-        print("nothing to accept: no test was measured with a verdict that calls for a new baseline (see --all)")
+        say("nothing to accept: no test was measured with a verdict that calls for a new baseline (see --all)")
         return 3
     store = Store(Path.cwd(), arguments.dir)
     for test in tests:
@@ -41,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         except BaselineError as error:
             raise CommandError(str(error)) from error
         path = store.path(record.test, record.key.slug)
-        print(f"{'accepted ' if written else 'unchanged'}  {record.test}  {path.relative_to(Path.cwd())}")
+        say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {path.relative_to(Path.cwd())}")
         if record.repeats < _USABLE_REPEATS:
-            print(f"           measured in {record.repeats} processes only: pytest --perf-update=append adds more")
+            say(f"           measured in {record.repeats} processes only: pytest --perf-update=append adds more")
     return 0
 
 

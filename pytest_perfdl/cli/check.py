@@ -15,8 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
+from pytest_perfdl.cli.common import say_coloured, say_json
 from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.measure.fitness import LEVELS, MachineFinding, Place, examine
+from pytest_perfdl.visible import visible
 
 _COLOURS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
 _WORDS = {"bad": "bad", "warn": "warning", "note": "note", "ok": "ok"}
@@ -35,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     unfit = ("bad", "warn") if arguments.strict else ("bad",)
     fit = not any(finding.level in unfit for finding in findings)
     if arguments.json:
-        print(json.dumps({"fit": fit, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        say_json(json.dumps({"fit": fit, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        print(_page(findings, fit, coloured=_wants_colour(sys.stdout)))
+        say_coloured(_page(findings, fit, coloured=_wants_colour(sys.stdout)))
     return 0 if fit else 1
 
 
@@ -57,9 +59,9 @@ def _page(findings: Sequence[MachineFinding], fit: bool, *, coloured: bool) -> s
         if coloured:
             level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
         why = f": {finding.why}" if finding.why else ""
-        lines.append(f"{level}  {finding.topic:<{width}}  {finding.found}{why}")
+        lines.append(level + visible(f"  {finding.topic:<{width}}  {finding.found}{why}"))
         if finding.do:
-            lines.append(f"{'':{4 + 2 + width}}  do: {finding.do}")
+            lines.append(visible(f"{'':{4 + 2 + width}}  do: {finding.do}"))
     counts = Counter(finding.level for finding in findings)
     named = ", ".join(_counted(counts[level], _WORDS[level]) for level in LEVELS if counts[level])
     return "\n".join([*lines, "", f"{'fit to measure' if fit else 'not fit to measure'}: {named}"])

@@ -8,10 +8,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.record import Record, RecordError
+from pytest_perfdl.visible import harmless, visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.trace import Trace
@@ -22,7 +23,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the command with exit code 2."""
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        say(f"{self.prog}: {visible(message)} (see {self.prog} --help)", error=True)
+        self.exit(2)
 
 
 class CommandError(Exception):
@@ -65,11 +67,34 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Columns aligned to the left, the last one ragged."""
+    """Columns aligned to the left, the last one ragged; what a cell holds is made `visible`."""
+    rows = [tuple(map(visible, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def say(text: str, *, error: bool = False, end: str = "\n") -> None:
+    """Print lines, as every subcommand does: whatever they name, a terminal and a CI runner see plain text."""
+    _print(harmless(text) + end, sys.stderr if error else sys.stdout)
+
+
+def say_coloured(text: str) -> None:
+    """Print lines that hold colours of ours; whatever else they hold is `harmless` already."""
+    _print(text + "\n", sys.stdout)
+
+
+def rewrite(text: str) -> None:
+    """Put one line of progress in the place of the last, on stderr; the empty text takes it away."""
+    _print(f"\r\x1b[2K{visible(text)}", sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """What the stream's encoding cannot say is spelled in ASCII."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
 
 
 def width() -> int:
@@ -79,4 +104,9 @@ def width() -> int:
 
 def print_json(data: Any) -> None:
     """Print figures as JSON, indented; ValueError for what JSON cannot hold, such as NaN."""
-    sys.stdout.write(json.dumps(data, indent=1, allow_nan=False) + "\n")
+    say_json(json.dumps(data, indent=1, allow_nan=False))
+
+
+def say_json(text: str) -> None:
+    """Print JSON that is ASCII; the one sequence of it that GitHub's runner may obey is spelled with an escape."""
+    _print(text.rstrip("\n").replace("##[", "#\\u0023[") + "\n", sys.stdout)

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, one_run
+from pytest_perfdl.cli.common import CommandError, one_run, say
 from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
@@ -55,19 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         known = Machine.load(arguments.out) if arguments.out.exists() else None
         trace = one_run(read(arguments.file))
-        found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_say)
+        found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     except (TraceError, ValueError) as error:
         raise CommandError(str(error)) from error
     try:
         found.save(arguments.out)
     except OSError as error:
         raise CommandError(f"{arguments.out} cannot be written: {error.strerror}") from error
-    print(f"wrote {arguments.out}: {_summary(found)}")
+    say(f"wrote {arguments.out}: {_summary(found)}")
     return 0
 
 
-def _say(done: int, count: int, text: str) -> None:
-    print(f"[{done}/{count}] {text}", file=sys.stderr, flush=True)
+def _progress(done: int, count: int, text: str) -> None:
+    say(f"[{done}/{count}] {text}", error=True)
 
 
 def _summary(found: Machine) -> str:

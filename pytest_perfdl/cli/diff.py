@@ -7,12 +7,12 @@ module, from which line. Exit code 1 when a verdict is one that `--fail-on` name
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, print_json, width
+from pytest_perfdl.cli.common import CommandError, print_json, say, width
+from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Diff
@@ -64,10 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         (name.title, _compared(old, now, rules)) for name, old, now in pairs(base, new) if arguments.k in name.test
     ]
     if not found:
-        print(f"{arguments.base} and {arguments.new} have no test in common")
+        say(f"{arguments.base} and {arguments.new} have no test in common")
         return 3
     for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
-        print(f"perfdl diff: {note}", file=sys.stderr)
+        say(f"perfdl diff: {visible(note)}", error=True)
     found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     _report(arguments, found, limit)
     return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
@@ -100,7 +100,7 @@ def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit:
             write_page(arguments.html, found, limit)
         except ReportError as error:
             raise CommandError(str(error)) from error
-        print(f"wrote {arguments.html}", file=sys.stderr if arguments.json else sys.stdout)
+        say(f"wrote {arguments.html}", error=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.diff.json import to_json
 
@@ -108,4 +108,4 @@ def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit:
     elif arguments.html is None:
         from pytest_perfdl.report.diff import terminal
 
-        print("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width()) for title, each in found))
+        say("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width()) for title, each in found))

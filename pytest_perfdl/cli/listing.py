@@ -6,7 +6,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, table
+from pytest_perfdl.cli.common import baselines, say, table
 from pytest_perfdl.record import Record
 from pytest_perfdl.units import format_quantity
 
@@ -20,9 +20,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the table; 3 when there is no baseline."""
     found = [record for _, record in baselines(Path(arguments.dir)) if arguments.k in record.test]
     if not found:
-        print(f"no baselines in {arguments.dir}")
+        say(f"no baselines in {arguments.dir}")
         return 3
-    print(table([("test", "key", "repeats", "recorded", "commit", "step time"), *map(_row, found)]))
+    say(table([("test", "key", "repeats", "recorded", "commit", "step time"), *map(_row, found)]))
     return 0
 
 

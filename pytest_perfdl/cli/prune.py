@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from pytest_perfdl.baseline.layout import exemplar_path
-from pytest_perfdl.cli.common import CommandError, baselines
+from pytest_perfdl.cli.common import CommandError, baselines, say
+from pytest_perfdl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +27,16 @@ def run(arguments: argparse.Namespace) -> int:
     existing = _collected(arguments.paths)
     orphans = [(path, record) for path, record in stored if record.test not in existing]
     for path, record in orphans:
-        print(f"{'deleted' if arguments.apply else 'orphan '}  {record.test}  {path}")
+        say(f"{'deleted' if arguments.apply else 'orphan '}  {visible(record.test)}  {path}")
         if arguments.apply:
             for call in record.calls:
                 exemplar_path(path, call.name).unlink(missing_ok=True)
             path.unlink()
     if not orphans:
-        print(f"every one of the {len(stored)} baselines has its test")
+        say(f"every one of the {len(stored)} baselines has its test")
         return 3
     if not arguments.apply:
-        print(f"{len(orphans)} of {len(stored)} baselines have no test; perfdl prune --apply deletes them")
+        say(f"{len(orphans)} of {len(stored)} baselines have no test; perfdl prune --apply deletes them")
     return 0
 
 

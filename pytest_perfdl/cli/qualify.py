@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli.common import CommandError, table
+from pytest_perfdl.cli.common import CommandError, say, say_json, table
 from pytest_perfdl.qualify.bounds import Rate
 from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
 from pytest_perfdl.qualify.child import RunFailed, run_suite
@@ -65,10 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     except (LogError, RunFailed) as error:
         raise CommandError(str(error)) from error
     if not done:
-        print(f"no runs in {arguments.out}", file=sys.stderr)
+        say(f"no runs in {arguments.out}", error=True)
         return INTERRUPTED if interrupted else 3
     summary = summarize(done)
-    print(json.dumps(as_json(summary), indent=2) if arguments.json else page(summary))
+    if arguments.json:
+        say_json(json.dumps(as_json(summary), indent=2))
+    else:
+        say(page(summary))
     return INTERRUPTED if interrupted else 0
 
 
@@ -253,7 +255,7 @@ def _size(share: float) -> str:
 
 def _say(text: str) -> None:
     """Progress does not belong to what the command prints."""
-    print(text, end="", file=sys.stderr, flush=True)
+    say(text, error=True, end="")
 
 
 def _number(text: str) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, say
+from pytest_perfdl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         whole = with_history([read_run(path, folder) for path in files])
         if arguments.html is not None:
             write_html(whole, arguments.html)
-            print(f"wrote {arguments.html}")
+            say(f"wrote {arguments.html}")
             return 0
         written = write_all(whole)
     except ReportError as error:
         raise CommandError(str(error)) from error
     for problem in written.problems:
-        print(f"left out  {problem}")
-    print(f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {len(written.traces)} traces")
+        say(f"left out  {visible(problem)}")
+    say(f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {len(written.traces)} traces")
     return 0

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, Parser, width
+from pytest_perfdl.cli.common import CommandError, Parser, say, say_json, width
+from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.scaling import Choice, Fit, Parts, Points
@@ -118,14 +119,14 @@ def _fit(arguments: argparse.Namespace) -> int:
             raise CommandError(str(error)) from error
     if arguments.json:
         for warning in choice.warnings:
-            print(f"perfdl scaling: warning: {warning}", file=sys.stderr)
-        sys.stdout.write(text)
+            say(f"perfdl scaling: warning: {visible(warning)}", error=True)
+        say_json(text)
     else:
-        print(terminal.fitted(choice, width()))
+        say(terminal.fitted(choice, width()))
         if parts is not None:
-            print(f"\n{terminal.parts(parts, width())}")
+            say(f"\n{terminal.parts(parts, width())}")
         if arguments.save is not None:
-            print(f"wrote {arguments.save}")
+            say(f"wrote {arguments.save}")
     return 0
 
 
@@ -151,9 +152,9 @@ def _predict(arguments: argparse.Namespace) -> int:
     steps = _steps(arguments, points, at)
     cost = None if steps is None else epoch(found, steps, arguments.price)
     if arguments.json:
-        sys.stdout.write(data.dump(data.predicted(fit, at, found, curves, following, cost)))
+        say_json(data.dump(data.predicted(fit, at, found, curves, following, cost)))
     else:
-        print(terminal.predicted(fit, at, found, curves, following, cost, width()))
+        say(terminal.predicted(fit, at, found, curves, following, cost, width()))
     return 0
 
 
@@ -177,7 +178,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
         write_files({path: plot(axis, Line(sizes.tolist(), ns, low, high), measured).encode()})
     except ReportError as error:
         raise CommandError(str(error)) from error
-    print(f"wrote {path}", file=sys.stderr)
+    say(f"wrote {path}", error=True)
 
 
 def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, one_run, print_json, width
+from pytest_perfdl.cli.common import CommandError, one_run, print_json, rewrite, say, width
+from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures
@@ -80,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         across = ranks(traces)
     for summary in summaries:
         for finding in summary.findings:
-            print(f"perfdl trace: {summary.source}: {finding}", file=sys.stderr)
+            say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
     if arguments.html is not None:
         _write_page(arguments.html, summaries, across, selection, advised)
     if arguments.json:
@@ -98,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             pages.append(terminal.across_ranks(across, width()))
         if not arguments.advise:
             pages.append("--advise says what would make the step faster")
-        print("\n\n".join(pages))
+        say("\n\n".join(pages))
     return 0
 
 
@@ -113,7 +114,7 @@ def _read(file: str) -> Trace:
         raise CommandError(str(error)) from error
     finally:
         if large:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            rewrite("")
 
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
@@ -139,7 +140,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
     """Rewrites one line on stderr with the share that is read."""
 
     def show(done: int, total: int) -> None:
-        print(f"\r\x1b[2Kreading {path.name}: {done / max(total, 1):.0%}", end="", file=sys.stderr, flush=True)
+        rewrite(f"reading {path.name}: {done / max(total, 1):.0%}")
 
     return show
 
@@ -182,4 +183,4 @@ def _write_page(
         write_page(path, summaries, across, selection, advised)
     except ReportError as error:
         raise CommandError(str(error)) from error
-    print(f"wrote {path}")
+    say(f"wrote {path}")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import http.server
-import sys
 import urllib.parse
 import webbrowser
 from pathlib import Path
 
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.cli.common import CommandError, say
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001
@@ -39,14 +38,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"port {arguments.port} of 127.0.0.1 cannot be used: {error.strerror or error}") from error
     with server:
         url = f"{PERFETTO}/#!/?url={urllib.parse.quote(address(server), safe='')}"
-        print(f"serving {arguments.trace} on 127.0.0.1:{server.server_port} until it was fetched\n{url}", flush=True)
+        say(f"serving {arguments.trace} on 127.0.0.1:{server.server_port} until it was fetched\n{url}")
         if not arguments.no_browser:
             webbrowser.open(url)
         try:
             while not server.fetched:
                 server.handle_request()
         except KeyboardInterrupt:
-            print("interrupted before anybody fetched it", file=sys.stderr)
+            say("interrupted before anybody fetched it", error=True)
             return 130
     return 0
 

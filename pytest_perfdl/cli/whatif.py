@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, one_run, print_json, table, width
+from pytest_perfdl.cli.common import CommandError, one_run, print_json, say, table, width
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.whatif.machine import Machine
@@ -76,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, simulate and report; 2 when a file or a question cannot be understood."""
     if arguments.list:
-        print(_listed())
+        say(_listed())
         return 0
     if not arguments.files:
         raise CommandError("name a trace, or --list the optimisations")
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--trace needs a question: --scale, --remove or --apply")
     answers = _answered(arguments, questions, machine)
     if arguments.trace is not None:
-        _write(arguments.trace, answers, sys.stderr if arguments.json else sys.stdout)
+        _write(arguments.trace, answers, aside=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.whatif import ranks
         from pytest_perfdl.report.whatif.json import to_json
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         from pytest_perfdl.report.whatif.terminal import report
 
-        print(report(answers, width()))
+        say(report(answers, width()))
     return 0
 
 
@@ -335,7 +334,7 @@ def _listed() -> str:
     return table(rows)
 
 
-def _write(path: Path, answers: Answers, out: Any) -> None:
+def _write(path: Path, answers: Answers, *, aside: bool) -> None:
     from pytest_perfdl.report.whatif.chrome import write_timelines
 
     last = answers.predictions[-1]
@@ -345,4 +344,4 @@ def _write(path: Path, answers: Answers, out: Any) -> None:
         write_timelines(path, answers.base.simulation, last.simulation, last.name)
     except OSError as error:
         raise CommandError(f"--trace {path} cannot be written: {error.strerror}") from error
-    print(f"wrote {path}", file=out)
+    say(f"wrote {path}", error=aside)

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_perfdl.visible import harmless, visible
+
 LOOKS = (10, 30)
 """Rounds that a paired test takes at least and at most: of `judge.sequential`, which would import numpy."""
 PRINT_EVERY_SECONDS = 30.0
@@ -115,12 +117,12 @@ class Progress:
             if terminal.isatty:
                 if not self._shown:
                     _begin_line(terminal)
-                terminal.write(f"{ERASE}{text}", flush=True)
+                terminal.write(f"{ERASE}{visible(text)}", flush=True)
                 self._shown = True
             elif time.monotonic() - self._printed > PRINT_EVERY_SECONDS:
                 self._printed = time.monotonic()
                 _begin_line(terminal)
-                terminal.write(f"{text}\n", flush=True)
+                terminal.write(f"{harmless(visible(text))}\n", flush=True)
 
 
 def _begin_line(terminal: Terminal) -> None:

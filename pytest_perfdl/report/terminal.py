@@ -14,6 +14,7 @@ from pytest_perfdl.report import figures, layout, words
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.suggestion import first_suggestion
 from pytest_perfdl.report.traces import kept, pattern
+from pytest_perfdl.visible import harmless
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12
@@ -296,7 +297,7 @@ def _shift(name: str, base: str, new: str) -> str:
 
 
 def _encodable(lines: list[Line], encoding: str) -> list[Line]:
-    return [Line(_carried(line.text, encoding), line.markup) for line in lines]
+    return [Line(harmless(_carried(line.text, encoding)), line.markup) for line in lines]
 
 
 def _carried(text: str, encoding: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from pytest_perfdl.judge.verdict import (
 from pytest_perfdl.judge.wording import counts
 from pytest_perfdl.record import Finding
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.visible import visible as visible
 
 COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
 """Verdicts of tests that were held against a baseline of the same key."""
@@ -39,25 +39,6 @@ _FIGURES = re.compile(r"[+-][\d.]+% \[[^]]*\] \([^)]*\), limit [^:;]*[:;]? ?")
 """How the reason of a timed metric begins: with the figures that stand beside it."""
 _LIMIT = re.compile(r"^, limit [^:;]*[:;]? ?")
 """The same of a counted one, behind its figures."""
-_HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
-
-
-def visible(text: str) -> str:
-    r"""Text on one line, with control characters, marks of writing direction and surrogates spelled out.
-
-    A kernel or parameter name then can neither move a cursor, nor reorder a line, nor break an encoding.
-
-    >>> visible("a\x1b[31m\nb")
-    'a\\x1b[31m\\nb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char.encode("unicode_escape").decode("ascii")
-        if char in _HIDDEN or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
-        else char
-        for char in text
-    )
 
 
 def fails_or_warns(result: Result) -> bool:

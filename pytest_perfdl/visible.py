@@ -1,0 +1,44 @@
+"""Text from files, traces and test ids, made safe to print: a name can only ever be read."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
+
+
+def visible(text: str) -> str:
+    r"""Text on one line, with control characters, marks of writing direction and surrogates spelled out.
+
+    A kernel or parameter name then can neither move a cursor, nor reorder a line, nor break an encoding.
+
+    >>> visible("a\x1b[31m\nb")
+    'a\\x1b[31m\\nb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if char in _HIDDEN or unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")
+        else char
+        for char in text
+    )
+
+
+def harmless(text: str) -> str:
+    r"""Lines to print, each `visible`, and none that GitHub's runner takes for a command.
+
+    The runner obeys a line of a job's output that begins with two colons, spaces before them or not, and one that
+    holds `##[` anywhere; a backslash keeps it from that.
+
+    >>> print(harmless("one\n  ::stop-commands::x"))
+    one
+      \::stop-commands::x
+    """
+    return "\n".join(map(_harmless_line, text.split("\n")))
+
+
+def _harmless_line(line: str) -> str:
+    line = visible(line).replace("##[", "#\\#[")
+    start = len(line) - len(line.lstrip())
+    return f"{line[:start]}\\{line[start:]}" if line.startswith("::", start) else line

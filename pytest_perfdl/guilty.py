@@ -92,7 +92,8 @@ def _file(path: str, tracked: Sequence[str], checkout: Checkout) -> str | None:
     """The one tracked file that a path of a frame means."""
     path = path.replace("\\", "/")
     if Path(path).is_absolute():
-        tops = (top for top in (checkout.working_tree, checkout.root) if Path(path).is_relative_to(top))
+        # The checkout may lie within the working tree.
+        tops = (top for top in (checkout.root, checkout.working_tree) if Path(path).is_relative_to(top))
         inside = next((Path(path).relative_to(top).as_posix() for top in tops), None)
         return inside if inside in tracked else None
     found = [file for file in tracked if file == path or file.endswith(f"/{path}")]

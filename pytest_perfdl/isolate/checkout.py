@@ -14,8 +14,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ class Checkout:
     def path(self, path: Path | str) -> str:
         """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
         own = Path(path)
-        if not own.is_relative_to(self.working_tree) or _is_installed(own):
+        if not own.is_relative_to(self.working_tree) or is_installed(own, self.working_tree):
             return str(path)
         return str(self.root / own.relative_to(self.working_tree))
 
@@ -60,10 +61,22 @@ class Checkout:
         return value
 
 
-def _is_installed(path: Path) -> bool:
-    """Whether a path belongs to the environment that Python runs in, which may lie in the working tree."""
-    prefixes = (sys.prefix, sys.base_prefix)
-    return any(part in _INSTALLED for part in path.parts) or any(path.is_relative_to(prefix) for prefix in prefixes)
+def is_installed(path: Path, tree: Path) -> bool:
+    """Whether a path below a folder belongs to the environment that Python runs in, rather than to the code there.
+
+    An environment may lie in the folder (`.venv`, conda's), or be the folder itself (`python -m venv .`): then only
+    its library counts.
+    """
+    if any(part in _INSTALLED for part in path.relative_to(tree).parts):
+        return True
+    library = _places(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    inside = (prefix for prefix in _places((sys.prefix, sys.base_prefix)) if tree in prefix.parents)
+    return any(path.is_relative_to(place) for place in (*library, *inside))
+
+
+def _places(paths: Iterable[str]) -> set[Path]:
+    """As they are called and as they are: either may be what a module's path begins with."""
+    return {form for path in paths for form in (Path(path), Path(path).resolve())}
 
 
 def editable_folders() -> list[str]:

@@ -17,12 +17,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_perfdl.isolate import reports
 from pytest_perfdl.isolate.channel import Channel, ChannelClosed
+from pytest_perfdl.isolate.checkout import is_installed
 from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.messages import (
     Broken,
@@ -228,13 +230,16 @@ class WorkerPlugin:
 
 def _origins(own: str, foreign: str, identity: str) -> Origins:
     """Modules by the folder they come from; installed packages in either, and this one, are left out."""
+    # The checkout may lie within the working tree: a module belongs to the innermost of the two.
+    folders = {Path(os.path.realpath(folder)): folder for folder in (own, foreign)}
+    inward = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
     found: dict[str, list[str]] = {own: [], foreign: []}
     for name, module in sorted(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or "site-packages" in file or "dist-packages" in file or name.split(".")[0] == "pytest_perfdl":
+        if not file or name.split(".")[0] == "pytest_perfdl":
             continue
-        place = os.path.realpath(file)
-        for folder, names in found.items():
-            if place.startswith(os.path.realpath(folder) + os.sep):
-                names.append(name)
+        place = Path(os.path.realpath(file))
+        folder = next((folder for folder in inward if folder in place.parents), None)
+        if folder is not None and not is_installed(place, folder):
+            found[folders[folder]].append(name)
     return Origins(tuple(found[own]), tuple(found[foreign]), identity)

@@ -59,8 +59,8 @@ def options() -> str:
         (
             f"`{option.flag}{f' {option.metavar}' if option.metavar else ''}`",
             f"`{option.ini}`" if option.ini else "",
-            option.help.replace("%%", "%") + (f" ({', '.join(option.choices)})" if option.choices else ""),
-            option.default.replace("%%", "%"),
+            option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
+            option.default,
         )
         for option in OPTIONS
     ]

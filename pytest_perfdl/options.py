@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_perfdl.units import plural
+
 UpdateMode = Literal["new", "changed", "all", "append"]
 Isolate = Literal["process", "none"]
 
@@ -66,13 +68,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-limit",
-        "how much a metric may worsen, such as step_time:3%%, kernel_time:5%%+20us, launches:0 or METRIC:off "
+        "how much a metric may worsen, such as step_time:3%, kernel_time:5%+20us, launches:0 or METRIC:off "
         "(repeatable)",
         ini="perf_limits",
         ini_type="linelist",
         metavar="METRIC:SPEC",
         action="append",
-        default="step_time:3%%, block_time:3%%, peak_memory:2%%+1MiB; at least 10%% for times without a pair",
+        default="step_time:3%, block_time:3%, peak_memory:2%+1MiB; at least 10% for times without a pair",
     ),
     Option(
         "--perf-fail-on",
@@ -80,6 +82,13 @@ OPTIONS: tuple[Option, ...] = (
         ini="perf_fail_on",
         metavar="LIST",
         default="invalid,regressed,missing,outdated",
+    ),
+    Option(
+        "--perf-require",
+        "fail the run when fewer tests than this were held against a baseline or another revision",
+        ini="perf_require",
+        metavar="N",
+        default="0",
     ),
     Option(
         "--perf-dir",
@@ -164,7 +173,8 @@ def register(parser: pytest.Parser) -> None:
     """Add every option and ini key to pytest."""
     group = parser.getgroup("perfdl", "performance regression tests (pytest-perfdl)")
     for option in OPTIONS:
-        text = f"{option.help} (default: {option.default})"
+        # argparse formats its help texts with %, pytest prints those of ini keys as they are.
+        text = f"{option.help} (default: {option.default})".replace("%", "%%")
         kwargs: dict[str, Any] = {"dest": option.dest, "default": None, "help": text}
         if option.action == "optional":
             kwargs |= {"nargs": "?", "const": option.const, "choices": option.choices}
@@ -197,6 +207,8 @@ class Settings:
     limits: tuple[tuple[str, ...], tuple[str, ...]]
     """`METRIC:SPEC` texts from ini and from the command line; the later group wins."""
     fail_on: str
+    require: int
+    """Least number of tests that must be compared, or the run fails."""
     warmup: int | None
     steps: int | None
     repeats: int | None
@@ -261,6 +273,14 @@ def resolve(config: pytest.Config) -> Settings:
         )
     if inject is not None and isolate == "none":
         raise pytest.UsageError("--perf-inject needs processes of its own: drop --perf-isolate=none and debuggers")
+    if config.getoption("perf_require") is not None and not config.getoption("no_perf"):
+        if not enabled:
+            raise pytest.UsageError(
+                "--perf-require: nothing is compared without --perf (what perf_require in the ini file asks for holds "
+                "under --perf alone)"
+            )
+        if isolate == "none":
+            raise pytest.UsageError("--perf-require: --perf-isolate=none and debuggers compare nothing, drop one")
     json = config.getoption("perf_json")
     verbosity = config.getini("verbosity_perf")
     fallback = config.get_verbosity()
@@ -276,6 +296,7 @@ def resolve(config: pytest.Config) -> Settings:
         github=config.getoption("perf_github") != "off",
         limits=(tuple(config.getini("perf_limits") or ()), tuple(config.getoption("perf_limit") or ())),
         fail_on=reader.text("perf_fail_on", "invalid,regressed,missing,outdated"),
+        require=_first(reader.flag_number("perf_require", 0), reader.ini_number("perf_require", 0), 0),
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
         repeats=reader.flag_number("perf_repeats", 1),
@@ -295,6 +316,10 @@ def resolve(config: pytest.Config) -> Settings:
         baseline_trace=config.getini("perf_baseline_trace") is not False,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
     )
+
+
+def _first(*values: int | None) -> int:
+    return next(value for value in values if value is not None)
 
 
 def _share(text: str) -> float:
@@ -388,15 +413,19 @@ def refuse_xdist(config: pytest.Config) -> None:
 
 def header(settings: Settings, root: Path) -> str:
     """The line under pytest's own header."""
-    stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
+    if settings.against is None:
+        stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
+        base = f"{plural(stored, 'baseline')} in {settings.folder}"
+    else:
+        base = f"against {settings.against}"
     mode = f"update {settings.update}" if settings.update else "on"
     where = "in this process, not judged" if settings.isolate == "none" else "each test in processes of its own"
-    return ", ".join((f"perf: {mode}", where, f"{stored} baselines in {settings.folder}", *settings.notes))
+    return ", ".join((f"perf: {mode}", where, base, *settings.notes))
 
 
 def smoke_line(tests: int) -> str:
     """What an ordinary run says about perf tests."""
-    return f"perf: {tests} perf test{'s' * (tests != 1)} ran once, unmeasured; pytest --perf measures and judges"
+    return f"perf: {plural(tests, 'perf test')} ran once, unmeasured; pytest --perf measures and judges"
 
 
 def is_perf_test(item: pytest.Item, marker: str) -> bool:

@@ -11,6 +11,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.record import Key
 from pytest_perfdl.remedies import with_suggestions
 from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
+from pytest_perfdl.report.compared import not_compared, shortfall
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.progress import Expected, Progress, estimate
@@ -216,8 +218,8 @@ class PerfSession:
                 write_json(run, self.settings.json)
         except ReportError as error:
             self.problem = str(error)
-            return pytest.ExitCode.TESTS_FAILED if exitstatus == pytest.ExitCode.OK else exitstatus
-        return exitstatus
+        failed = self.problem or self._shortfall
+        return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
 
     def summarize(self, terminal: Any) -> None:
         """Write the summary section, and for GitHub its annotations and step summary."""
@@ -227,12 +229,13 @@ class PerfSession:
             return
         run = self.run()
         terminal.section("perf summary")
+        shown = replace(run, notes=tuple(note for note in run.notes if note != self._shortfall))
         encoding = getattr(terminal._tw._file, "encoding", None) or "utf-8"
         width = terminal._tw.fullwidth
         written = self.written is not None
-        for line in summary_lines(run, self.settings.verbosity, width, encoding=encoding, report=written):
+        for line in summary_lines(shown, self.settings.verbosity, width, encoding=encoding, report=written):
             terminal.write_line(line.text, **line.markup)
-        for problem in (self.problem, *(self.written.problems if self.written else ())):
+        for problem in (self.problem, *(self.written.problems if self.written else ()), self._shortfall):
             if problem:
                 terminal.write_line(f"perf: {visible(problem)}", red=True)
         if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
@@ -246,7 +249,16 @@ class PerfSession:
 
     def run(self) -> Run:
         """The whole run, tests in the order they ran."""
-        return self._run(tuple(self.results.values()))
+        run = self._run(tuple(self.results.values()))
+        settings = self.settings
+        unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
+        return replace(run, notes=tuple(filter(None, (*run.notes, unsaid, self._shortfall))))
+
+    @property
+    def _shortfall(self) -> str:
+        """Why too few tests were compared; a run that writes baselines may compare none."""
+        required = 0 if self.settings.update is not None else self.settings.require
+        return shortfall(tuple(self.results.values()), required)
 
     def _run(self, results: tuple[Result, ...]) -> Run:
         records = [result.new for result in results if result.new is not None]

@@ -87,3 +87,12 @@ def _digits(value: float) -> str:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.3e}")
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """Count with its noun.
+
+    >>> plural(1, "test"), plural(2, "test"), plural(1200, "copy", "copies")
+    ('1 test', '2 tests', '1,200 copies')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"

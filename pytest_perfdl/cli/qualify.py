@@ -20,8 +20,7 @@ from pytest_perfdl.qualify.log import Log, LogError
 from pytest_perfdl.qualify.outcomes import Outcome
 from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, Limit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.report.progress import duration
-from pytest_perfdl.report.words import plural
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.units import format_percent, plural
 
 INTERRUPTED = 130
 _OURS = (

@@ -8,8 +8,7 @@ import statistics
 from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
 from pytest_perfdl.judge.spending import FAMILY_ALPHA
 from pytest_perfdl.report.run import Run
-from pytest_perfdl.report.words import plural
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.units import format_percent, plural
 
 
 def certainty(run: Run) -> list[str]:

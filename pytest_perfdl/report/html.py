@@ -18,7 +18,7 @@ from typing import Any
 import jinja2
 
 from pytest_perfdl.judge.verdict import VERDICTS, MetricVerdict
-from pytest_perfdl.report import charts, figures, page, traces, words
+from pytest_perfdl.report import charts, compared, figures, page, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
@@ -173,6 +173,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         words=words,
+        compared=compared,
         figures=figures,
         curves=curves,
         figure=figure,

@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from pytest_perfdl.judge.verdict import Cause, MetricVerdict
-from pytest_perfdl.report import figures, words
+from pytest_perfdl.report import compared, figures, words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.suggestion import first_suggestion
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.units import format_percent, plural
 
 MARKER = "<!-- perfdl -->"
 """First line, by which a workflow finds the comment that it should update."""
@@ -44,7 +44,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     lines = [_line(result) for result in listed]
     # What stands in the least room: all lines, and the note that some are left out.
     note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
-    reserve = _size(note.format(words.plural(len(listed), "test")))
+    reserve = _size(note.format(plural(len(listed), "test")))
     shown = _fitting(lines, room, reserve)
     room -= sum(map(_size, lines[:shown])) + (reserve if shown < len(listed) else 0)
     whole = 0
@@ -52,7 +52,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
         room -= more
         whole += 1
     text = head + "".join(full[:whole]) + ("\n" if whole < shown else "") + "".join(lines[whole:shown])
-    said = note.format(words.plural(len(listed) - shown, "test"))
+    said = note.format(plural(len(listed) - shown, "test"))
     return text + (said if shown < len(listed) and _size(text + said) <= limit else "")
 
 
@@ -80,15 +80,17 @@ def _head(run: Run) -> str:
     facts = [f"key {code(run.key.slug)}"]
     if run.commit:
         facts.append(f"commit {code(run.commit[:9])}")
+    if other := compared.against(run.results):
+        facts.append(f"against {code(other)}")
     if commits := words.baseline_commits(run.results):
         facts.append(f"baseline {', '.join(code(commit) for commit in commits[:3])}")
-    if span := words.repeats(run.results):
+    if span := compared.measured(run.results):
         facts.append(span)
     lines = [MARKER, f"### {words.headline(run)}", "", words.counts_sentence(run), "", " · ".join(facts)]
     if table := _overall(run):
         lines += ["", table, ""]
     for name, base, new, number in words.context_changes(run)[:20]:
-        of = f" ({words.plural(number, 'test')})" if number < len(run.results) else ""
+        of = f" ({plural(number, 'test')})" if number < len(run.results) else ""
         lines.append(f"- context differs: {code(name)} {code(base)} → {code(new)}{of}")
     lines += [f"- {_prose(note)}" for note in run.notes]
     return "\n".join(lines) + "\n"

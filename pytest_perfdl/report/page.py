@@ -35,7 +35,7 @@ def environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     made.filters.update(
-        visible=words.visible, quantity=_quantity, percent=_percent, number=_number, plural=words.plural
+        visible=words.visible, quantity=_quantity, percent=_percent, number=_number, plural=units.plural
     )
     return made
 

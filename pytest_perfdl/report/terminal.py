@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, Cause, MetricVerdict, SourceDiff
-from pytest_perfdl.report import figures, layout, words
+from pytest_perfdl.judge.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff
+from pytest_perfdl.report import compared, figures, layout, words
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.suggestion import first_suggestion
 from pytest_perfdl.report.traces import kept, pattern
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import harmless
 
 CAUSES_SHOWN = 5
@@ -22,6 +23,7 @@ SOURCE_LINES_SHOWN = 12
 UNPAIRED = "unpaired"
 """Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
 FAILURE_WIDTH = 100
+_WORD = max(map(len, VERDICTS))
 _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
 """Verdicts that one line can say."""
 
@@ -37,9 +39,9 @@ class Line:
 def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True) -> list[Line]:
     """The "perf summary" section, verdicts first and worst first, counts and commands last.
 
-    `verbosity` is pytest's: below 0 gives the counts only, 0 what fails, warns or improved, 1 also unchanged
-    tests, 2 also every operator and metric. `encoding` is the terminal's: what it cannot carry is spelled in
-    ASCII. `report` says whether the report files were written and may be named. Example:
+    `verbosity` is pytest's: below 0 gives the counts and a sentence for each test that fails, 0 what fails, warns or
+    improved, 1 also unchanged tests, 2 also every operator and metric. `encoding` is the terminal's: what it cannot
+    carry is spelled in ASCII. `report` says whether the report files were written and may be named. Example:
 
         key cpu-x86-zen4-8c   baseline 3f2c1ab   5 repeats against 10
         REGRESSED   tests/test_gpt.py::test_step
@@ -54,7 +56,11 @@ def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-
     """
     counts = Line(words.counts_sentence(run), _counts_markup(run))
     if verbosity < 0:
-        return _encodable([counts], encoding)
+        failing = [result for result in words.worst_first(run.results) if result.fails]
+        lines = [line for result in failing for line in _named(result, width)]
+        lines.append(counts)
+        lines += [Line(text) for text in _notes(run, width)]
+        return _encodable(lines, encoding)
     shown = [result for result in words.worst_first(run.results) if verbosity > 0 or words.notable(result)]
     lines = [Line(text) for text in _header(run, width)]
     for result in shown:
@@ -84,7 +90,7 @@ def failure_text(result: Result, run: Run) -> str:
     elif result.base is not None:
         commits = words.baseline_commits([result])
         at = f" at {', '.join(commits)}" if commits else ""
-        facts.append(("baseline", f"{words.visible(result.base_path)} ({words.repeats([result])}{at})"))
+        facts.append(("baseline", f"{words.visible(result.base_path)} ({compared.measured([result])}{at})"))
     elif result.base_path:
         facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for key {run.key.slug}"))
     facts.append(("report", words.shown_path(run, run.report_dir / "index.html")))
@@ -96,40 +102,56 @@ def failure_text(result: Result, run: Run) -> str:
 
 def _header(run: Run, width: int) -> list[str]:
     parts = [f"key {words.visible(run.key.slug)}"] if run.key.slug else []
+    if other := compared.against(run.results):
+        parts.append(f"against {words.visible(other)}")
     commits = words.baseline_commits(run.results)
     if commits:
         more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
         parts.append(f"baseline {commits[0]}{more}")
-    if words.repeats(run.results):
-        parts.append(words.repeats(run.results))
+    if span := compared.measured(run.results):
+        parts.append(span)
     line = "   ".join(parts)
     lines = [line] if line and layout.cells_wide(line) <= width else parts
     changes = [
-        _shift(name, base, new) + (f" ({words.plural(number, 'test')})" if number < len(run.results) else "")
+        _shift(name, base, new) + (f" ({plural(number, 'test')})" if number < len(run.results) else "")
         for name, base, new, number in words.context_changes(run)
     ]
     if changes:
         lines += layout.paragraph(f"context differs: {', '.join(changes)}", 0, width)
-    for note in run.notes:
-        lines += layout.paragraph(words.visible(note), 0, width)
-    return lines
+    return lines + _notes(run, width)
+
+
+def _notes(run: Run, width: int) -> list[str]:
+    return [line for note in run.notes for line in layout.paragraph(words.visible(note), 0, width)]
 
 
 def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
     verdict = result.judgement.verdict
-    word = "UPDATED" if result.updated else verdict.upper()
-    size = max(len(name) for name in VERDICTS if not verbosity or name in FAILS_BY_DEFAULT | WARNS_BY_DEFAULT)
-    title = f"{word:{size}}  {words.visible(result.id)}"
-    markup = _markup(result)
     if verdict in _BRIEF and verbosity < 2:
-        brief = f"{title}  {_brief(result)}".rstrip()
-        if layout.cells_wide(brief) <= width:
-            return [Line(brief, markup)]
-        return [Line(title, markup), *(Line(text) for text in layout.paragraph(_brief(result), 4, width))]
-    lines = [Line(title, markup)]
+        return _in_brief(result, _brief(result), width)
+    lines = [Line(_title(result), _markup(result))]
     if verdict != "unchanged":
         lines += [Line(text) for text in layout.paragraph(_reason(result), 4, width)]
     return lines + _details(result, run, verbosity, width, traces=traces)
+
+
+def _named(result: Result, width: int) -> list[Line]:
+    """A test with its main sentence."""
+    return _in_brief(result, _reason(result), width)
+
+
+def _in_brief(result: Result, said: str, width: int) -> list[Line]:
+    """A test and a sentence about it: on one line where there is room."""
+    title = _title(result)
+    whole = f"{title}  {said}".rstrip()
+    if layout.cells_wide(whole) <= width:
+        return [Line(whole, _markup(result))]
+    return [Line(title, _markup(result)), *(Line(text) for text in layout.paragraph(said, 4, width))]
+
+
+def _title(result: Result) -> str:
+    word = "UPDATED" if result.updated else result.judgement.verdict.upper()
+    return f"{word:{_WORD}}  {words.visible(result.id)}"
 
 
 def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
@@ -235,7 +257,7 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
             lines += layout.paragraph(f"what changed in {words.source_title(each)}", 6, width)
             lines += [f"        {layout.shorten(line, max(layout.LEAST_NAME, width - 8))}" for line in text[:room]]
             room = max(0, room - len(text))
-    return [*lines, f"        and {words.plural(left, 'more line', 'more lines')} (-v)"] if left else lines
+    return [*lines, f"        and {plural(left, 'more line', 'more lines')} (-v)"] if left else lines
 
 
 def _suggestion_lines(result: Result, width: int) -> list[str]:
@@ -289,7 +311,8 @@ def _counts_markup(run: Run) -> dict[str, bool]:
         return {"red": True, "bold": True}
     if any(words.fails_or_warns(result) for result in run.results):
         return {"yellow": True, "bold": True}
-    return {"green": True, "bold": True} if run.results else {"yellow": True, "bold": True}
+    told = any(compared.compared(result) or result.updated for result in run.results)
+    return {"green": True, "bold": True} if told else {"yellow": True, "bold": True}
 
 
 def _shift(name: str, base: str, new: str) -> str:

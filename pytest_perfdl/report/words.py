@@ -23,11 +23,11 @@ from pytest_perfdl.judge.verdict import (
 )
 from pytest_perfdl.judge.wording import counts
 from pytest_perfdl.record import Finding
+from pytest_perfdl.report.compared import by_verdict, compared
 from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible as visible
 
-COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
-"""Verdicts of tests that were held against a baseline of the same key."""
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 """Counted even when zero: a gate that compared nothing must not look green."""
 ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
@@ -90,15 +90,6 @@ def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]
     )
 
 
-def plural(number: int, noun: str, nouns: str = "") -> str:
-    """Count with its noun.
-
-    >>> plural(1, "test"), plural(2, "test"), plural(1200, "copy", "copies")
-    ('1 test', '2 tests', '1,200 copies')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
-
-
 def counts_sentence(run: Run) -> str:
     """How many tests were compared and what came of it, and how many were not.
 
@@ -108,17 +99,15 @@ def counts_sentence(run: Run) -> str:
     if not run.judged:
         unmeasured = counts.get("unmeasured", 0)
         return f"{len(run.results) - unmeasured} measured, none judged. {unmeasured} unmeasured."
-    compared = {verdict: number for verdict, number in counts.items() if verdict in COMPARED}
-    rest = [
-        f"{counts.get(verdict, 0)} {verdict}"
-        for verdict in VERDICTS
-        if verdict not in COMPARED and (verdict in counts or verdict in ALWAYS_COUNTED)
-    ]
-    found = ", ".join(f"{number} {verdict}" for verdict, number in compared.items())
-    first = f"{sum(compared.values())} compared" + (f": {found}." if found else ".")
+    held = [result for result in run.results if compared(result)]
+    others = [result.judgement.verdict for result in run.results if not compared(result)]
+    rest = ", ".join(
+        f"{others.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in others or verdict in ALWAYS_COUNTED
+    )
+    first = f"{len(held)} compared" + (f": {by_verdict(held)}." if held else ".")
     updated = sum(result.updated for result in run.results)
     written = f" {plural(updated, 'baseline')} written." if updated else ""
-    return f"{first} {', '.join(rest)}.{written}"
+    return f"{first} {rest}.{written}"
 
 
 def headline(run: Run) -> str:
@@ -132,18 +121,15 @@ def headline(run: Run) -> str:
     warning = [result for result in run.results if not result.fails and fails_or_warns(result)]
     if failing:
         verb = "fails" if len(failing) == 1 else "fail"
-        return f"{len(failing)} of {total} {verb}: {_by_verdict(failing)}."
+        return f"{len(failing)} of {total} {verb}: {by_verdict(failing)}."
     if warning:
         verb = "needs" if len(warning) == 1 else "need"
-        return f"No perf test fails. {len(warning)} of {len(run.results)} {verb} a look: {_by_verdict(warning)}."
+        return f"No perf test fails. {len(warning)} of {len(run.results)} {verb} a look: {by_verdict(warning)}."
+    if not any(map(compared, run.results)) and not any(result.updated for result in run.results):
+        return f"No perf test fails, but none was compared: {by_verdict(run.results)}."
     if len(run.results) == 1:
-        return f"The perf test passes: {_by_verdict(run.results)}."
-    return f"All {total} pass: {_by_verdict(run.results)}."
-
-
-def _by_verdict(results: Sequence[Result]) -> str:
-    found = [result.judgement.verdict for result in results]
-    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
+        return f"The perf test passes: {by_verdict(run.results)}."
+    return f"All {total} pass: {by_verdict(run.results)}."
 
 
 def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
@@ -160,28 +146,11 @@ def baseline_commits(results: Iterable[Result]) -> list[str]:
     commits = [
         occasion.commit[:9]
         for result in results
-        if result.base is not None
+        if result.base is not None and not result.against
         for occasion in result.base.occasions
         if occasion.commit
     ]
     return sorted(set(commits), key=lambda commit: (-commits.count(commit), commit))
-
-
-def repeats(results: Sequence[Result]) -> str:
-    """Number of repeats on both sides, "5 repeats against 10", or a range where tests differ."""
-    new = _span([result.new.repeats for result in results if result.new is not None])
-    base = _span([result.base.repeats for result in results if result.base is not None])
-    if not new:
-        return ""
-    noun = "repeat" if new == "1" else "repeats"
-    return f"{new} {noun} against {base}" if base else f"{new} {noun}"
-
-
-def _span(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def shown_path(run: Run, path: Path) -> str:

@@ -74,14 +74,29 @@ def test_each_side_runs_its_own_code_as_it_was_built(project):
     assert git(project.root, "status", "--porcelain") == "M src/demo_package/__init__.py"
 
 
-def test_a_test_that_the_other_revision_does_not_have_is_new(project):
+def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(project):
     project.write("tests/test_more.py", TEST)
     project.write("tests/test_speed.py", TEST + "\n@pytest.mark.perf\ndef test_again(perf):\n    perf(work)\n")
-    _, tests = run(project, "--perf-against=HEAD", "-k", "more or again")
+    done, tests = run(project, "--perf-against=HEAD", "-k", "more or again")
     assert {test["id"]: test["verdict"] for test in tests} == {
         "tests/test_more.py::test_work": "new",
         "tests/test_speed.py::test_again": "new",
     }
+    said = "nothing was compared, HEAD does not have these tests: perf_against_tests = head in the ini file"
+    assert done.line(said)
+    assert said in (project.root / "perf-report" / "summary.md").read_text()
+    assert done.code == 0
+    assert "against HEAD" in done.line("perf: on, ")
+    summary = done.output.partition("perf summary")[2]
+    assert re.search(r"(^|   )against HEAD$", summary, re.MULTILINE)
+    assert "repeat" not in summary
+
+    done = project.run(*SHORT, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
+    assert done.code == 1
+    required = "0 tests were compared, fewer than the 1 that --perf-require wants (1 new)"
+    assert done.line(f"perf: {required}")
+    assert required in (project.root / "perf-report" / "run.json").read_text()
+    assert done.line("nothing was compared, HEAD does not have this test"), "quiet, but not about this"
 
 
 def test_without_limits_on_times_only_counts_are_judged(project):

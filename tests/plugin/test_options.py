@@ -29,6 +29,7 @@ WITH_INI = [
     ("perf_dir", "records", lambda settings: settings.folder, "records", "baselines"),
     ("perf_report", "out", lambda settings: settings.report.name, "out", "perf-report"),
     ("perf_fail_on", "invalid", lambda settings: settings.fail_on, "invalid", "invalid,regressed,missing,outdated"),
+    ("perf_require", "3", lambda settings: settings.require, 3, 0),
     ("perf_traces", "all", lambda settings: settings.traces, "all", "regressed"),
     ("perf_limits", "ops:0", lambda settings: [*settings.limits[0], *settings.limits[1]], ["ops:0"], []),
     ("perf_warmup", "0", shape("warmup"), 0, None),
@@ -45,9 +46,16 @@ def test_a_value_by_every_way(inner, key, text, read, value, default):
     flag = "--" + key.replace("_", "-").removesuffix("s" if key == "perf_limits" else "")
 
     assert read(settings(inner)) == default
-    assert read(settings(inner, f"{flag}={text}")) == value
+    assert read(settings(inner, "--perf", f"{flag}={text}")) == value
     assert read(settings(inner, ini=f"{key} = {text}")) == value
     assert read(settings(inner, f"-o{key}={text}")) == value
+
+
+def test_percent_signs_are_single_in_the_help(inner):
+    """argparse formats the texts of options, but pytest prints those of ini keys as they are."""
+    shown = inner.runpytest_inprocess("--help").stdout.str()
+    assert shown.count("step_time:3%") == 3, "the option, its default, the ini key"
+    assert "%%" not in shown
 
 
 def test_the_table_above_is_complete():

@@ -22,8 +22,8 @@ from pytest_perfdl.report.diff.terminal import (
     step_words,
 )
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.words import bound, plural
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.report.words import bound
+from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Diff

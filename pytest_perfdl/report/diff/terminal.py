@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge.diff import causes, places, regions
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.words import bound, plural, visible
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.report.words import bound, visible
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.judge.diff import Cause, Diff, Side

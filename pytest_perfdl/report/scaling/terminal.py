@@ -9,8 +9,8 @@ from pytest_perfdl.predict.scaling.model import CONSTANT
 from pytest_perfdl.predict.scaling.wording import doublings
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.scaling.wording import figure
-from pytest_perfdl.report.words import plural, visible
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.report.words import visible
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Parts, Prediction

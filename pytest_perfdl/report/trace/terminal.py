@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.whatif.advice import advice_lines
-from pytest_perfdl.report.words import plural, visible
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.report.words import visible
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures

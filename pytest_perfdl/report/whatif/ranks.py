@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.report.words import plural
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.advise import Note

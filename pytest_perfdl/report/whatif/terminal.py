@@ -8,8 +8,8 @@ from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.terminal import bars, by_size
 from pytest_perfdl.report.whatif import Answers
 from pytest_perfdl.report.whatif.advice import advice_lines, figures
-from pytest_perfdl.report.words import plural, visible
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.report.words import visible
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 
 def report(answers: Answers, width: int) -> str:

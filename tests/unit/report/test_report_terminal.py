@@ -58,10 +58,43 @@ def test_the_whole_summary(tmp_path):
     """)
 
 
-def test_quiet_is_the_counts_line_alone(tmp_path):
-    assert text(typical(tmp_path), -1) == (
-        "4 compared: 1 regressed, 1 improved, 2 unchanged. 1 missing, 0 incomparable, 0 unmeasured."
-    )
+@pytest.mark.parametrize("verbosity", [-1, -2])
+def test_quiet_names_what_fails_and_counts(verbosity, tmp_path):
+    assert text(typical(tmp_path), verbosity) == block("""
+        REGRESSED     tests/perf/test_gpt.py::test_train_step[bf16]
+            step_time is 9.4% slower than its baseline, unpaired
+        MISSING       tests/perf/test_moe.py::test_step  no baseline under any key
+        4 compared: 1 regressed, 1 improved, 2 unchanged. 1 missing, 0 incomparable, 0 unmeasured.
+    """)
+    assert text(runs.run(*UNCHANGED), verbosity) == "2 compared: 2 unchanged. 0 missing, 0 incomparable, 0 unmeasured."
+
+
+def test_notes_are_read_at_every_verbosity():
+    run = runs.run(runs.result("new", fails=False), notes=("nothing was compared",))
+    assert all("nothing was compared" in text(run, verbosity) for verbosity in (-2, -1, 0, 1))
+
+
+def test_against_a_revision_the_header_names_it_and_the_rounds():
+    rounds = [runs.timed(verdict="regressed", evidence="paired", rounds=number) for number in (7, 20)]
+    results = [
+        runs.result("regressed", f"t.py::test_{number}", metrics=[one], against="origin/main")
+        for number, one in enumerate(rounds)
+    ]
+    (line, *_) = text(runs.run(*results)).splitlines()
+    assert line == "key cpu-amd-epyc-9v74-8c   against origin/main at 3f2c1abf9   7-20 paired rounds"
+    (line, *_) = text(runs.run(runs.result("unchanged", against="main"))).splitlines()
+    assert line == "key cpu-amd-epyc-9v74-8c   against main at 3f2c1abf9   counts only"
+
+
+def test_a_run_that_compared_nothing_is_not_green():
+    def markup(*results):
+        (line,) = [line for line in summary_lines(runs.run(*results), -1, 100) if " compared" in line.text]
+        return line.markup
+
+    assert markup(*UNCHANGED) == {"green": True, "bold": True}
+    assert markup(runs.result("new")) == markup(runs.result("unmeasured")) == {"yellow": True, "bold": True}
+    written = replace(runs.result("missing", fails=False), updated=True)
+    assert markup(written) == {"green": True, "bold": True}
 
 
 def test_verbose_adds_unchanged_tests_with_the_smallest_detectable_effect(tmp_path):

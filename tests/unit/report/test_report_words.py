@@ -45,6 +45,8 @@ def test_a_run_without_isolation_claims_no_verdict():
         (("changed", "unchanged"), "No perf test fails. 1 of 2 needs a look: 1 changed."),
         (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged."),
         (("unchanged",), "The perf test passes: 1 unchanged."),
+        (("new", "new"), "No perf test fails, but none was compared: 2 new."),
+        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured."),
     ],
 )
 def test_headline(verdicts, sentence):

@@ -1,0 +1,96 @@
+"""How many tests were compared, with what, and what to say where that is too few.
+
+A run that compares nothing passes by its verdicts; whoever reads that it is green must also read this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytest_perfdl.judge.verdict import VERDICTS, Verdict
+from pytest_perfdl.report.run import Result
+from pytest_perfdl.units import plural
+
+COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
+"""Verdicts that say how a test stands to its baseline, or to the other revision."""
+
+
+def compared(result: Result) -> bool:
+    """Whether a time or a count of the test was held against another side's, and there is a verdict on it."""
+    return result.judgement.verdict in COMPARED and any(
+        metric.verdict is not None and metric.base is not None for metric in result.judgement.metrics
+    )
+
+
+def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head: bool = False) -> str:
+    """What a run that passes all the same did not compare, and what to do about it; empty where that is nothing.
+
+    Parameters
+    ----------
+    required
+        What `--perf-require` wants.
+    tests_of_head
+        Whether both revisions of `--perf-against` run the working tree's tests already.
+    """
+    held = sum(map(compared, results))
+    absent = [
+        result for result in results if result.against and result.base is None and result.judgement.verdict == "new"
+    ]
+    if absent:
+        which = f"{plural(len(absent), 'test')} not compared" if held else "nothing was compared"
+        those = "these tests" if len(absent) > 1 else "this test"
+        how = "" if tests_of_head else ": perf_against_tests = head in the ini file runs this side's tests on both"
+        return f"{which}, {absent[0].against} does not have {those}{how}"
+    if held or required or not results or any(result.fails or result.updated for result in results):
+        return ""
+    return f"nothing was compared: {by_verdict(results)} (--perf-require N fails a run that compares fewer tests)"
+
+
+def shortfall(results: Sequence[Result], required: int) -> str:
+    """Why a run that compared fewer tests than `--perf-require` wants fails; empty if it does not."""
+    held = sum(map(compared, results))
+    if held >= required:
+        return ""
+    others = [result for result in results if not compared(result)]
+    rest = f" ({by_verdict(others)})" if others else ""
+    was = "was" if held == 1 else "were"
+    return f"{plural(held, 'test')} {was} compared, fewer than the {required} that --perf-require wants{rest}"
+
+
+def by_verdict(results: Sequence[Result]) -> str:
+    """How many tests have each verdict, worst first: "1 regressed, 3 unchanged"."""
+    found = [result.judgement.verdict for result in results]
+    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
+
+
+def against(results: Iterable[Result]) -> str:
+    """The revision of `--perf-against` as it was given, and its commit; empty where baselines were compared with."""
+    found = [result for result in results if result.against]
+    if not found:
+        return ""
+    commits = [result.base.occasions[-1].commit for result in found if result.base is not None]
+    at = next((f" at {commit[:9]}" for commit in commits if commit), "")
+    return found[0].against + at
+
+
+def measured(results: Sequence[Result]) -> str:
+    """How much was measured, "5 repeats against 10" or "7-20 paired rounds"; a range where tests differ."""
+    if any(result.against for result in results):
+        rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
+        if rounds:
+            return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
+        return "counts only" if any(map(compared, results)) else ""
+    new = _span([result.new.repeats for result in results if result.new is not None])
+    base = _span([result.base.repeats for result in results if result.base is not None])
+    if not new:
+        return ""
+    if base:
+        return f"{new} {'repeat' if new == '1' else 'repeats'} against {base}"
+    return f"{new} {'repeat' if new == '1' else 'repeats'}"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}-{high}"

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_perfdl.errors import PerfError
+from pytest_perfdl.faces.checks import check_result
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.program import Program, Steps
@@ -31,9 +32,13 @@ def run(steps: Steps, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[
     """Call a step as often as asked; the result of the call that is to be kept."""
     __tracebackhide__ = True
     result: Any = None
+    first = True
     for keep in steps:
         if keep:
             result = fn(*args, **kwargs)
+        elif first:
+            first = False
+            check_result(fn(*args, **kwargs))
         else:
             # The result dies inside the step, as it does in a loop that goes on.
             fn(*args, **kwargs)
@@ -52,6 +57,7 @@ def run_prepared(
     steps = program.steps()
     result: Any = None
     aside = None
+    first = True
     while True:
         try:
             keep = steps.send(aside)
@@ -64,6 +70,9 @@ def run_prepared(
         aside = Aside(setup_ns=perf_counter_ns() - start)
         if keep:
             result = fn(*step_args, **step_kwargs)
+        elif first:
+            first = False
+            check_result(fn(*step_args, **step_kwargs))
         else:
             fn(*step_args, **step_kwargs)
 

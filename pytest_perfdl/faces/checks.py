@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 
@@ -30,6 +31,26 @@ def check_call(name: str, period: int, items: float | None, names: set[str]) -> 
     if problem:
         raise PerfError(problem)
     names.add(name)
+
+
+def check_result(result: object) -> None:
+    """Refuse what a step returned where its work has not been done yet: nothing of it would be measured."""
+    __tracebackhide__ = True
+    if inspect.isgenerator(result):
+        problem = "a generator, which does nothing until it is iterated: measure lambda: list(STEP(...))"
+    elif inspect.isasyncgen(result):
+        problem = (
+            "an asynchronous generator, which does nothing until it is iterated: measure a function that iterates it "
+            "in asyncio.run(...)"
+        )
+    elif inspect.isawaitable(result):
+        problem = "an awaitable, which is not waited for: measure lambda: asyncio.run(STEP(...))"
+        if inspect.iscoroutine(result):
+            # Python would warn later, elsewhere, that nobody waited for it.
+            result.close()
+    else:
+        return
+    raise PerfError(f"the step returned {problem}")
 
 
 def check_metric(name: object, value: float, unit: object, better: object, given: set[str]) -> None:

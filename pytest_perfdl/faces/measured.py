@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.faces.calling import ready, run, run_prepared
-from pytest_perfdl.faces.checks import check_asserted, check_call, check_metric, check_scaling, check_whatif, empty
+from pytest_perfdl.faces.checks import (
+    check_asserted,
+    check_call,
+    check_metric,
+    check_result,
+    check_scaling,
+    check_whatif,
+    empty,
+)
 from pytest_perfdl.faces.host import Host
 from pytest_perfdl.faces.smoke import Smoke
 from pytest_perfdl.fixture import Comparison, Perf, label
@@ -109,7 +117,7 @@ class Measured(Perf):
         else:
             for fn in alternatives.values():
                 step_args, step_kwargs = ready(args, kwargs, setup, reset)
-                fn(*step_args, **step_kwargs)
+                check_result(fn(*step_args, **step_kwargs))
         comparison = Comparison(name, label(base), label(head), None if self._host.side else self._host.expect)
         self._comparisons.append(comparison)
         return comparison

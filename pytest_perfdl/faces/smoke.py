@@ -8,7 +8,15 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_perfdl.faces.calling import ready
-from pytest_perfdl.faces.checks import check_asserted, check_call, check_metric, check_scaling, check_whatif, empty
+from pytest_perfdl.faces.checks import (
+    check_asserted,
+    check_call,
+    check_metric,
+    check_result,
+    check_scaling,
+    check_whatif,
+    empty,
+)
 from pytest_perfdl.fixture import Comparison, Perf, label
 from pytest_perfdl.record import Better
 
@@ -49,6 +57,7 @@ class Smoke(Perf):
         args, kwargs = ready(args, kwargs, setup, reset)
         start = perf_counter_ns()
         result = fn(*args, **kwargs)
+        check_result(result)
         self._seconds = (perf_counter_ns() - start) / 1e9
         return result
 
@@ -87,7 +96,7 @@ class Smoke(Perf):
         self._begin(name, period, None)
         for fn in (base, head):
             step_args, step_kwargs = ready(args, kwargs, setup, reset)
-            fn(*step_args, **step_kwargs)
+            check_result(fn(*step_args, **step_kwargs))
         comparison = Comparison(name, label(base), label(head), None)
         self._comparisons.append(comparison)
         return comparison

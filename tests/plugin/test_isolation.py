@@ -169,6 +169,22 @@ MISUSE = """
 
     def test_bad_name(perf):
         perf(int, name="a.b")
+
+
+    async def wait():
+        pass
+
+
+    def test_coroutine(perf):
+        perf(wait)
+
+
+    def test_coroutine_with_setup(perf):
+        perf(wait, setup=lambda: None)
+
+
+    def test_generator(perf):
+        perf(lambda: (number for number in range(3)))
 """
 
 MESSAGES = {
@@ -186,6 +202,9 @@ MESSAGES = {
     "test_metric_twice": "perf.metric('loss') came twice for one call",
     "test_bad_period": "period=0: expected a whole number, 1 or more",
     "test_bad_name": "name='a.b': expected text without a dot",
+    "test_coroutine": "the step returned an awaitable, which is not waited for: measure lambda: asyncio.run(STEP(...))",
+    "test_coroutine_with_setup": "the step returned an awaitable",
+    "test_generator": "the step returned a generator, which does nothing until it is iterated: measure lambda: list(",
 }
 
 SEMANTICS = """

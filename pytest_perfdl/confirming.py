@@ -86,7 +86,7 @@ class Confirmation:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (Side("base", checkout), Side("head", against=checkout))
         self.bench.progress.start_stacks(self.test.item.nodeid)
-        base, head = (parts_of(self.bench, self.test, side, self.serving) for side in sides)
+        base, head = (parts_of(self.bench, self.test, side) for side in sides)
         self.bench.progress.clear()
         return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
 

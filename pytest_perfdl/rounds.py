@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
@@ -170,30 +171,35 @@ class Rounds:
             )
 
 
-def parts_of(
-    bench: Bench, test: PerfTest, side: Side, serving: Callable[[RemoteTest], AbstractContextManager[None]]
-) -> dict[str, StepParts]:
+def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
     """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
 
     Raises
     ------
     SideError
-        When the test does not pass there.
-    PerfError
-        Through `serving`, when the worker dies or hangs.
+        When the test does not pass there, or its worker dies or hangs: with what is judged that has nothing to do.
     """
 
     def script(info: CallInfo) -> Script:
         return explanation(replace(test.plan, period=info.period), info, str(bench.scratch))
 
     remote = bench.start(test, script, checkout=side.checkout, against=side.against)
-    with serving(remote):
+    try:
         remote.finish()
+    except WorkerTimeout:
+        raise SideError("not finished in time with Python's frames recorded", invalid=False) from None
+    except WorkerDied as error:
+        raise SideError(str(error), invalid=False) from None
+    except BaseException:
+        remote.end(gently=True)
+        raise
+    finally:
+        bench.running.remove(remote)
     if text := _failure(remote, bench.config):
         raise SideError(
             f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
         )
-    return {result.call: result.parts for result in remote.results}
+    return {result.call: result.parts for result in remote.results if result.parts is not None}
 
 
 def _failure(remote: RemoteTest, config: pytest.Config) -> str:

@@ -7,6 +7,7 @@ judgement needs more repeats. What all trials of a run share is on the `bench`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +35,8 @@ from pytest_perfdl.judge.settle import suspects, unsettled
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
 from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
-from pytest_perfdl.measure.commands import CallInfo, one_repeat
+from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
+from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
@@ -64,6 +66,8 @@ class Trial:
         """The first worker's, which alone counted FLOPs; stays, even if it is not among the repeats any more."""
         self._repeats: list[Repeat] = []
         self._redrawn = 0
+        self._no_flops = ""
+        """Why FLOPs cannot be counted; empty as long as they can."""
         self._base: Record | None = None
         self._base_repeats: list[Repeat] = []
         """The other revision's, under `--perf-against`."""
@@ -95,6 +99,11 @@ class Trial:
         with self._serving(remote):
             phase = remote.wait("call")
             remote.finish()
+        if self._spoiled(remote):
+            remote = self.remote = self.bench.start(self.test, self._script, first=True)
+            with self._serving(remote):
+                phase = remote.wait("call")
+                remote.finish()
         seconds = time.monotonic() - self._started
         self.bench.progress.end_repeat(seconds)
         if phase.raw != "passed":
@@ -237,9 +246,10 @@ class Trial:
             return judgement
         try:
             return self._confirming.located(judgement, checkout)
-        except SideError:
+        except SideError as error:
             self.bench.progress.clear()
-            return judgement
+            note = unmeasured("no-places", "the lines that causes come from", str(error).partition("\n")[0])
+            return replace(judgement, integrity=(*judgement.integrity, note))
 
     def _code(self) -> BaselineCode:
         """The commit with the baseline's code."""
@@ -258,12 +268,15 @@ class Trial:
             self._fail(str(error))
         if not Path(checkout.path(self.test.item.path)).exists():
             return self._absent(new)
-        remote = self.bench.start(self.test, self._base_script, checkout=checkout)
-        with self._serving(remote):
-            try:
-                remote.finish()
-            except TestAbsent:
-                return self._absent(new)
+        while True:
+            remote = self.bench.start(self.test, self._base_script, checkout=checkout)
+            with self._serving(remote):
+                try:
+                    remote.finish()
+                except TestAbsent:
+                    return self._absent(new)
+            if not self._spoiled(remote):
+                break
         self._check_phases(remote, f"on the side of {self.bench.settings.against} the test")
         if not remote.results or remote.origins is None:
             self._fail(f"the test measured nothing on the side of {self.bench.settings.against}")
@@ -357,10 +370,28 @@ class Trial:
         if first and not self.remote.results and self.bench.settings.against is None:
             self._base, self._others = self._load(info.key)
         plan = replace(self.test.plan, period=info.period)
-        return one_repeat(plan, info, str(self.bench.scratch), first=first)
+        return one_repeat(plan, info, str(self.bench.scratch), flops=first and not self._no_flops)
 
     def _base_script(self, info: CallInfo) -> Script:
-        return one_repeat(replace(self.test.plan, period=info.period), info, str(self.bench.scratch), first=True)
+        plan = replace(self.test.plan, period=info.period)
+        return one_repeat(plan, info, str(self.bench.scratch), flops=not self._no_flops)
+
+    def _spoiled(self, remote: RemoteTest) -> bool:
+        """Whether the test failed while its FLOPs were counted: it must be measured again without that.
+
+        torch's counter cannot stay out of everything that it watches: torch.compile(fullgraph=True), for one, refuses
+        to run beside it.
+        """
+        phase = remote.phases.get("call")
+        counting = isinstance(remote.command, Count) and remote.command.flops
+        if phase is None or phase.raw != "failed" or not counting:
+            return False
+        report = self.bench.config.hook.pytest_report_from_serializable(
+            config=self.bench.config, data=copy.deepcopy(dict(phase.report))
+        )
+        said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or "the test failed meanwhile"
+        self._no_flops = said.partition("\n")[0]
+        return True
 
     def _load(self, key: Key) -> tuple[Record | None, tuple[Record, ...]]:
         nodeid, store = self.test.item.nodeid, self.bench.store
@@ -413,7 +444,7 @@ class Trial:
         """Join repeats; of the working tree, or of another commit and that one's version of the test."""
         test, source = self.test, self.bench.source
         period = max(call.info.period for call in repeats[0].calls)
-        return assemble(
+        record = assemble(
             test.item.nodeid,
             test_hash or test.hash,
             replace(test.plan, period=period),
@@ -422,6 +453,9 @@ class Trial:
             commit=commit or source.commit,
             tree=None if commit else source.tree,
         )
+        if not self._no_flops:
+            return record
+        return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", self._no_flops)))
 
     def _update(self, new: Record, judgement: Judgement) -> bool:
         """Write the baseline if the mode and the verdict call for it; true if a file changed."""

@@ -65,6 +65,8 @@ class RemoteTest:
         self._forward = forward
         self.waits = False
         """Whether a script waits for its turn."""
+        self.command: object = None
+        """The last command that a script gave."""
         self.phases: dict[Phase, PhaseReport] = {}
         self.results: list[Any] = []
         self.metrics: list[UserMetric] = []
@@ -173,6 +175,7 @@ class RemoteTest:
         if command is None:
             self.waits = True
         else:
+            self.command = command
             self._worker.send(command)
 
     def _on_UserMetric(self, message: UserMetric) -> None:  # noqa: N802

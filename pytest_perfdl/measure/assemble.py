@@ -311,7 +311,8 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         system = sum(block.system_ns for block in timed.blocks)
         if cpu and system / cpu > SYSTEM_SHARE:
             yield Finding("note", "system-time", f"{where}{system / cpu:.0%} of the processor time went to the kernel")
-        yield from (Finding(f.level, f.code, where + f.message) for f in result.profiled.findings)
+        for part in (timed, result.profiled, result.counted, result.compiled):
+            yield from (Finding(f.level, f.code, where + f.message) for f in part.findings)
     yield from surroundings.findings(results)
     if len({frozenset(result.profiled.signatures) for result in results}) > 1:
         yield Finding(

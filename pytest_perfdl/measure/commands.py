@@ -146,6 +146,7 @@ class Timed:
     reference_after: tuple[int, ...] = ()
     """The same directly after them."""
     surroundings: Surroundings = field(default_factory=Surroundings)
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,8 @@ class Counted:
     allocations: float | None
     alloc_bytes: float | None
     peak_memory: float | None
-    static_memory: float
+    static_memory: float | None
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Compiled:
     compile_ns: int
     recompiles: int
     graph_breaks: int
+    findings: tuple[Finding, ...] = ()
 
 
 Reply = Settled | Timed | Profiled | Counted | Compiled
@@ -232,20 +235,20 @@ class ExplainedResult:
     """Where the parts of one call's steps come from; their times are distorted."""
 
     call: str
-    parts: StepParts
+    parts: StepParts | None
 
 
-def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, first: bool) -> Generator[Command, Reply, CallResult]:
+def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, flops: bool) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
-    FLOPs are counted in the `first` repeat only: they follow from the operators and shapes, which every repeat
+    One repeat of a test is enough to count `flops`: they follow from the operators and shapes, which every repeat
     records, and the counter costs the import of torch._dynamo.
     """
     settled = yield _settle(plan, info.period)
     timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS), opens=True, closes=True)
     profiled = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=True)
     assert isinstance(profiled, Profiled)
-    counted = yield Count(info.period, scratch, flops=first, exemplar=profiled.exemplar)
+    counted = yield Count(info.period, scratch, flops=flops, exemplar=profiled.exemplar)
     compiled = yield Finish()
     assert isinstance(settled, Settled)
     assert isinstance(timed, Timed)
@@ -293,7 +296,6 @@ def explanation(plan: Plan, info: CallInfo, scratch: str) -> Generator[Command |
     )
     yield Finish()
     assert isinstance(profiled, Profiled)
-    assert profiled.parts is not None
     return ExplainedResult(info.name, profiled.parts)
 
 
@@ -310,6 +312,7 @@ def _joined(parts: Sequence[Timed]) -> Timed:
         reference_before=tuple(ns for part in parts for ns in part.reference_before),
         reference_after=tuple(ns for part in parts for ns in part.reference_after),
         surroundings=Surroundings.joined([part.surroundings for part in parts]),
+        findings=tuple(finding for part in parts for finding in part.findings),
     )
 
 

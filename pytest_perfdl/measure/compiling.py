@@ -1,11 +1,17 @@
-"""What torch.compile did in this process, read from Dynamo's own counters without importing it."""
+"""What torch.compile did in this process, read from Dynamo's own counters without importing it.
+
+They are no part of torch's public interface: where one of its versions keeps them otherwise, nothing is known.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
 from pytest_perfdl.measure.commands import Compiled
+from pytest_perfdl.measure.optional import Optional
+from pytest_perfdl.record import Finding
 
 
 def events() -> int:
@@ -13,7 +19,9 @@ def events() -> int:
     utils = _utils()
     if utils is None:
         return 0
-    return len(_metrics(utils)) + int(sum(utils.counters["frames"].values()))
+    with contextlib.suppress(Exception):
+        return len(_metrics(utils)) + int(sum(utils.counters["frames"].values()))
+    return len(_metrics(utils))
 
 
 def names_since(count: int) -> tuple[str, ...]:
@@ -41,15 +49,17 @@ def summary() -> Compiled:
     """
     utils = _utils()
     metrics = [] if utils is None else _metrics(utils)
-    if utils is None or not metrics:
-        return Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0)
-    forward = [metric for metric in metrics if getattr(metric, "co_name", None)]
-    return Compiled(
-        used=True,
-        compile_ns=sum(_duration_ns(metric) for metric in metrics),
-        recompiles=sum(str(metric.compile_id).rsplit("/", 1)[-1] not in ("0", "None") for metric in forward),
-        graph_breaks=int(sum(utils.counters["graph_break"].values())),
-    )
+    notes: list[Finding] = []
+    if utils is not None and metrics:
+        with Optional("no-compile-counts", "what torch.compile did", notes):
+            forward = [metric for metric in metrics if getattr(metric, "co_name", None)]
+            return Compiled(
+                used=True,
+                compile_ns=sum(_duration_ns(metric) for metric in metrics),
+                recompiles=sum(str(metric.compile_id).rsplit("/", 1)[-1] not in ("0", "None") for metric in forward),
+                graph_breaks=int(sum(utils.counters["graph_break"].values())),
+            )
+    return Compiled(used=False, compile_ns=0, recompiles=0, graph_breaks=0, findings=tuple(notes))
 
 
 def _duration_ns(metric: Any) -> int:
@@ -60,8 +70,9 @@ def _duration_ns(metric: Any) -> int:
 
 
 def _metrics(utils: Any) -> list[Any]:
-    read = getattr(utils, "get_compilation_metrics", None)
-    return list(read()) if read is not None else []
+    with contextlib.suppress(Exception):
+        return list(utils.get_compilation_metrics())
+    return []
 
 
 def _utils() -> Any:

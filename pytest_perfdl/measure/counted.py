@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.measure import flops, profiled
 from pytest_perfdl.measure.commands import Count, Counted
+from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.timed import synchronize, uses_device
+from pytest_perfdl.record import Finding
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import MemoryFigures
@@ -19,26 +21,37 @@ if TYPE_CHECKING:
 
 def run(command: Count) -> Generator[bool, Aside | None, Counted]:
     """Count memory over the second of two windows (the first one's peak varies), then FLOPs over another."""
-    static = _static_bytes()
-    if uses_device():
-        memory = yield from _device_memory(command)
-    else:
-        memory = yield from _host_memory(command, static)
+    notes: list[Finding] = []
+    static: float | None = None
+    with Optional("no-static-memory", "memory between steps", notes):
+        static = _static_bytes()
+    memory: _Memory = None, None, None
+    complete = False
+    with Optional("no-memory", "memory of a step", notes):
+        measuring = _device_memory(command, notes) if uses_device() else _host_memory(command, static or 0.0, notes)
+        memory = yield from measuring
+        complete = not command.flops
     total: float | None = None
     uncounted: tuple[str, ...] = ()
     if command.flops:
-        with flops.Counter() as counter:
-            yield from _window(command, last=True)
-        total = counter.total / command.steps
-        uncounted = counter.uncounted
+        with Optional("no-flops", "FLOPs", notes):
+            with flops.Counter() as counter:
+                yield from _window(command, last=True)
+                complete = True
+            total = counter.total / command.steps
+            uncounted = counter.uncounted
+    if not complete:
+        # The call's result is that of a last step, whatever came of counting.
+        yield from _window(command, last=True)
     allocations, alloc_bytes, peak = memory
     return Counted(
         flops=total,
         uncounted=uncounted,
         allocations=allocations,
         alloc_bytes=alloc_bytes,
-        peak_memory=None if peak is None else static + peak,
+        peak_memory=None if peak is None or static is None else static + peak,
         static_memory=static,
+        findings=tuple(notes),
     )
 
 
@@ -46,8 +59,8 @@ _Memory = tuple[float | None, float | None, float | None]
 """Allocations and allocated bytes per step, and the peak above the static bytes."""
 
 
-def _host_memory(command: Count, static: float) -> Generator[bool, Aside | None, _Memory]:
-    figures = yield from _recorded(command, static, last=not command.flops)
+def _host_memory(command: Count, static: float, notes: list[Finding]) -> Generator[bool, Aside | None, _Memory]:
+    figures = yield from _recorded(command, static, notes, last=not command.flops)
     if figures is None:
         return None, None, None
     steps = command.steps
@@ -58,7 +71,9 @@ def _host_memory(command: Count, static: float) -> Generator[bool, Aside | None,
     )
 
 
-def _recorded(command: Count, held: float, *, last: bool) -> Generator[bool, Aside | None, MemoryFigures | None]:
+def _recorded(
+    command: Count, held: float, notes: list[Finding], *, last: bool
+) -> Generator[bool, Aside | None, MemoryFigures | None]:
     """Run two windows under the profiler; figures of the second, whose memory is added to the exemplar.
 
     The host held `held` bytes when it began.
@@ -74,21 +89,23 @@ def _recorded(command: Count, held: float, *, last: bool) -> Generator[bool, Asi
         path.unlink(missing_ok=True)
     figures = memory_figures(trace)
     if figures is not None and command.exemplar is not None:
-        peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
-        stored = Path(command.exemplar)
-        picture = with_memory(stored.read_bytes(), trace, peaks.index(max(peaks)), round(held))
-        if picture is not None:
-            stored.write_bytes(picture)
+        with Optional("no-memory-picture", "memory over the exemplar step", notes):
+            peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
+            stored = Path(command.exemplar)
+            picture = with_memory(stored.read_bytes(), trace, peaks.index(max(peaks)), round(held))
+            if picture is not None:
+                stored.write_bytes(picture)
     return figures
 
 
-def _device_memory(command: Count) -> Generator[bool, Aside | None, _Memory]:
+def _device_memory(command: Count, notes: list[Finding]) -> Generator[bool, Aside | None, _Memory]:
     import torch
 
     if command.exemplar is None:
         yield from _window(command, last=False)
     else:
-        yield from _recorded(command, 0, last=False)
+        with Optional("no-memory-picture", "memory over the exemplar step", notes):
+            yield from _recorded(command, 0, notes, last=False)
     synchronize()
     before = torch.cuda.memory_stats()
     static = torch.cuda.memory_allocated()

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,9 +23,9 @@ class Counter:
     """Counts the FLOPs of what runs inside the `with` block."""
 
     def __init__(self) -> None:
+        self._unknown: set[str] = set()
         self._mode: Any = None
         self._undisturbed: Any = None
-        self._unknown: set[str] = set()
         self.total = 0
 
     @property
@@ -35,12 +34,9 @@ class Counter:
         return tuple(sorted(self._unknown))
 
     def __enter__(self) -> Counter:
-        self._undisturbed = contextlib.ExitStack()
-        self._undisturbed.enter_context(_without_dynamo())
-        # The counter follows modules by global hooks, of which torch.compile warns in the middle of the step.
-        self._undisturbed.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=".*global hooks on modules")
-        self._mode = _listing_mode(self._unknown)
+        self._mode, dispatching = _listing_mode(self._unknown)
+        self._undisturbed = _without_dynamo(dispatching)
+        self._undisturbed.__enter__()
         self._mode.__enter__()
         return self
 
@@ -52,38 +48,103 @@ class Counter:
         self.total = int(self._mode.get_total_flops())
 
 
-def _listing_mode(unknown: set[str]) -> Any:
-    """A FLOP counter that also notes the arithmetic it does not know."""
-    from torch.utils.flop_counter import FlopCounterMode
+class _NoModules:
+    """In place of torch's follower of modules, which says in which of them FLOPs were spent.
 
-    class Mode(FlopCounterMode):
+    Its hooks fail on a module that is given a view of a parameter under `no_grad`, and torch.compile warns of them.
+    """
+
+    parents = ("Global",)
+
+    def __enter__(self) -> _NoModules:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _listing_mode(unknown: set[str]) -> tuple[Any, tuple[type, ...]]:
+    """A FLOP counter that notes the arithmetic it does not know and fails on nothing; the classes that dispatch for it.
+
+    Torch's own takes operators apart where it has no formula, which nested tensors, having no sizes, do not bear.
+    """
+    import torch
+    from torch.utils import flop_counter
+
+    # Older versions of torch have one class for both.
+    dispatching: Any = getattr(flop_counter, "_FlopCounterMode", flop_counter.FlopCounterMode)
+    plain = (torch.Tensor, torch.nn.Parameter)
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind not in plain for kind in types):
+            # A subclass knows what it is made of: the operators on that come here next.
+            return NotImplemented
+        counter = getattr(self, "counter", self)
+        counts = counter.flop_counts["Global"]
+        before = dict(counts)
+        try:
+            out = dispatching.__torch_dispatch__(self, func, types, args, kwargs)
+        except Exception:
+            # Run as a whole, it works, or fails as it does without a counter.
+            counts.clear()
+            counts.update(before)
+            out = NotImplemented
+        if out is not NotImplemented:
+            return out
+        out = func(*args, **(kwargs or {}))
+        packet = getattr(func, "_overloadpacket", None)
+        return out if packet is None else counter._count_flops(packet, out, args, kwargs or {})
+
+    class Counting(flop_counter.FlopCounterMode):
+        def __init__(self) -> None:
+            super().__init__(display=False, custom_mapping=_formulas())
+            self.mod_tracker: Any = _NoModules()
+
         def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
-            if func_packet not in self.flop_registry and _ARITHMETIC.search(func_packet.__name__):
+            formula = self.flop_registry.get(func_packet)
+            if formula is None:
+                if _ARITHMETIC.search(func_packet.__name__):
+                    unknown.add(str(func_packet))
+                return out
+            try:
+                int(formula(*args, **kwargs, out_val=out))
+            except Exception:
+                # It does not fit these arguments, or the number depends on their values.
                 unknown.add(str(func_packet))
+                return out
             return super()._count_flops(func_packet, out, args, kwargs)
 
-    return Mode(display=False, custom_mapping=_formulas())
+    if dispatching is flop_counter.FlopCounterMode:
+        one: Any = type("Counting", (Counting,), {"__torch_dispatch__": dispatch})
+        return one(), (dispatching, one)
+    own: Any = type("Dispatching", (dispatching,), {"__torch_dispatch__": dispatch})
+
+    class Entering(Counting):
+        def __enter__(self) -> Any:
+            self.flop_counts.clear()
+            self.mode = own(self)
+            self.mode.__enter__()
+            return self
+
+    return Entering(), (dispatching, own)
 
 
 @contextlib.contextmanager
-def _without_dynamo() -> Iterator[None]:
+def _without_dynamo(dispatching: Sequence[Any]) -> Iterator[None]:
     """Keep the counter from importing Dynamo, which takes a second, in a process that has not imported it.
 
-    torch wraps the counter so that Dynamo never traces it, and the wrapper imports Dynamo to say so. Where
-    Dynamo is not loaded nothing traces: the counter is then marked as already wrapped.
+    torch wraps dispatching classes so that Dynamo never traces them, and the wrapper imports Dynamo to say so. Where
+    Dynamo is not loaded nothing traces: they are then marked as already wrapped.
     """
-    from torch.utils import flop_counter
-
-    mode: Any = getattr(flop_counter, "_FlopCounterMode", None)
-    inner = getattr(getattr(mode, "__torch_dispatch__", None), "__wrapped__", None)
-    if inner is None or "torch._dynamo" in sys.modules:
-        yield
-        return
-    setattr(inner, _WRAPPED, inner)
+    found = [getattr(kind.__torch_dispatch__, "__wrapped__", None) for kind in dispatching]
+    inner = [] if "torch._dynamo" in sys.modules else [each for each in found if each is not None]
+    for each in inner:
+        setattr(each, _WRAPPED, each)
     try:
         yield
     finally:
-        delattr(inner, _WRAPPED)
+        for each in inner:
+            delattr(each, _WRAPPED)
 
 
 def _formulas() -> dict[Any, Callable[..., int]]:

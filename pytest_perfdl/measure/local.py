@@ -30,7 +30,7 @@ class LocalHost:
 
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""
-        self._script = one_repeat(replace(self.plan, period=call.period), call, self._scratch, first=True)
+        self._script = one_repeat(replace(self.plan, period=call.period), call, self._scratch, flops=True)
         self._command = next(self._script)
 
     def command(self) -> object:

@@ -15,14 +15,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_perfdl.measure import compiling
+from pytest_perfdl.measure.optional import Optional
+from pytest_perfdl.record import Finding
 
 MODULE_ANNOTATION = "perfdl.module: "
 """Begins the name of the range; the analysis takes the rest for the module's path."""
+_WHAT = "which module an operator runs in"
+"""What is not known without them."""
 
 
 @contextlib.contextmanager
-def module_ranges() -> Iterator[None]:
-    """Name the modules that run meanwhile.
+def module_ranges(notes: list[Finding]) -> Iterator[None]:
+    """Name the modules that run meanwhile; where that fails, a note says so and the steps go on without.
 
     Not where torch.compile has compiled something: its guards know that there were no hooks, so the step would be
     compiled anew.
@@ -30,14 +34,14 @@ def module_ranges() -> Iterator[None]:
     if compiling.compilations():
         yield
         return
-    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+    hooks: list[Any] = []
+    with Optional("no-modules", _WHAT, notes):
+        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-    ranges = _Ranges()
-    # A forward pass that raises must close its range too.
-    hooks = (
-        register_module_forward_pre_hook(ranges.enter),
-        register_module_forward_hook(ranges.leave, always_call=True),
-    )
+        ranges = _Ranges(notes)
+        hooks.append(register_module_forward_pre_hook(ranges.enter))
+        # A forward pass that raises must close its range too.
+        hooks.append(register_module_forward_hook(ranges.leave, always_call=True))
     try:
         yield
     finally:
@@ -48,23 +52,33 @@ def module_ranges() -> Iterator[None]:
 class _Ranges:
     """The ranges that are open, and the paths of the modules seen so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: list[Finding]) -> None:
         from torch._C._profiler import _RecordFunctionFast
 
         self._range = _RecordFunctionFast
+        self._notes = notes
+        self._failed = False
         self._open: list[tuple[Any, str]] = []
         self._paths: dict[Any, str] = {}
         self._roots: Counter[str] = Counter()
 
     def enter(self, module: Any, _inputs: object) -> None:
-        path = self._path(module)
-        opened = self._range(MODULE_ANNOTATION + path)
-        opened.__enter__()
-        self._open.append((opened, path))
+        if self._failed:
+            return
+        self._failed = True
+        with Optional("no-modules", _WHAT, self._notes):
+            path = self._path(module)
+            opened = self._range(MODULE_ANNOTATION + path)
+            opened.__enter__()
+            self._open.append((opened, path))
+            self._failed = False
 
     def leave(self, _module: object, _inputs: object, _output: object) -> None:
-        if self._open:
+        # Once one could not be opened, which of them ends here is not known: all end, from the innermost on.
+        while self._open:
             self._open.pop()[0].__exit__(None, None, None)
+            if not self._failed:
+                return
 
     def _path(self, module: Any) -> str:
         """The path below the outermost module in which this one was first seen."""

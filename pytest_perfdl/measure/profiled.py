@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytest_perfdl.measure import machine
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
+from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
 from pytest_perfdl.record import Finding
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
+    from pytest_perfdl.analysis.parts import StepParts
     from pytest_perfdl.measure.program import Aside
 
 WAIT_ANNOTATION = "perfdl.data_wait"
@@ -34,22 +36,29 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     from pytest_perfdl.trace import exemplar, read
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
-    with module_ranges():
+    notes: list[Finding] = []
+    with module_ranges(notes):
         delays = yield from record(
             path, command.warmup, command.steps, memory=False, stacks=command.stacks, keep_last_result=command.last
         )
     try:
         trace = read(path)
         tables = profile_tables(trace)
-        step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
-        picture = exemplar(trace, step) if command.exemplar else None
-        parts = without_delays(step_parts(trace), delays) if command.parts else None
+        stored: Path | None = None
+        if command.exemplar:
+            with Optional("no-exemplar", "an exemplar step", notes):
+                step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
+                picture = exemplar(trace, step)
+                if picture is not None:
+                    written = path.with_suffix(".trace.json.gz")
+                    written.write_bytes(picture)
+                    stored = written
+        parts: StepParts | None = None
+        if command.parts:
+            with Optional("no-parts", "the parts of a step", notes):
+                parts = without_delays(step_parts(trace), delays)
     finally:
         path.unlink(missing_ok=True)
-    stored = None
-    if picture is not None:
-        stored = path.with_suffix(".trace.json.gz")
-        stored.write_bytes(picture)
     device = uses_device()
     return Profiled(
         step_ns=tables.step_ns,
@@ -60,7 +69,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         device_busy_ns=tables.device_busy_ns if device else None,
         h2d_bytes=tables.h2d_bytes if device else None,
         signatures=tables.step_signatures,
-        findings=tuple(_findings(tables, command.steps)),
+        findings=(*_findings(tables, command.steps), *notes),
         exemplar=str(stored) if stored else None,
         parts=parts,
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.measure import compiling, machine, reference_load
 from pytest_perfdl.measure.commands import Block, Time, Timed
+from pytest_perfdl.measure.optional import Optional
+from pytest_perfdl.record import Finding
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.program import Aside
@@ -92,7 +94,8 @@ class _DeviceClock:
 
 def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Aside | None, Timed]:
     """Time `blocks` blocks of `block` steps, between two looks at the machine; see `Program` for the flags."""
-    reference_before = _reference_ns(command.opens)
+    notes: list[Finding] = []
+    reference_before = _reference_ns(command.opens, notes)
     steps: list[int] = []
     waits: list[int] = []
     delays: list[int] = []
@@ -138,18 +141,20 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
         other_load=other_load,
         tracer=machine.active_tracer(),
         reference_before=reference_before,
-        reference_after=_reference_ns(command.closes),
+        reference_after=_reference_ns(command.closes, notes),
         surroundings=surroundings,
+        findings=tuple(notes),
     )
 
 
-def _reference_ns(wanted: bool) -> tuple[int, ...]:
+def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:
     """Time the reference load while the device is idle too."""
     if not wanted:
         return ()
     synchronize()
-    with machine.run_delay_reader() as run_delay_ns:
+    with Optional("no-reference", "the machine's speed", notes), machine.run_delay_reader() as run_delay_ns:
         return reference_load.reference_ns(_REFERENCE_RUNS, run_delay_ns)
+    return ()
 
 
 def synchronize() -> None:

@@ -1,5 +1,7 @@
 """What a worker does with torch itself; each check is a test of a project, run in a process of its own."""
 
+import json
+
 import pytest
 from plugin.project import NOT_JUDGED
 
@@ -56,6 +58,12 @@ FLOPS = """
         assert (total, uncounted) == (0, ("aten.dot",))
 
 
+    def test_a_view_of_a_parameter_without_gradients():
+        parameter, layer = torch.nn.Parameter(torch.ones(1, 8)), torch.nn.Linear(8, 8)
+        with torch.no_grad():
+            assert counted(lambda: layer(parameter.expand(4, 8))) == (2 * 4 * 8 * 8, ())
+
+
     def test_counting_does_not_import_the_compiler():
         assert "torch._dynamo" not in sys.modules
 
@@ -67,6 +75,50 @@ FLOPS = """
         assert not hasattr(getattr(wrapped, "__wrapped__", None), "__dynamo_disable")
         compiled = torch.compile(lambda value: value + 1, backend="eager")
         assert counted(lambda: compiled(torch.ones(2)) @ torch.ones(2, 2))[0] == 2 * 2 * 2
+
+
+    def test_nested_tensors():
+        parts, layer = [torch.ones(3, 16), torch.ones(5, 16)], torch.nn.Linear(16, 16)
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        assert counted(lambda: layer(jagged)) == (2 * (3 + 5) * 16 * 16, ())
+        # This kind cannot be taken apart: its product is named, and done.
+        assert counted(lambda: layer(torch.nested.nested_tensor(parts))) == (0, ("aten.linear",))
+"""
+
+AUXILIARIES = """
+    import torch
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    import pytest_perfdl.analysis
+    import pytest_perfdl.trace
+    from pytest_perfdl.measure import counted, reference_load
+
+
+    class Named(torch.nn.Module):
+        def named_modules(self, *_, **__):
+            raise KeyError("its modules are not told")
+
+        def forward(self, value):
+            return value + 1
+
+
+    def fail(*_, **__):
+        raise OSError("broken on purpose")
+
+
+    def test_step(perf, monkeypatch):
+        monkeypatch.setattr(pytest_perfdl.trace, "exemplar", fail)
+        monkeypatch.setattr(pytest_perfdl.analysis, "memory_figures", fail)
+        monkeypatch.setattr(reference_load, "reference_ns", fail)
+        monkeypatch.setattr(counted, "_static_bytes", fail)
+        module, done = Named(), 0
+        for value in perf.steps([torch.ones(3)]):
+            # As torch.compile(fullgraph=True) does, in a loop that nobody can run again.
+            if _get_current_dispatch_mode() is not None:
+                raise RuntimeError("not beside a dispatch mode")
+            module(value)
+            done += 1
+        assert done > 10
 """
 
 CALLS = """
@@ -127,7 +179,23 @@ def test_counting_operations(project):
     finished = project.run("-p", "no:randomly")
 
     assert finished.code == 0, finished.output
-    assert finished.summary() == "7 passed"
+    assert finished.summary().startswith("9 passed")
+
+
+def test_what_a_verdict_can_do_without_is_left_out_with_a_note(project):
+    project.write("test_it.py", AUXILIARIES)
+    finished = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json")
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+
+    assert finished.code == 0, finished.output
+    assert test["verdict"] == "missing"
+    assert {"step_p50", "block_time", "ops"} <= test["metrics"].keys()
+    assert not {"flops", "peak_memory", "static_memory"} & test["metrics"].keys()
+    assert {finding["code"]: finding["level"] for finding in test["integrity"]} == dict.fromkeys(
+        ["no-flops", "no-memory", "no-static-memory", "no-exemplar", "no-modules", "no-reference"], "note"
+    )
+    (why,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "no-flops"]
+    assert why.startswith("FLOPs could not be measured (RuntimeError: not beside a dispatch mode); all else is judged")
 
 
 def test_nothing_makes_the_orchestrating_process_import_torch(project):

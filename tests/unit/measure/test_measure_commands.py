@@ -17,8 +17,8 @@ ANSWERS = (
 )
 
 
-def commands(plan, info, *, first=True):
-    script = one_repeat(plan, info, "/scratch", first=first)
+def commands(plan, info, *, flops=True):
+    script = one_repeat(plan, info, "/scratch", flops=flops)
     given = [next(script)]
     for answer in ANSWERS[:-1]:
         given.append(script.send(answer))
@@ -44,7 +44,7 @@ def test_the_commands_of_a_repeat():
 
 
 def test_every_window_holds_whole_periods():
-    given, _ = commands(Plan(warmup=2, steps=10, profiled=4), info(period=3), first=False)
+    given, _ = commands(Plan(warmup=2, steps=10, profiled=4), info(period=3), flops=False)
 
     assert given == [
         Settle(least=3, most=60, block=6),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
+from pytest_perfdl.measure.machine import Load
 from pytest_perfdl.record import Key
 
 Steps = NDArray[np.int64]
@@ -43,13 +44,13 @@ class Measured:
     @classmethod
     def of(cls, warmup: int, parts: Sequence[Timed]) -> Measured:
         """Join what one process answered to several commands to time."""
-        loads = [part.other_load for part in parts if part.other_load is not None]
+        load = Load.joined([part.load for part in parts])
         return cls(
             warmup,
             tuple(ns for part in parts for ns in part.step_ns),
             tuple(ns for part in parts for ns in part.delay_ns),
             tuple(tuple(asdict(block).values()) for part in parts for block in part.blocks),
-            max(loads, default=None),
+            load.others if load is not None and load.is_telling else None,
         )
 
     @property
@@ -70,7 +71,7 @@ class Measured:
             delay_ns=self.delay_ns[:count],
             blocks=tuple(blocks),
             compiles=(),
-            other_load=self.other_load,
+            load=None if self.other_load is None else Load(1.0, self.other_load, 0.0),
             tracer="",
         )
         settled = Settled(self.warmup, settled=True, spread=0.0)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""
-OTHER_LOAD = 0.1
-"""Processors that others must keep busy before waiting for one is their doing, and not the step's own helpers'."""
 SYSTEM_SHARE = 0.3
 """Share of processor time in the kernel above which a measurement says so."""
 
@@ -101,7 +99,7 @@ def assemble(
 
 def contended(repeat: Repeat) -> bool:
     """Whether others had the processor for so much of the timed steps that measuring again is better."""
-    return any(_taken_by_others(result) for result in repeat.calls)
+    return any(_taken_by_others(result) or _waited_for_somebody(result) for result in repeat.calls)
 
 
 _GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
@@ -307,6 +305,13 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
                 "contended",
                 f"{where}others had the processor for {taken:.0%} of the time while timing: that time is taken off",
             )
+        if _waited_for_somebody(result):
+            yield Finding(
+                "note",
+                "waiting",
+                f"{where}the step waited for a processor for {_waiting(result):.0%} of the time while timing, which is "
+                "too short to tell whose doing that was: nothing is taken off (more steps tell: --perf-steps)",
+            )
         cpu = sum(block.cpu_ns for block in timed.blocks)
         system = sum(block.system_ns for block in timed.blocks)
         if cpu and system / cpu > SYSTEM_SHARE:
@@ -329,8 +334,9 @@ def _cycles(result: CallResult | SideResult) -> tuple[int, ...]:
     """
     period = result.info.period
     steps = result.timed.step_ns
-    if result.timed.delay_ns and _taken_by_others(result):
-        steps = tuple(max(0, taken - delay) for taken, delay in zip(steps, result.timed.delay_ns, strict=True))
+    if result.timed.delay_ns and (taken := _taken_by_others(result)):
+        part = min(1.0, taken / _waiting(result))
+        steps = tuple(max(0, round(ns - part * delay)) for ns, delay in zip(steps, result.timed.delay_ns, strict=True))
     return tuple(round(sum(steps[start : start + period]) / period) for start in range(0, len(steps), period))
 
 
@@ -342,14 +348,26 @@ def _taken_by_others(result: CallResult | SideResult) -> float:
     """Share of the timed steps in which the step's thread was ready to run and others had the processor.
 
     The scheduler's own account, whatever code was measured, so that taking the time off favours neither side:
-    what is left is what the step took itself. 0 where the share is small, or the waiting the step's own doing
-    (loader workers, more threads than processors).
+    what is left is what the step took itself. Whom the thread waited for, the scheduler does not say: others and the
+    step's own helpers (loader workers, more threads than processors) by what they used, and others for no longer than
+    that. 0 where the share is small, or the time too short to know.
     """
-    load = result.timed.other_load
-    if load is not None and load < OTHER_LOAD:
+    load, waiting = result.timed.load, _waiting(result)
+    if load is None or not load.is_telling or waiting <= CONTENDED or not load.others:
         return 0.0
-    share = _total(result, "run_delay_ns") / max(_total(result, "wall_ns"), 1.0)
-    return min(share, 1.0) if share > CONTENDED else 0.0
+    share = min(waiting * load.others / (load.others + load.helpers), load.others, 1.0)
+    return share if share > CONTENDED else 0.0
+
+
+def _waited_for_somebody(result: CallResult | SideResult) -> bool:
+    """Whether the step's thread waited for a processor, and nobody knows for whom."""
+    load = result.timed.load
+    return _waiting(result) > CONTENDED and (load is None or not load.is_telling)
+
+
+def _waiting(result: CallResult | SideResult) -> float:
+    """Share of the timed steps in which the step's thread was ready to run and did not."""
+    return _total(result, "run_delay_ns") / max(_total(result, "wall_ns"), 1.0)
 
 
 def _total(result: CallResult | SideResult, field: str) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.measure.machine import Surroundings
+from pytest_perfdl.measure.machine import Load, Surroundings
 from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class Timed:
     blocks: tuple[Block, ...]
     compiles: tuple[str, ...]
     """What torch.compile compiled meanwhile."""
-    other_load: float | None
-    """Processors that others kept busy meanwhile; `None` where that is not known."""
+    load: Load | None
+    """Who used the processors meanwhile; `None` where that is not known."""
     tracer: str
     reference_before: tuple[int, ...] = ()
     """Nanoseconds of each run of the reference load directly before the steps; empty where it was not asked for."""
@@ -300,14 +300,13 @@ def explanation(plan: Plan, info: CallInfo, scratch: str) -> Generator[Command |
 
 
 def _joined(parts: Sequence[Timed]) -> Timed:
-    loads = [part.other_load for part in parts]
     return Timed(
         step_ns=tuple(ns for part in parts for ns in part.step_ns),
         wait_ns=tuple(ns for part in parts for ns in part.wait_ns),
         delay_ns=tuple(ns for part in parts for ns in part.delay_ns),
         blocks=tuple(block for part in parts for block in part.blocks),
         compiles=tuple(name for part in parts for name in part.compiles),
-        other_load=None if None in loads else max((load for load in loads if load is not None), default=None),
+        load=Load.joined([part.load for part in parts]),
         tracer=next((part.tracer for part in parts if part.tracer), ""),
         reference_before=tuple(ns for part in parts for ns in part.reference_before),
         reference_after=tuple(ns for part in parts for ns in part.reference_after),

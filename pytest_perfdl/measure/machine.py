@@ -59,36 +59,80 @@ def run_delay_reader() -> Iterator[Callable[[], int]]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy all processors were, and of that what this process group did, which the step's helpers are in."""
+    """Processor time used up, by who had it, over one window or several; the kernel counts in ticks of 10 ms."""
 
     wall_s: float
-    busy_s: float
-    own_s: float
+    others_s: float
+    """What others used of the processors that this process may run on, stolen time included."""
+    helpers_s: float
+    """What the step's own helpers used: this process group's processes and threads but the step's thread."""
 
     @classmethod
-    def now(cls) -> Load:
-        """Read the kernel's counters; where there are none (not Linux) nothing is ever seen as busy."""
-        try:
-            fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        except (OSError, ValueError):
-            return cls(time.monotonic(), 0.0, 0.0)
-        user, nice, system, _idle, _iowait, irq, softirq, steal = fields
-        busy = user + nice + system + irq + softirq + steal
-        ticks = os.sysconf("SC_CLK_TCK")
-        return cls(time.monotonic(), busy / ticks, _group_ticks() / ticks)
-
-    def others_since(self, before: Load) -> float | None:
-        """Processors that others kept busy on average, stolen time included; `None` where that is not known.
-
-        The kernel counts in ticks of 10 ms, so a short window says nothing.
-        """
-        wall = self.wall_s - before.wall_s
-        if wall < _LEAST_WINDOW_S or not self.busy_s:
+    def joined(cls, parts: Sequence[Load | None]) -> Load | None:
+        """That of several windows together; `None` where one of them is not known."""
+        known = [part for part in parts if part is not None]
+        if not known or len(known) < len(parts):
             return None
-        return max(0.0, ((self.busy_s - before.busy_s) - (self.own_s - before.own_s)) / wall)
+        return cls(
+            sum(part.wall_s for part in known),
+            sum(part.others_s for part in known),
+            sum(part.helpers_s for part in known),
+        )
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether it is of long enough a time for the kernel's ticks to say something."""
+        return self.wall_s >= _LEAST_WINDOW_S
+
+    @property
+    def others(self) -> float:
+        """Processors that others kept busy on average."""
+        return max(0.0, self.others_s / self.wall_s)
+
+    @property
+    def helpers(self) -> float:
+        """Processors that the step's own helpers kept busy on average; what ticks may be wrong by is none."""
+        return max(0.0, self.helpers_s / self.wall_s - _WRONG_BY)
 
 
 _LEAST_WINDOW_S = 0.2
+_WRONG_BY = 0.1
+"""Processors: two ticks in the shortest window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The kernel's counters behind `Load` at a moment, in seconds."""
+
+    wall_s: float
+    all_s: float
+    group_s: float
+    thread_s: float
+
+    @classmethod
+    def now(cls) -> Busy | None:
+        """Read them; `None` where there are none (not Linux)."""
+        allowed = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
+        total = 0
+        try:
+            lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+            for _, user, nice, system, _idle, _wait, irq, softirq, stolen in (f[:9] for f in lines if f[0] in allowed):
+                total += sum(map(int, (user, nice, system, irq, softirq, stolen)))
+        except (OSError, ValueError, IndexError):
+            return None
+        ticks = os.sysconf("SC_CLK_TCK")
+        return cls(time.monotonic(), total / ticks, _group_ticks() / ticks, time.thread_time()) if total else None
+
+    def since(self, before: Busy | None) -> Load | None:
+        """Who used what between two moments."""
+        if before is None:
+            return None
+        group = self.group_s - before.group_s
+        return Load(
+            self.wall_s - before.wall_s,
+            (self.all_s - before.all_s) - group,
+            group - (self.thread_s - before.thread_s),
+        )
 
 
 def _group_ticks() -> int:

@@ -101,7 +101,7 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
     delays: list[int] = []
     blocks = []
     compiled_before = compiling.compilations()
-    load_before, state_before = machine.Load.now(), machine.State.now()
+    busy_before, state_before = machine.Busy.now(), machine.State.now()
     with machine.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
@@ -131,14 +131,14 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
     surroundings = machine.State.now().since(state_before)
-    other_load = machine.Load.now().others_since(load_before)
+    busy = machine.Busy.now()
     return Timed(
         step_ns=tuple(steps),
         wait_ns=tuple(waits) if iterates else (),
         delay_ns=tuple(delays),
         blocks=tuple(blocks),
         compiles=compiling.names_since(compiled_before),
-        other_load=other_load,
+        load=None if busy is None else busy.since(busy_before),
         tracer=machine.active_tracer(),
         reference_before=reference_before,
         reference_after=_reference_ns(command.closes, notes),

@@ -53,7 +53,7 @@ def timed(*steps, blocks=1, **rest):
         )
         for start in range(0, len(steps), size)
     ]
-    values = {"wait_ns": (), "delay_ns": (), "compiles": (), "other_load": None, "tracer": ""}
+    values = {"wait_ns": (), "delay_ns": (), "compiles": (), "load": None, "tracer": ""}
     return Timed(step_ns=steps, blocks=tuple(made), **{**values, **rest})
 
 

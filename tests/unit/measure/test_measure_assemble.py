@@ -5,9 +5,17 @@ from dataclasses import replace
 import pytest
 from answers import COUNTED, info, named, profiled, result, timed
 
-from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
-from pytest_perfdl.measure.commands import Compiled, Settled
-from pytest_perfdl.measure.machine import Surroundings
+from pytest_perfdl.measure.assemble import (
+    Repeat,
+    UserValue,
+    assemble,
+    contended,
+    exemplars,
+    sharing_flops,
+    side_values,
+)
+from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
+from pytest_perfdl.measure.machine import Load, Surroundings
 from pytest_perfdl.record import Finding, Plan
 
 
@@ -73,7 +81,7 @@ def test_throughput_follows_from_the_mean():
     assert (series.values, series.better, series.unit) == ((8 * 1e9 / 2000,), "higher", "items/s")
 
 
-BUSY = {"delay_ns": (0, 0, 0, 60), "other_load": 0.5}
+BUSY = {"delay_ns": (0, 0, 0, 60), "load": Load(1.0, 0.5, 0.0)}
 
 
 def test_what_others_took_is_taken_off_where_they_took_it():
@@ -86,12 +94,58 @@ def test_what_others_took_is_taken_off_where_they_took_it():
     assert "13% of the time" in made.integrity[0].message
 
 
-@pytest.mark.parametrize("changes", [{"other_load": 0.05}, {"delay_ns": (0, 0, 0, 20)}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"load": Load(1.0, 0.05, 0.0)}, {"load": Load(1.0, -0.01, 0.0)}, {"delay_ns": (0, 0, 0, 20)}],
+    ids=["idle", "ticks", "little"],
+)
 def test_nothing_is_taken_off_where_others_were_idle_or_took_little(changes):
     made = record(result(timed=timed(100, 100, 100, 160, **{**BUSY, **changes})))
 
     assert values(made, "block_time") == (115,)
     assert codes(made) == []
+
+
+WAITING = (400, 400, 400, 400)
+"""Half of these four steps is waiting."""
+
+
+def waiting(load):
+    return record(result(timed=timed(*WAITING, delay_ns=(200,) * 4, load=load)))
+
+
+def test_waiting_for_the_steps_own_helpers_is_its_own_time():
+    made = waiting(Load(1.0, 0.0, 0.6))
+    assert values(made, "step_time") == values(made, "block_time") == (400,)
+    assert codes(made) == []
+
+
+def test_no_more_is_taken_off_than_others_used():
+    # Of the half of the time that the step waited, others used a fifth and a helper as much.
+    made = waiting(Load(1.0, 0.2, 0.3))
+    assert values(made, "block_time") == (400 * (1 - 0.2),)
+    assert values(made, "step_time") == (400 - 80,)
+    # Plenty of other work on other processors does not make the helper's share others' either.
+    made = waiting(Load(1.0, 4.0, 4.1))
+    assert values(made, "block_time") == (400 * (1 - 0.25),)
+
+
+@pytest.mark.parametrize("load", [None, Load(0.1, 0.1, 0.0)], ids=["no counters", "too short"])
+def test_nothing_is_taken_off_where_nobody_knows_whose_it_was(load):
+    made = waiting(load)
+    assert values(made, "step_time") == values(made, "block_time") == (400,)
+    assert codes(made) == [("note", "waiting")]
+    assert "for 50% of the time while timing" in made.integrity[0].message
+    assert contended(Repeat((result(timed=timed(*WAITING, delay_ns=(200,) * 4, load=load)),)))
+
+
+def test_the_turns_of_a_pair_are_taken_together():
+    # One turn alone is too short; together they tell, and a helper is nobody else.
+    turns = [timed(*WAITING, delay_ns=(200,) * 4, load=Load(0.1, 0.0, 0.07)) for _ in range(8)]
+    side = SideResult(info(), result().settled, _joined(turns), result().compiled)
+    assert side_values([side])["step_time"] == 400
+    others = [replace(turn, load=Load(0.1, 0.1, 0.0)) for turn in turns]
+    assert side_values([replace(side, timed=_joined(others))])["step_time"] == 200
 
 
 def test_a_contended_repeat():

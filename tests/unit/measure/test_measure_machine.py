@@ -75,19 +75,51 @@ def test_where_there_is_no_scheduler_to_ask(monkeypatch):
         assert read() == 0
 
 
-def load(wall, busy, own):
-    return machine.Load(float(wall), float(busy), float(own))
+def busy(wall, everybody, group, thread):
+    return machine.Busy(float(wall), float(everybody), float(group), float(thread))
 
 
-def test_the_load_of_others():
-    # In ten seconds all were busy for 14 processor seconds, of which 9 were ours.
-    assert load(110, 64, 29).others_since(load(100, 50, 20)) == pytest.approx(0.5)
-    assert load(110, 60, 31).others_since(load(100, 50, 20)) == 0.0
+def test_who_used_the_processors():
+    # In ten seconds all were busy for 14 processor seconds, of which 9 were ours, 6 of them the step's own.
+    load = busy(110, 64, 29, 16).since(busy(100, 50, 20, 10))
+    assert (load.wall_s, load.others_s, load.helpers_s) == (10, 5, 3)
+    assert load.others == pytest.approx(0.5)
+    assert load.helpers == pytest.approx(0.3 - 0.1)
+    assert busy(110, 64, 29, 16).since(None) is None
 
 
-def test_a_load_that_is_not_known():
-    assert load(100.1, 60, 20).others_since(load(100, 50, 20)) is None
-    assert load(110, 0, 0).others_since(load(100, 0, 0)) is None
+def test_ticks_that_contradict_each_other_are_nobodys_load():
+    load = machine.Load(1.0, -0.02, -0.02)
+    assert (load.others, load.helpers) == (0, 0)
+
+
+def test_windows_are_joined_before_anything_is_made_of_them():
+    parts = [machine.Load(0.05, 0.02, 0.01), machine.Load(0.15, -0.01, 0.0)]
+    joined = machine.Load.joined(parts)
+    assert (joined.wall_s, joined.others_s, joined.helpers_s) == pytest.approx((0.2, 0.01, 0.01))
+    assert joined.is_telling
+    assert not any(part.is_telling for part in parts)
+    assert machine.Load.joined([*parts, None]) is None
+    assert machine.Load.joined([]) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
+def test_only_processors_that_may_be_used_count(monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {1})
+    lines = "cpu  900 0 0 0 0 0 0 0 0 0\ncpu0 800 0 0 0 0 0 0 0 0 0\ncpu1 60 1 2 7 7 3 4 30 0 0\nintr 5\n"
+    monkeypatch.setattr(machine.Path, "read_text", lambda self: lines if str(self) == "/proc/stat" else "")
+    monkeypatch.setattr(machine, "_group_ticks", lambda: 50)
+    ticks = os.sysconf("SC_CLK_TCK")
+    found = machine.Busy.now()
+    assert (found.all_s, found.group_s) == (100 / ticks, 50 / ticks)
+
+
+def test_where_nothing_is_counted(monkeypatch):
+    def missing(self):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(machine.Path, "read_text", missing)
+    assert machine.Busy.now() is None
 
 
 THREAD_STAT = "4711 (a (tricky) name) R " + " ".join(str(number) for number in range(4, 53))

@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from pytest_perfdl import hookspecs, record
+from pytest_perfdl import hookspecs, record, record_json
 from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
 from pytest_perfdl.limits import UNITS
@@ -140,7 +140,7 @@ def files() -> str:
         "growth": _fields(Growth),
         "beside": _fields(Beside),
         "columns": _table(("place", "what it is"), rows),
-        "record_schema": str(record.SCHEMA),
+        "record_schema": str(record_json.SCHEMA),
         "run_schema": str(RUN_SCHEMA),
         "folded": str(PLAIN_AT_MOST),
     }

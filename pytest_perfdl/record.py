@@ -1,22 +1,17 @@
 """The one noun of the system: what one test measured in one environment.
 
 A baseline file holds a `Record`, a run holds `Record`s, a judgement takes two. This module knows their
-parts and their JSON form; it imports nothing heavy, so that the orchestrating process may hold records
-without numpy or torch.
+parts, `record_json` their JSON form; neither imports anything heavy, so that the orchestrating process may hold
+records without numpy or torch.
 
 Units: every duration is an integer number of nanoseconds, every size a number of bytes.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-SCHEMA = 1
-"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+from typing import Literal
 
 Kind = Literal["timed", "counted"]
 Better = Literal["lower", "higher"]
@@ -40,14 +35,6 @@ def scope(metric: str) -> tuple[str, ...]:
     (('torch', 'flags', 'device'), ('threads', 'cpu_capability'))
     """
     return COUNT_SCOPE if metric in _COUNTS else BYTE_SCOPE
-
-
-class RecordError(ValueError):
-    """A stored record cannot be used; the message is one line for people."""
-
-
-class NewerRecordError(RecordError):
-    """A stored record is of a schema that only a newer version reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +133,7 @@ class Occasion:
     repeats: int
     date: str
     commit: str | None
-    """Commit checked out while measuring, `None` outside git."""
+    """Commit checked out while measuring (full hash), `None` outside git."""
     tree: str | None
     """Hash of the working tree without the baseline folder: identifies the measured code."""
     reference_ns: tuple[int, ...] = ()
@@ -171,6 +158,8 @@ class Record:
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Labels of the machine's state seen in the repeats, such as the page-fault mode."""
     integrity: tuple[Finding, ...] = ()
+    exemplars: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the exemplar traces that were saved with it, by call; empty where that was not noted."""
 
     @property
     def repeats(self) -> int:
@@ -199,187 +188,3 @@ def row_name(call: str, kind: RowKind, name: str) -> str:
     ('forward.operator aten::mm', 'kernel gemm')
     """
     return metric_name(call, f"{kind} {name}")
-
-
-def significant(value: float, digits: int = 4) -> float:
-    """Round to significant digits, so that a stored number carries no noise that git would show.
-
-    >>> significant(41234567), significant(0.00123456), significant(12)
-    (41230000, 0.001235, 12)
-    """
-    if value == 0 or not math.isfinite(value):
-        return value
-    return _whole(float(f"{value:.{digits - 1}e}"))
-
-
-def to_json(record: Record) -> dict[str, Any]:
-    """Plain data for `json`, rounded: timed values to four significant digits, counted ones exact."""
-    return {
-        "schema": SCHEMA,
-        "test": record.test,
-        "key": {"slug": record.key.slug, "parts": dict(record.key.parts)},
-        "context": dict(record.context),
-        "test_hash": record.test_hash,
-        "plan": dataclasses.asdict(record.plan),
-        "occasions": [_occasion_to_json(occasion) for occasion in record.occasions],
-        "modes": {name: list(labels) for name, labels in record.modes.items()},
-        "integrity": [dataclasses.asdict(finding) for finding in record.integrity],
-        "calls": [_call_to_json(call) for call in record.calls],
-    }
-
-
-def from_json(data: Any) -> Record:
-    """Read what `to_json` wrote.
-
-    Raises
-    ------
-    NewerRecordError
-        When the data is of a newer schema.
-    RecordError
-        When a part is missing or of the wrong type.
-    """
-    if not isinstance(data, dict) or not isinstance(data.get("schema"), int):
-        raise RecordError("is not a perfdl record: it has no schema number")
-    if data["schema"] > SCHEMA:
-        raise NewerRecordError(
-            f"was written by a newer pytest-perfdl (schema {data['schema']}, this one reads {SCHEMA}): "
-            "upgrade pytest-perfdl"
-        )
-    try:
-        return Record(
-            test=_typed(data, "test", str),
-            key=Key(_typed(data["key"], "slug", str), _scalars(_typed(data["key"], "parts", dict))),
-            context=_scalars(_typed(data, "context", dict)),
-            test_hash=_typed(data, "test_hash", str),
-            plan=Plan(**{name: int(value) for name, value in _typed(data, "plan", dict).items()}),
-            occasions=tuple(_occasion_from_json(occasion) for occasion in data["occasions"]),
-            modes={name: tuple(labels) for name, labels in data["modes"].items()},
-            integrity=tuple(Finding(**finding) for finding in data["integrity"]),
-            calls=_checked(tuple(_call_from_json(call) for call in data["calls"]), data["occasions"]),
-        )
-    except RecordError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"has no {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
-        raise RecordError(what) from error
-
-
-def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:
-    """Its fields; without those that were not noted, as in files of before they were."""
-    fields = dataclasses.asdict(occasion) | {"reference_ns": _numbers(occasion.reference_ns, significant)}
-    return {name: value for name, value in fields.items() if name not in ("reference_ns", "seconds") or value}
-
-
-def _occasion_from_json(data: Mapping[str, Any]) -> Occasion:
-    if "reference_ns" not in data:
-        return Occasion(**data)
-    occasion = Occasion(**{**data, "reference_ns": tuple(int(value) for value in _finite(data["reference_ns"]))})
-    if len(occasion.reference_ns) != occasion.repeats or min(occasion.reference_ns) <= 0:
-        raise RecordError(f"is malformed (an occasion of {occasion.repeats} repeats has other reference times)")
-    return occasion
-
-
-def _call_to_json(call: Call) -> dict[str, Any]:
-    return {
-        "name": call.name,
-        "metrics": {
-            name: {
-                "kind": series.kind,
-                "unit": series.unit,
-                "better": series.better,
-                "values": _numbers(series.values, significant if series.kind == "timed" else _exact),
-            }
-            for name, series in call.series.items()
-        },
-        "profiled_ns": _numbers(call.profiled_ns, significant),
-        "op_counts": list(call.op_counts),
-        "uncounted": list(call.uncounted),
-        "rows": [
-            {"kind": row.kind, "name": row.name, "count": _exact(row.count), "ns": _numbers(row.ns, significant)}
-            for row in call.rows
-        ],
-    }
-
-
-def _call_from_json(data: Mapping[str, Any]) -> Call:
-    return Call(
-        name=_typed(data, "name", str),
-        series={
-            name: Series(
-                kind=_one_of(series["kind"], ("timed", "counted")),
-                unit=_typed(series, "unit", str),
-                better=_one_of(series["better"], ("lower", "higher")),
-                values=_finite(series["values"]),
-            )
-            for name, series in data["metrics"].items()
-        },
-        rows=tuple(
-            Row(
-                kind=_one_of(row["kind"], ("operator", "kernel", "idle")),
-                name=_typed(row, "name", str),
-                count=_finite([row["count"]])[0],
-                ns=tuple(int(value) for value in _finite(row["ns"])),
-            )
-            for row in data["rows"]
-        ),
-        profiled_ns=tuple(int(value) for value in _finite(data["profiled_ns"])),
-        op_counts=tuple(int(value) for value in data["op_counts"]),
-        uncounted=tuple(data["uncounted"]),
-    )
-
-
-def _exact(value: float) -> float:
-    """Whole numbers without a fraction; others to twelve digits, the same on every platform."""
-    if isinstance(value, int):
-        return value
-    return _whole(value if value.is_integer() else float(f"{value:.12g}"))
-
-
-def _whole(value: float) -> float:
-    """An integer where that says the same, so that what was read is written again as it was."""
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
-
-
-def _numbers(values: Sequence[float], shorten: Callable[[float], float]) -> list[float]:
-    return [shorten(value) for value in values]
-
-
-def _finite(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list) or not values:
-        raise RecordError("is malformed (a metric without values)")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise RecordError(f"is malformed ({value!r} is not a finite number)")
-    return tuple(values)
-
-
-def _typed(data: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = data[name]
-    if not isinstance(value, kind):
-        raise RecordError(f"is malformed ({name!r} should be {kind.__name__}, is {type(value).__name__})")
-    return value
-
-
-def _scalars(data: Mapping[str, Any]) -> dict[str, Scalar]:
-    for name, value in data.items():
-        if not isinstance(value, (str, int, float, bool, type(None))):
-            raise RecordError(f"is malformed ({name!r} should be a scalar)")
-    return dict(data)
-
-
-def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:
-    if value not in allowed:
-        raise RecordError(f"is malformed ({value!r} is none of {', '.join(allowed)})")
-    return value
-
-
-def _checked(calls: tuple[Call, ...], occasions: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
-    repeats = sum(int(occasion["repeats"]) for occasion in occasions)
-    for call in calls:
-        lengths = {len(series.values) for series in call.series.values()} | {len(call.profiled_ns)}
-        lengths |= {len(row.ns) for row in call.rows}
-        if lengths - {repeats}:
-            raise RecordError(
-                f"is malformed (its occasions count {repeats} repeats, a metric has {max(lengths - {repeats})})"
-            )
-    return calls

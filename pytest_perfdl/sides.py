@@ -18,7 +18,8 @@ from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.baseline.source import commit_of, git, top_of
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.judge.diff import Side, of_call, of_traces
-from pytest_perfdl.record import Record, RecordError, from_json
+from pytest_perfdl.record import Record
+from pytest_perfdl.record_json import RecordError, from_json
 from pytest_perfdl.trace import Trace, TraceError, read
 
 _HEAD = 4096

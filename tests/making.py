@@ -2,6 +2,7 @@
 
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
 
+COMMIT, TREE = "3f2c1ab" * 5 + "3f2c1", "9d8e7f" * 6 + "9d8e"
 TEST = "tests/perf/test_gpt.py::test_step[bf16]"
 CONTEXT = {"torch": "2.13.0", "flags": "", "device": "cpu", "threads": 1, "cpu_capability": "AVX2", "driver": None}
 
@@ -36,7 +37,7 @@ def record(series=None, *, rows=(), calls=None, repeats=None, profiled=None, **r
         "test_hash": "abc123",
         "plan": Plan(warmup=15, steps=40),
         "calls": calls,
-        "occasions": (Occasion(repeats, "2026-05-01T10:00:00Z", "3f2c1ab", "9d8e7f"),),
+        "occasions": (Occasion(repeats, "2026-05-01T10:00:00Z", COMMIT, TREE),),
     }
     return Record(**{**values, **rest})
 

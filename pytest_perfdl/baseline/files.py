@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline import layout, text
-from pytest_perfdl.record import NewerRecordError, RecordError
+from pytest_perfdl.record_json import NewerRecordError, RecordError
 from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +16,8 @@ from pathlib import Path
 GIT_SECONDS = 30
 """Longest that git may take; a tree that cannot be hashed in that time stays unknown."""
 
+
+_HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
 """What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
@@ -47,6 +50,9 @@ def describe_source(root: Path, without: tuple[str, ...]) -> Source:
 @functools.cache
 def tree_of_commit(root: Path, commit: str, without: tuple[str, ...]) -> str | None:
     """The tree that `describe_source` would have found on a clean checkout of a commit (full hash)."""
+    if not _HASH.fullmatch(commit):
+        # From a file it may be anything, an option that makes git write somewhere among it.
+        return None
     top = top_of(root)
     with _own_index(root, start=False) as environment:
         if top is None or environment is None or git(top, "read-tree", commit, environment=environment) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.record import RecordError, from_json, to_json
+from pytest_perfdl.record_json import RecordError, from_json, to_json
 
 if TYPE_CHECKING:
     from pytest_perfdl.record import Record
@@ -36,7 +36,8 @@ def parse(data: bytes) -> Record:
     Raises
     ------
     RecordError
-        When it is not JSON, with the place; when it is not a record, or a newer one.
+        When it is not JSON, with the place; when it is not a record, or a newer one; when nothing was measured, since
+        whatever is held against such a baseline would pass.
     """
     try:
         decoded = json.loads(data)
@@ -51,7 +52,12 @@ def parse(data: bytes) -> Record:
         raise RecordError(f"is damaged at byte {error.start}: not UTF-8 text") from error
     except RecursionError as error:
         raise RecordError("is damaged: nested too deeply") from error
-    return from_json(decoded)
+    except ValueError as error:
+        raise RecordError("is damaged: it has a number of over 4300 digits") from error
+    record = from_json(decoded)
+    if not record.calls or not all(call.series for call in record.calls):
+        raise RecordError("holds no measurement: it has no call, or a call without metrics")
+    return record
 
 
 def _byte(error: json.JSONDecodeError) -> int:

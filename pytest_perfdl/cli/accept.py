@@ -12,7 +12,8 @@ from typing import Any
 
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.cli.common import CommandError, say
-from pytest_perfdl.record import INJECTED, RecordError, from_json
+from pytest_perfdl.record import INJECTED
+from pytest_perfdl.record_json import RecordError, from_json
 from pytest_perfdl.visible import visible
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pytest_perfdl.baseline.text import parse
-from pytest_perfdl.record import Record, RecordError
+from pytest_perfdl.record import Record
+from pytest_perfdl.record_json import RecordError
 from pytest_perfdl.visible import harmless, visible
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl import record
+from pytest_perfdl import record_json
 from pytest_perfdl.judge.verdict import Cause, Judgement, MetricVerdict
 from pytest_perfdl.record import Record
 from pytest_perfdl.report.files import write_files
@@ -120,8 +120,8 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
             }
             for exemplars in kept(run, result)
         ],
-        "record": None if result.new is None else record.to_json(result.new),
-        "base_record": None if result.base is None else record.to_json(result.base),
+        "record": None if result.new is None else record_json.to_json(result.new),
+        "base_record": None if result.base is None else record_json.to_json(result.base),
     }
 
 

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_perfdl import record
+from pytest_perfdl import record_json
 from pytest_perfdl.judge.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
-from pytest_perfdl.record import Finding, Key, Record, RecordError
+from pytest_perfdl.record import Finding, Key, Record
+from pytest_perfdl.record_json import RecordError
 from pytest_perfdl.report.files import ReportError
 from pytest_perfdl.report.json import SCHEMA
 from pytest_perfdl.report.run import Exemplars, Result, Run, Suggestion
@@ -145,7 +146,7 @@ def _made(kind: type[_T], data: Mapping[str, Any]) -> _T:
 
 
 def _record(data: Any) -> Record | None:
-    return None if data is None else record.from_json(data)
+    return None if data is None else record_json.from_json(data)
 
 
 def _beside(folder: Path, name: str | None) -> Path | None:

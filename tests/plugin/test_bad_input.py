@@ -225,7 +225,7 @@ def test_baselines_that_cannot_be_used(project):
         "conflict": "has an unresolved merge conflict at line 1",
         "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
         "other": "holds test_it.py::test_elsewhere under key",
-        "text": "has no 'test'",
+        "text": "is malformed (there is no `test`)",
         "folder": "cannot be read: Is a directory",
     }.items():
         case = cases[f"test_{name}"]

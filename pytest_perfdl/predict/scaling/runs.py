@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError
-from pytest_perfdl.record import Record, RecordError, from_json
+from pytest_perfdl.record import Record
+from pytest_perfdl.record_json import RecordError, from_json
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")

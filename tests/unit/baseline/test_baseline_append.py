@@ -13,7 +13,7 @@ from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Row
 
 def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):
     made = record({"step_time": timed(*times), "ops": counted(*(ops,) * len(times))}, rows=rows, **rest)
-    return replace(made, occasions=(Occasion(len(times), date, "c" + date[6], "t"),))
+    return replace(made, occasions=(Occasion(len(times), date, ("c" + date[6]) * 20, "d" * 40),))
 
 
 def test_repeats_follow_in_order_and_keep_their_occasions():
@@ -99,7 +99,7 @@ def test_appending_twice_is_appending_in_order():
     (of(1.0, ops=11), "not the same metric ops (10 there, 11 now)"),
     (record({"step_time": timed(1.0)}), "not the same list of metrics"),
     (record({"step_time": timed(1.0, unit="ms"), "ops": counted(10)}), "not the same metric step_time"),
-    (record(calls=(Call("fwd", {}, (), (1,)),)), "not the same calls ([''] there, ['fwd'] now)"),
+    (record(calls=(Call("fwd", {"ops": counted(1)}, (), (1,)),)), "not the same calls ([''] there, ['fwd'] now)"),
     (of(1.0, context={**CONTEXT, "clock": float("nan")}), "a record holds a number that is not finite"),
 ])  # fmt: skip
 def test_what_is_not_a_repeat_of_the_same_is_refused_in_one_line(new, what):

@@ -141,3 +141,13 @@ def test_bytecode_is_no_code(repository, committed):
     assert repository.recorded().occasions[0].tree == before.occasions[0].tree
     repository.write("tests/data.pyx", "code\n")
     assert repository.recorded().occasions[0].tree != before.occasions[0].tree
+
+
+def test_what_a_baseline_calls_a_commit_is_no_option_of_git(repository, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    last = replace(repository.recorded().occasions[-1], commit=f"--index-output={victim}", tree="d" * 40)
+    base = replace(record({"step_time": timed(1.0, 2.0)}), occasions=(last,))
+    assert repository.code(base).commit is None
+    assert tree_of_commit(repository.root, "HEAD", WITHOUT) is None
+    assert victim.read_text() == "mine"

@@ -136,7 +136,7 @@ def test_others_are_the_same_test_under_other_keys(store, tmp_path):
     (b"", "is damaged at line 1, column 1 (byte 0)"),
     (dump(RECORD)[:-3], "is damaged at line"),
     (b"{\n<<<<<<< HEAD\n", "has an unresolved merge conflict at line 2"),
-    (dump(RECORD).replace(b'"timed"', b'"timid"'), "is malformed ('timid' is none of timed, counted)"),
+    (dump(RECORD).replace(b'"timed"', b'"timid"'), "is malformed (calls[0].metrics[...].kind: invalid enum"),
     (dump(replace(RECORD, test="t/a.py::b")), "holds t/a.py::b under key"),
     (dump(replace(RECORD, key=Key("gpu", {}))), f"holds {TEST} under key gpu, which belongs elsewhere"),
 ])  # fmt: skip

@@ -6,21 +6,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import counted, invalid, record, rows, timed
+from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
-from pytest_perfdl.record import (
-    Call,
-    Finding,
-    Key,
-    NewerRecordError,
-    Occasion,
-    Plan,
-    Record,
-    RecordError,
-    Row,
-    Series,
-)
+from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.record_json import NewerRecordError, RecordError
 
 RECORD = record(
     {"step_time": timed(41_234_567, 41_300_001), "ops": counted(3, 3)},
@@ -73,7 +63,7 @@ EXPECTED = """\
   "page_faults": ["none"]
  },
  "occasions": [
-  {"commit": "3f2c1ab", "date": "2026-05-01T10:00:00Z", "repeats": 2, "tree": "9d8e7f"}
+  {"commit": "COMMIT", "date": "2026-05-01T10:00:00Z", "repeats": 2, "tree": "TREE"}
  ],
  "plan": {
   "period": 1,
@@ -87,7 +77,7 @@ EXPECTED = """\
  "test": "tests/perf/test_gpt.py::test_step[bf16]",
  "test_hash": "abc123"
 }
-"""
+""".replace("COMMIT", COMMIT).replace("TREE", TREE)
 
 
 def test_the_text_is_sorted_and_indented_with_one_row_a_line():
@@ -105,7 +95,9 @@ def test_the_order_of_mappings_does_not_matter():
 
 
 WORD = st.text(max_size=8)
-NUMBER = st.integers(0, 2**60) | st.floats(0, 1e18)
+NUMBER = st.integers(0, 2**60) | st.just(0.0) | st.floats(1e-90, 1e18)
+SIZE = st.just(0.0) | st.floats(1e-90, 1e90) | st.floats(-1e90, -1e-90)
+HASH = st.none() | st.text("0123456789abcdef", min_size=40, max_size=40)
 
 
 @st.composite
@@ -123,21 +115,21 @@ def records(draw):
     call = st.builds(
         Call,
         WORD,
-        st.dictionaries(WORD, series, max_size=3),
+        st.dictionaries(WORD, series, min_size=1, max_size=3),
         st.lists(row, max_size=4).map(tuple),
         whole,
         st.lists(st.integers(0, 9), max_size=3).map(tuple),
         st.lists(WORD, max_size=2).map(tuple),
     )
-    scalar = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORD
+    scalar = st.none() | st.booleans() | st.integers(-(2**62), 2**62) | SIZE | WORD
     return Record(
         test=draw(WORD),
         key=Key(draw(WORD), draw(st.dictionaries(WORD, scalar, max_size=3))),
         context=draw(st.dictionaries(WORD, scalar, max_size=3)),
         test_hash=draw(WORD),
         plan=Plan(*draw(st.tuples(*[st.integers(0, 99)] * 6))),
-        calls=tuple(draw(st.lists(call, max_size=2))),
-        occasions=(Occasion(repeats, draw(WORD), draw(st.none() | WORD), draw(st.none() | WORD)),),
+        calls=tuple(draw(st.lists(call, min_size=1, max_size=2))),
+        occasions=(Occasion(repeats, draw(WORD), draw(HASH), draw(HASH)),),
         modes=draw(st.dictionaries(WORD, st.lists(WORD, max_size=2).map(tuple), max_size=2)),
         integrity=tuple(
             draw(st.lists(st.builds(Finding, st.sampled_from(["invalid", "note"]), WORD, WORD), max_size=2))
@@ -174,7 +166,10 @@ def test_a_number_that_json_cannot_say_is_refused(number):
     (b"[" * 200_000, "is damaged: nested too deeply"),
     (b'{\n<<<<<<< HEAD\n "a": 1\n=======\n', "has an unresolved merge conflict at line 2"),
     (b"[1, 2]", "is not a perfdl record"),
-    (b'{"schema": 1}', "has no 'test'"),
+    (b'{"schema": 1}', "is malformed (there is no `test`)"),
+    (b'{"schema": ' + b"9" * 5000 + b"}", "is damaged: it has a number of over 4300 digits"),
+    (dump(replace(RECORD, calls=())), "holds no measurement: "),
+    (dump(replace(RECORD, calls=(replace(RECORD.calls[0], series={}),))), "holds no measurement: "),
 ])  # fmt: skip
 def test_damage_is_located(data, says):
     with pytest.raises(RecordError) as error:

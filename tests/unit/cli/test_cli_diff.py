@@ -8,12 +8,13 @@ import re
 import subprocess
 
 import pytest
-from making import TEST, record
+from making import TEST, counted, record
 from unit.trace.chrome import kernel, launch, step, text, x
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
-from pytest_perfdl.record import Row, to_json
+from pytest_perfdl.record import Row
+from pytest_perfdl.record_json import to_json
 
 
 def events(gemm=4000, *, steps=3, name="gemm_128"):
@@ -39,6 +40,7 @@ def rows(mm):
     )
 
 
+OPS = {"ops": counted(*[1] * 5)}
 BEFORE = (8_000_000, 8_020_000, 7_990_000, 8_010_000, 8_000_000)
 AFTER = (9_600_000, 9_630_000, 9_590_000, 9_610_000, 9_600_000)
 
@@ -158,8 +160,8 @@ def test_a_folder_holds_runs(tmp_path, capsys):
 
 def test_run_files_and_baselines_hold_tests(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Store(tmp_path, "baselines").save(record({}, rows=rows(BEFORE)), {})
-    run = {"schema": 1, "tests": [{"id": TEST, "record": to_json(record({}, rows=rows(AFTER)))}, {"id": "skipped"}]}
+    Store(tmp_path, "baselines").save(record(OPS, rows=rows(BEFORE)), {})
+    run = {"schema": 1, "tests": [{"id": TEST, "record": to_json(record(OPS, rows=rows(AFTER)))}, {"id": "skipped"}]}
     (tmp_path / "perf-report").mkdir()
     (tmp_path / "perf-report" / "run.json").write_text(json.dumps(run))
     for source in ("perf-report", "perf-report/run.json"):
@@ -185,7 +187,7 @@ def test_git_revisions_mean_their_baselines(tmp_path, capsys, monkeypatch):
 
     git("init", "--quiet")
     for message, times in (("one", BEFORE), ("two", AFTER)):
-        Store(tmp_path, "baselines").save(record({}, rows=rows(times)), {})
+        Store(tmp_path, "baselines").save(record(OPS, rows=rows(times)), {})
         git("add", "--all")
         git("commit", "--quiet", "-m", message)
     found = figures(capsys, "HEAD~1", "HEAD")

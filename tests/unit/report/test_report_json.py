@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from unit.report import runs
 
-from pytest_perfdl import record
+from pytest_perfdl import record_json
 from pytest_perfdl.report.json import dump, to_json, write_json
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.run import Exemplars
@@ -150,10 +150,10 @@ def test_what_is_not_finite_becomes_null(odd):
 def test_the_embedded_record_can_become_a_baseline():
     one = runs.result("regressed")
     stored = strict(to_json(runs.run(one)))["tests"][0]["record"]
-    again = record.from_json(stored)
+    again = record_json.from_json(stored)
     assert again.test == one.id
     assert again.repeats == 10
-    assert record.to_json(again) == stored
+    assert record_json.to_json(again) == stored
 
 
 def test_traces_name_the_files_of_the_report(tmp_path):

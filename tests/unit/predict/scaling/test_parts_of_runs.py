@@ -6,7 +6,8 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.predict.scaling import ScalingError, doublings, parts_of, read_members
-from pytest_perfdl.record import Call, Row, to_json
+from pytest_perfdl.record import Call, Row
+from pytest_perfdl.record_json import to_json
 
 SIZES = (2, 4, 8, 16)
 

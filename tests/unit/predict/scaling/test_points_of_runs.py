@@ -6,7 +6,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.predict.scaling import ScalingError, read_run, sizes_of
-from pytest_perfdl.record import to_json
+from pytest_perfdl.record_json import to_json
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_one_of_several_tests_is_chosen(path):
         pytest.param("", "is not a run file", id="empty"),
         pytest.param("[]", "is not a run file", id="list"),
         pytest.param('{"tests": [{}]}', "is not a run file", id="no record"),
-        pytest.param('{"tests": [{"record": {"schema": 1}}]}', "has a record that has no", id="broken record"),
+        pytest.param('{"tests": [{"record": {"schema": 1}}]}', "has a record that is malformed", id="broken record"),
         pytest.param('{"tests": []}', "no test has sizes in its id", id="no tests"),
     ],
 )

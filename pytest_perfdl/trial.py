@@ -464,6 +464,9 @@ class Trial:
         wanted = base is None or mode in ("all", "append") or (mode == "changed" and judgement.verdict in _REWRITTEN)
         if not wanted:
             return False
+        ended = self.remote.phases.get("teardown")
+        if ended is not None and ended.raw == "failed":
+            self._fail("no baseline is written: the test's teardown phase failed")
         try:
             if mode == "append" and base is not None:
                 new = append(base, new)

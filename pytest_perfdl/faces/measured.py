@@ -246,5 +246,12 @@ class Measured(Perf):
         self._last = name
         self._metrics.clear()
         delay = Delay(self._host.inject, period)
-        self._program = Program(self._host, reset=reset, iterates=kind == "iterable", prepares=prepares, delay=delay)
+        self._program = Program(
+            self._host,
+            reset=reset,
+            iterates=kind == "iterable",
+            prepares=prepares,
+            delay=delay,
+            threads=self._host.plan.threads,
+        )
         return self._program

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
 from pytest_perfdl.measure.machine import collect_garbage, run_delay_reader
+from pytest_perfdl.record import Finding
 
 SETTLED_WITHIN = 0.05
 """Warm-up ends when the medians of two successive blocks differ by less."""
@@ -64,6 +66,8 @@ class Program:
         around every step, since only so can the two be told apart.
     delay
         What slows every step down on purpose once the warm-up is over; by default nothing does.
+    threads
+        Intra-op threads that times are kept under; by default nobody asks.
     """
 
     def __init__(
@@ -74,12 +78,14 @@ class Program:
         iterates: bool = False,
         prepares: bool = False,
         delay: Delay | None = None,
+        threads: int | None = None,
     ) -> None:
         self._conversation = conversation
         self._reset = reset
         self._iterates = iterates
         self._prepares = prepares
         self._delay = delay or Delay(0.0)
+        self._threads = threads
         self.annotating = False
         """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
         self.step_ns = 0
@@ -93,11 +99,24 @@ class Program:
             command = self._conversation.command()
             if isinstance(command, Finish):
                 self.finished = True
-                self._conversation.answer(compiling.summary())
+                done = compiling.summary()
+                self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
                 return
             if self._reset is not None:
                 self._reset()
             self._conversation.answer((yield from self._execute(command)))
+
+    def _other_threads(self) -> Iterator[Finding]:
+        """Whether the test set another number of threads than its times are kept under."""
+        torch = sys.modules.get("torch")
+        now = self._threads if torch is None else torch.get_num_threads()
+        if self._threads is not None and now != self._threads:
+            yield Finding(
+                "invalid",
+                "threads",
+                f"the test set {now} intra-op threads, and its times would be compared with those of {self._threads}: "
+                f"leave them alone and write @pytest.mark.perf(threads={now})",
+            )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:
         if isinstance(command, Settle):

@@ -30,6 +30,10 @@ REPEATS, LEAST_NS = 15, 200_000
 _BLOCK = 2**26
 """Bytes of the copy that the memory's bandwidth is known from: more than caches hold."""
 
+MOST_BYTES = 2**32
+"""Largest arguments, and largest results, of a call that is replayed: a trace can ask for any size."""
+_LARGE = 2**26
+
 _TYPES = {
     "float": torch.float32,
     "double": torch.float64,
@@ -145,11 +149,25 @@ def hand_over_ns() -> float:
 
 
 def _arguments(call: Recorded, device: str) -> list[Any] | None:
-    """Arguments like those of the call; `None` where they cannot be made."""
+    """Arguments like those of the call; `None` where they cannot be made, or are too large to."""
     try:
+        if sum(_bytes(call, place, kind) for place, kind in enumerate(call.types)) > MOST_BYTES:
+            return None
         return [_argument(call, place, kind, device) for place, kind in enumerate(call.types)]
-    except (ValueError, SyntaxError, RuntimeError, TypeError, IndexError):
+    except (ValueError, SyntaxError, RuntimeError, TypeError, IndexError, OverflowError, MemoryError):
         return None
+
+
+def _bytes(call: Recorded, place: int, kind: str) -> int:
+    """What a tensor among the arguments takes, while it is made of random numbers too."""
+    return max(8, 4 + _TYPES[kind].itemsize) * _numbers(call, place) if kind in _TYPES else 0
+
+
+def _numbers(call: Recorded, place: int) -> int:
+    """How many numbers lie between a tensor's first and last."""
+    shape = call.dims[place]
+    strides = call.strides[place] if place < len(call.strides) else []
+    return max(1, 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if shape else 1)
 
 
 def _argument(call: Recorded, place: int, kind: str, device: str) -> Any:
@@ -157,9 +175,8 @@ def _argument(call: Recorded, place: int, kind: str, device: str) -> Any:
     if kind in _TYPES:
         shape, dtype = call.dims[place], _TYPES[kind]
         strides = call.strides[place] if place < len(call.strides) else []
-        size = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if shape else 1
         make = torch.randn if dtype.is_floating_point else torch.zeros
-        return make(max(size, 1), device=device).to(dtype).as_strided(shape, strides)
+        return make(_numbers(call, place), device=device).to(dtype).as_strided(shape, strides)
     if "List" in kind and kind != "ScalarList":
         raise ValueError(kind)
     return ast.literal_eval(text) if text else None
@@ -196,14 +213,14 @@ def _called(operator: str, count: int) -> tuple[Callable[..., Any] | None, set[i
 
 def _ratio(operator: str, args: list[Any], form: Form, device: str) -> Ratio | None:
     function, same = _called(operator, len(args))
-    if function is None:
+    if function is None or not _fits(function, args):
         return None
     try:
         other = [value if place in same else _in_form(form, value) for place, value in enumerate(args)]
         _timed(function, args, 1, device)
         once = _timed(function, args, 2, device) // 2
         _timed(function, other, 2, device)
-    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, OverflowError, MemoryError):
         return None
     loops = max(1, LEAST_NS // max(once, 1))
     low, middle, high = np.quantile(_in_turns(function, other, args, loops, device), (0.25, 0.5, 0.75)).tolist()
@@ -212,6 +229,24 @@ def _ratio(operator: str, args: list[Any], form: Form, device: str) -> Ratio | N
         mixed = [args[images[0]] if place == images[0] else value for place, value in enumerate(other)]
         high = max(high, float(np.quantile(_in_turns(function, mixed, args, loops, device), 0.75)))
     return low, middle, high
+
+
+def _fits(function: Callable[..., Any], args: Sequence[Any]) -> bool:
+    """Whether what a call returns is no larger than `MOST_BYTES`; small arguments can make much of themselves.
+
+    Tried on tensors without numbers; where that fails, no number among the arguments may be large.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    try:
+        with mode:
+            made = function(*(mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in args))
+    except Exception:
+        return not any(isinstance(each, (int, float)) and abs(each) > _LARGE for each in args)
+    tensors = made if isinstance(made, (tuple, list)) else (made,)
+    sizes = [each.numel() * each.element_size() for each in tensors if isinstance(each, torch.Tensor)]
+    return sum(sizes) <= MOST_BYTES
 
 
 def _in_turns(

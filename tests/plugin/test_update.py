@@ -8,7 +8,7 @@ import gzip
 import json
 
 import pytest
-from plugin.project import Project
+from plugin.project import SHORT, Project
 
 RECORD = ("--perf-repeats=4",)
 """With five fresh repeats, the fewest stored ones that can confirm a slowdown."""
@@ -249,3 +249,38 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
     result.stdout.fnmatch_lines([line])
     result.assert_outcomes(passed=3)
     inner.runpytest_inprocess("--no-perf", "-k", "ordinary").stdout.no_fnmatch_line("perf: *")
+
+
+@pytest.mark.torch
+def test_what_must_not_become_a_baseline(project):
+    project.write(
+        "test_it.py",
+        """
+        import pytest
+        import torch
+
+
+        @pytest.fixture
+        def checked():
+            yield
+            raise AssertionError("the results were wrong")
+
+
+        def test_torn_down(perf, checked):
+            perf(int)
+
+
+        def test_threads(perf):
+            perf(lambda: torch.set_num_threads(2))
+        """,
+    )
+    finished = project.run("--perf-update", *SHORT, "--perf-repeats=1", "--perf-json=run.json")
+    tests = json.loads((project.root / "run.json").read_text())["tests"]
+    told = {test["id"].partition("::")[2]: (test["verdict"], test["reason"]) for test in tests}
+
+    assert finished.code == 1
+    assert project.baselines() == {}
+    assert told["test_torn_down"] == ("invalid", "no baseline is written: the test's teardown phase failed")
+    assert told["test_threads"][0] == "invalid"
+    assert told["test_threads"][1].startswith("the test set 2 intra-op threads, and its times would be compared with")
+    assert "the results were wrong" in finished.output

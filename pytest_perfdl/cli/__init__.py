@@ -62,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, module in modules.items():
         summary = (module.__doc__ or "").splitlines()[0]
         subparser = commands.add_parser(name, help=summary, description=summary)
-        subparser.add_argument("--dir", default="baselines", help="folder of the baselines (default: %(default)s)")
         module.add_arguments(subparser)
     parsed, unknown = parser.parse_known_args(given)
     if unknown:

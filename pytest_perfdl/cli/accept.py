@@ -10,15 +10,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.baseline.files import BaselineError, Store
-from pytest_perfdl.cli.common import CommandError, say
+from pytest_perfdl.baseline.files import BaselineError
+from pytest_perfdl.cli.common import CommandError, say, shown
+from pytest_perfdl.cli.project import add_dir
+from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.record import INJECTED
 from pytest_perfdl.record_json import RecordError, from_json
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
+    add_dir(parser)
     parser.add_argument("run", type=Path, help="run.json of a report, with its traces/ folder beside it if wanted")
     parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains this text")
     parser.add_argument("--all", action="store_true", help="also tests whose verdict calls for no new baseline")
@@ -31,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not tests:
         say("nothing to accept: no test was measured with a verdict that calls for a new baseline (see --all)")
         return 3
-    store = Store(Path.cwd(), arguments.dir)
+    store = baselines_of(arguments)
     for test in tests:
         try:
             record = from_json(test["record"])
@@ -43,9 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
         except BaselineError as error:
             raise CommandError(str(error)) from error
         path = store.path(record.test, record.key.slug)
-        say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {path.relative_to(Path.cwd())}")
+        say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
         if record.repeats < _USABLE_REPEATS:
-            say(f"           measured in {record.repeats} processes only: pytest --perf-update=append adds more")
+            few = plural(record.repeats, "process", "processes")
+            say(f"           measured in {few} only: pytest --perf-update=append adds more")
     return 0
 
 

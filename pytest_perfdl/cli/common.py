@@ -57,14 +57,19 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
         When there is no such folder, or a file in it cannot be read.
     """
     if not folder.is_dir():
-        raise CommandError(f"there is no folder {folder}: name the folder of the baselines with --dir")
+        raise CommandError(f"there is no folder {shown(folder)}: name the folder of the baselines with --dir")
     for path in sorted(folder.rglob("*.json")):
         try:
             yield path, parse(path.read_bytes())
         except RecordError as error:
-            raise CommandError(f"{path} {error}") from error
+            raise CommandError(f"{shown(path)} {error}") from error
         except OSError as error:
-            raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+            raise CommandError(f"{shown(path)} cannot be read: {error.strerror}") from error
+
+
+def shown(path: Path) -> str:
+    """A path as people would type it here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

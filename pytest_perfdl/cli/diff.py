@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import CommandError, print_json, say, width
+from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     what = "trace, folder of traces, run.json, baseline, folder of baselines, or git revision (its baselines)"
+    add_dir(parser)
     parser.add_argument("base", metavar="A", help=what)
     parser.add_argument("new", metavar="B", help="the same")
     parser.add_argument("-k", metavar="TEXT", default="", help="of runs and baselines: only tests whose id contains it")
@@ -51,11 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    sides = (arguments.base, arguments.new)
+    folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
     try:
         limit = parse_limit("step_time", arguments.limit).relative
         fail_on = parse_fail_on(arguments.fail_on) if arguments.fail_on else frozenset()
         rules = rules_of(map(_renaming, arguments.rename))
-        base, new = (load(source, arguments.dir) for source in (arguments.base, arguments.new))
+        base, new = (load(source, folder) for source in sides)
     except (SourceError, ValueError) as error:
         raise CommandError(str(error)) from error
     if limit is None:

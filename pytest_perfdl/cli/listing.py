@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, table
+from pytest_perfdl.cli.common import baselines, say, shown, table
+from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.record import Record
 from pytest_perfdl.units import format_quantity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
+    add_dir(parser)
     parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains this text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 3 when there is no baseline."""
-    found = [record for _, record in baselines(Path(arguments.dir)) if arguments.k in record.test]
+    folder = store(arguments).base
+    found = [record for _, record in baselines(folder) if arguments.k in record.test]
     if not found:
-        say(f"no baselines in {arguments.dir}")
+        say(f"no baselines in {shown(folder)}")
         return 3
     say(table([("test", "key", "repeats", "recorded", "commit", "step time"), *map(_row, found)]))
     return 0

@@ -1,51 +1,189 @@
 """Find baselines of tests that no longer exist, and delete them with --apply.
 
-pytest is asked for all tests of the project, so that what a partial selection would miss is not deleted.
+pytest collects the project's tests. A baseline is deleted only when its test's file is gone, or was collected and
+does not define the test any more. Only what git can bring back is deleted.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
+import ast
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.baseline.layout import exemplar_path
-from pytest_perfdl.cli.common import CommandError, baselines, say
+from pytest_perfdl.baseline.source import git
+from pytest_perfdl.cli.collecting import Collected, collect
+from pytest_perfdl.cli.common import CommandError, baselines, say, shown
+from pytest_perfdl.cli.project import Project, add_dir, find_project, store
+from pytest_perfdl.record import Record
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
+    add_dir(parser)
     parser.add_argument("--apply", action="store_true", help="delete them; without it they are only listed")
-    parser.add_argument("paths", nargs="*", help="what pytest collects (default: as pytest without arguments does)")
+    parser.add_argument("--params", action="store_true", help="also those of parameters that a test does not have here")
+    parser.add_argument("--all", action="store_true", help="delete them even if no baseline is left")
+    parser.add_argument("--force", action="store_true", help="delete them even if git could not bring them back")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files and folders")
+
+
+@dataclass(frozen=True, slots=True)
+class _Baseline:
+    path: Path
+    record: Record
+    orphan: bool
+    why: str
+    """Empty for a baseline whose test was collected."""
+
+    @property
+    def files(self) -> list[Path]:
+        pictures = [exemplar_path(self.path, call.name) for call in self.record.calls]
+        return [self.path, *(picture for picture in pictures if picture.exists())]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print, and with --apply delete; 3 when every baseline has its test."""
-    stored = list(baselines(Path(arguments.dir)))
-    existing = _collected(arguments.paths)
-    orphans = [(path, record) for path, record in stored if record.test not in existing]
-    for path, record in orphans:
-        say(f"{'deleted' if arguments.apply else 'orphan '}  {visible(record.test)}  {path}")
+    """Print, and with --apply delete; 3 when no baseline is without its test."""
+    project, folder = find_project(), store(arguments).base
+    asked = _Asked(arguments.paths, project)
+    considered = [(path, record) for path, record in baselines(folder) if asked.covers(record.test)]
+    collected = collect(project, asked.existing) if considered and not asked.gone else Collected()
+    found = [_held(path, record, project, collected, params=arguments.params) for path, record in considered]
+    orphans = [each for each in found if each.orphan]
+    kept = [each for each in found if each.why and not each.orphan]
+    if arguments.apply:
+        _check(orphans, of=len(found), folder=folder, everything=arguments.all, force=arguments.force)
+    for each in kept:
+        say(f"kept     {_line(each)}")
+    for each in orphans:
+        say(f"{'deleted' if arguments.apply else 'orphan '}  {_line(each)}")
         if arguments.apply:
-            for call in record.calls:
-                exemplar_path(path, call.name).unlink(missing_ok=True)
-            path.unlink()
+            # The record last: while it is there, a command that was interrupted is repeated.
+            for file in reversed(each.files):
+                file.unlink(missing_ok=True)
+    total = plural(len(found), "baseline")
     if not orphans:
-        say(f"every one of the {len(stored)} baselines has its test")
+        say(f"no orphan among {total}" + (f", {len(kept)} of unknown tests" if kept else ""))
         return 3
     if not arguments.apply:
-        say(f"{len(orphans)} of {len(stored)} baselines have no test; perfdl prune --apply deletes them")
+        verb, them = ("has", "it") if len(orphans) == 1 else ("have", "them")
+        say(f"{len(orphans)} of {total} {verb} no test; perfdl prune --apply deletes {them}")
     return 0
 
 
-def _collected(paths: list[str]) -> set[str]:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header", "--no-perf", *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        tail = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise CommandError(
-            f"pytest did not collect all tests, so nothing is deleted (exit code {done.returncode}): {' '.join(tail)}"
+class _Asked:
+    """What the command line names, or everything."""
+
+    def __init__(self, paths: Sequence[str], project: Project) -> None:
+        self._root = project.root
+        parts = [path.partition("::") for path in paths]
+        self._asked = [(Path(os.path.normpath(Path.cwd() / file)), names) for file, _, names in parts]
+
+    @property
+    def existing(self) -> list[str]:
+        """The files and folders that are there, for pytest."""
+        return list(dict.fromkeys(str(path) for path, _ in self._asked if path.exists()))
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing of it is there, so that there is nothing to collect."""
+        return bool(self._asked) and not self.existing
+
+    def covers(self, test: str) -> bool:
+        """Whether a test is, or was, in what is named."""
+        file, _, names = test.partition("::")
+        path = Path(os.path.normpath(self._root / file))
+        return not self._asked or any(
+            (asked == path or asked in path.parents)
+            and (not wanted or names == wanted or names.startswith((f"{wanted}[", f"{wanted}::")))
+            for asked, wanted in self._asked
         )
-    return {line.strip() for line in done.stdout.splitlines() if "::" in line}
+
+
+def _held(path: Path, record: Record, project: Project, collected: Collected, *, params: bool) -> _Baseline:
+    """A baseline with what became of its test."""
+    orphan, why = _fate(record.test, project.root, collected, params=params)
+    return _Baseline(path, record, orphan, why)
+
+
+def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple[bool, str]:
+    """Whether a test is gone for certain, and why it is thought to be, or not; empty for one that was collected."""
+    file, _, names = test.partition("::")
+    if test in collected.tests:
+        return False, ""
+    if not os.path.lexists(root / file):
+        return (False, f"{file} is left out of this sparse checkout") if _is_sparse(root, file) else (True, "no file")
+    for node, why in collected.broken.items():
+        if _within(test, node):
+            return False, f"{node or 'the project'} was not collected: {why}"
+    if file not in collected.files:
+        return False, f"{file} was not collected"
+    function = names.partition("[")[0]
+    if any(each.partition("[")[0] == f"{file}::{function}" for each in collected.tests):
+        return params, "has other parameters here" if params else "has other parameters here (see --params)"
+    if function in _defined(root / file):
+        return False, "is in its file, but was not collected"
+    return True, "no test of this name"
+
+
+def _within(test: str, node: str) -> bool:
+    node = node.removesuffix("/__init__.py")
+    return node in ("", ".", test) or test.startswith((f"{node}::", f"{node}/"))
+
+
+def _defined(path: Path) -> set[str]:
+    """Names of all functions that a file defines under whatever condition, with their classes: `TestIt::test_step`."""
+    found: set[str] = set()
+
+    def look(node: ast.AST, outer: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.add(outer + child.name)
+            elif isinstance(child, ast.ClassDef):
+                look(child, f"{outer}{child.name}::")
+            else:
+                look(child, outer)
+
+    try:
+        look(ast.parse(path.read_bytes()), "")
+    except (OSError, SyntaxError, ValueError):
+        return found
+    return found
+
+
+def _is_sparse(root: Path, file: str) -> bool:
+    """Whether git has the file, and leaves it out of the working tree on purpose."""
+    return (git(root, "ls-files", "-t", "--", file) or "").startswith("S ")
+
+
+def _check(orphans: Sequence[_Baseline], *, of: int, folder: Path, everything: bool, force: bool) -> None:
+    """Refuse what looks like a mistake, before anything is deleted."""
+    if orphans and len(orphans) == of and not everything:
+        whole = "the only baseline" if of == 1 else f"all {plural(of, 'baseline')}"
+        raise CommandError(f"{whole} would be deleted, so none is: add --all if that is meant")
+    lost = [] if force else sorted(set(_files(orphans)) - _committed(folder))
+    if lost:
+        which = shown(lost[0]) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+        raise CommandError(f"git could not bring back {which}, so nothing is deleted: commit first, or add --force")
+
+
+def _files(baselines: Iterable[_Baseline]) -> Iterable[Path]:
+    return (file for each in baselines for file in each.files)
+
+
+def _committed(folder: Path) -> set[Path]:
+    """Files below a folder that the last commit holds as they are on disk."""
+    listed = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD")
+    changed = git(folder, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
+    if listed is None or changed is None:
+        return set()
+    return {folder / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
+
+
+def _line(baseline: _Baseline) -> str:
+    return f"{visible(baseline.record.test)}  {shown(baseline.path)}  ({visible(baseline.why)})"

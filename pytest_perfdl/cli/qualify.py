@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.cli.common import CommandError, say, say_json, table
+from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.qualify.bounds import Rate
 from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
 from pytest_perfdl.qualify.child import RunFailed, run_suite
@@ -32,6 +33,7 @@ _OURS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
+    add_dir(parser)
     parser.add_argument("-n", type=_number, default=20, help="runs of unchanged code (default: %(default)s)")
     parser.add_argument("-m", type=_number, default=10, help="runs for each effect (default: %(default)s)")
     parser.add_argument(
@@ -84,7 +86,7 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
         words = " ".join(others[0]) or "no arguments"
         raise CommandError(f"{log.path} holds runs of another suite ({words}): give another --out")
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
-    folder = None if arguments.dir == "baselines" else str(Path(arguments.dir).resolve())
+    folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
     total = len(done) + sum(runs_left(done, wanted).values())
     started, first = time.monotonic(), True
     try:

@@ -1,0 +1,95 @@
+"""Which project a command is for: its root directory and the folder of its baselines, as pytest finds them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.cli.common import CommandError
+
+_KEYS = ("perfdl_dir", "perf_dir")
+_FLAGS = ("--perfdl-dir", "--perf-dir")
+_DEFAULT = "baselines"
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """What the ini file says, and the options that it and `PYTEST_ADDOPTS` add to every call of pytest."""
+
+    root: Path
+    """pytest's root directory."""
+    ini: Path | None
+    folder: str
+    """Folder of the baselines, relative to the root directory or absolute."""
+    options: tuple[str, ...] = ()
+
+
+def add_dir(parser: argparse.ArgumentParser) -> None:
+    """Declare `--dir`."""
+    parser.add_argument(
+        "--dir",
+        metavar="FOLDER",
+        help="folder of the baselines (default: what perf_dir in the project's ini file says, as for pytest)",
+    )
+
+
+def store(arguments: argparse.Namespace) -> Store:
+    """The baselines that a command is about."""
+    if arguments.dir is not None:
+        return Store(Path.cwd(), arguments.dir)
+    project = find_project()
+    return Store(project.root, project.folder)
+
+
+def find_project() -> Project:
+    """The project that the working directory is in.
+
+    Raises
+    ------
+    CommandError
+        When its ini file cannot be read.
+    """
+    # Imported here: most commands need no pytest.
+    import pytest
+    from _pytest.config.findpaths import determine_setup
+
+    # pytest 9 has one argument more.
+    given: dict[str, Any] = {"inifile": None, "args": [], "rootdir_cmd_arg": None, "invocation_dir": Path.cwd()}
+    given |= {name: None for name in inspect.signature(determine_setup).parameters if name not in given}
+    try:
+        root, ini, values, *_ = determine_setup(**given)
+    except pytest.UsageError as error:
+        raise CommandError(f"pytest's ini file: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"pytest's ini file cannot be read: {error}") from error
+    options = (*_words(_value(values, "addopts")), *_words(os.environ.get("PYTEST_ADDOPTS", "")))
+    named = next((value for key in _KEYS if (value := _value(values, key))), "")
+    return Project(root, ini, _of_options(options) or str(named).strip() or _DEFAULT, options)
+
+
+def _value(values: Any, key: str) -> Any:
+    """What the ini file says; pytest 9 keeps where it says so beside it."""
+    found = values.get(key, "")
+    return getattr(found, "value", found)
+
+
+def _words(text: Any) -> list[str]:
+    try:
+        return [str(word) for word in text] if isinstance(text, list) else shlex.split(str(text))
+    except ValueError as error:
+        raise CommandError(f"addopts {str(text)!r} cannot be split into words: {error}") from error
+
+
+def _of_options(options: tuple[str, ...]) -> str:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(*_FLAGS, dest="folder", default="")
+    try:
+        return str(parser.parse_known_args(options)[0].folder)
+    except argparse.ArgumentError:
+        return ""

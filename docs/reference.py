@@ -57,7 +57,7 @@ def options() -> str:
     """Every option with its ini key."""
     rows = [
         (
-            f"`{option.flag}{f' {option.metavar}' if option.metavar else ''}`",
+            f"`{option.shown}`",
             f"`{option.ini}`" if option.ini else "",
             option.help + (f" ({', '.join(option.choices)})" if option.choices else ""),
             option.default,

@@ -11,9 +11,10 @@ import pytest
 from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.limits import BUILT_IN, Limits, parse_limit_option
-from pytest_perfdl.marker import MarkerOptions
-from pytest_perfdl.options import FIXTURE, Settings, is_perf_test
+from pytest_perfdl.marker import KEYWORDS, MarkerOptions
+from pytest_perfdl.options import Settings, is_perf_test
 from pytest_perfdl.record import Plan, Record
+from pytest_perfdl.short_names import marks, uses_fixture
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class PerfTest:
 
 def is_bare(item: pytest.Item) -> bool:
     """Whether the item's body itself is the step, because it does not ask for the fixture."""
-    return FIXTURE not in getattr(item, "fixturenames", ())
+    return not uses_fixture(item)
 
 
 def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
@@ -54,12 +55,12 @@ def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
     problems = []
     general = _general_limits(settings)
     for item in items:
-        if not is_perf_test(item, settings.marker):
+        if not is_perf_test(item, settings.markers):
             continue
         try:
             tests[item.nodeid] = _perf_test(item, settings, general)
         except ValueError as error:
-            problems.append(f"{item.nodeid}: the {settings.marker} marker {error}")
+            problems.append(f"{item.nodeid}: the {settings.markers[-1]} marker {error}")
     if problems:
         raise pytest.UsageError(*problems)
     items.sort(key=lambda item: item.nodeid not in tests)
@@ -85,8 +86,7 @@ def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTe
         raise ValueError("works on test functions and plain classes, not on unittest.TestCase")
     if is_bare(item) and inspect.iscoroutinefunction(item.function):
         raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
-    marks = [mark for _, mark in reversed(list(item.iter_markers_with_node(settings.marker)))]
-    options = MarkerOptions.merge(marks)
+    options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     return PerfTest(item, options, options.plan(settings), own.over(general), own, test_hash(item))
 

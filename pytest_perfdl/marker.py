@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_perfdl.options import CHECKING_REPEATS, RECORDING_REPEATS, Settings
+from pytest_perfdl.short_names import marks
 
 if TYPE_CHECKING:
     from pytest_perfdl.record import Plan
@@ -43,14 +44,13 @@ class MarkerOptions:
         ValueError
             One line that names the unknown or ill-typed keyword.
         """
-        known = {field.name for field in fields(cls)}
         merged: dict[str, Any] = {}
         for mark in marks:
             if mark.args:
                 raise ValueError(f"takes keywords only, not {mark.args[0]!r}")
             for name, value in mark.kwargs.items():
-                if name not in known:
-                    raise ValueError(f"has no keyword {name!r}; it knows {', '.join(sorted(known))}")
+                if name not in KEYWORDS:
+                    raise ValueError(f"has no keyword {name!r}; it knows {', '.join(sorted(KEYWORDS))}")
                 _CHECKS[name](name, value)
                 merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
         if "tags" in merged:
@@ -82,7 +82,11 @@ class MarkerOptions:
         return RECORDING_REPEATS if recording else CHECKING_REPEATS
 
 
-def parametrize(metafunc: pytest.Metafunc, marker: str) -> None:
+KEYWORDS = tuple(field.name for field in fields(MarkerOptions))
+"""What the marker may say."""
+
+
+def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
     """Make a test of every size that the marker's `scaling=` names: `test_step[batch=8]`.
 
     Raises
@@ -91,12 +95,12 @@ def parametrize(metafunc: pytest.Metafunc, marker: str) -> None:
         The keyword cannot be used.
     """
     axes: dict[str, Sequence[float]] = {}
-    for _, mark in reversed(list(metafunc.definition.iter_markers_with_node(marker))):
+    for mark in marks(metafunc.definition, markers, KEYWORDS):
         if mark.kwargs.get("scaling") is not None:
             try:
                 _check_scaling("scaling", mark.kwargs["scaling"])
             except ValueError as error:
-                raise pytest.Collector.CollectError(f"the {marker} marker's {error}") from None
+                raise pytest.Collector.CollectError(f"the {mark.name} marker's {error}") from None
             axes |= mark.kwargs["scaling"]
     for name, sizes in axes.items():
         metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])

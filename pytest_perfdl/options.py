@@ -2,23 +2,27 @@
 
 `OPTIONS` is the one table: the command line, the ini keys and the documentation are all made from it.
 Every command-line option defaults to `None`, so that "not given" can be told from "given as the default".
+Everything has two spellings, `--perf-steps` and `--perfdl-steps`; why, and which holds, is told in `short_names`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from pytest_perfdl import short_names
+from pytest_perfdl.short_names import long_name, read_ini
 from pytest_perfdl.units import plural
 
 UpdateMode = Literal["new", "changed", "all", "append"]
+UPDATE_MODES: tuple[UpdateMode, ...] = ("new", "changed", "all", "append")
 Isolate = Literal["process", "none"]
 
-FIXTURE = "perf"
 RECORDING_REPEATS = 10
 CHECKING_REPEATS = 1
 CONFIRMING_SECONDS = 300.0
@@ -35,15 +39,22 @@ class Option:
     ini_type: Literal["string", "bool", "linelist"] = "string"
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
-    action: Literal["store", "append", "store_true", "optional"] = "store"
-    const: str | None = None
+    action: Literal["store", "append", "store_true", "mode"] = "store"
+    """`mode` is a flag by itself, and takes one of its choices after an equals sign only."""
     default: str = ""
     """The built-in default, as text."""
 
     @property
     def dest(self) -> str:
         """Attribute of `config.option`."""
-        return self.flag.lstrip("-").replace("-", "_")
+        return long_name(self.flag).lstrip("-").replace("-", "_")
+
+    @property
+    def shown(self) -> str:
+        """The option with its value, as it is written on a command line."""
+        if self.action == "mode":
+            return f"{self.flag}[={self.metavar}]"
+        return f"{self.flag} {self.metavar}" if self.metavar else self.flag
 
 
 OPTIONS: tuple[Option, ...] = (
@@ -58,12 +69,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("--no-perf", "do not measure, whatever the ini file says", action="store_true", default="false"),
     Option(
         "--perf-update",
-        "write baselines (implies --perf): `new` only where there is none, `changed` where the verdict calls "
-        "for it, `all`, or `append` repeats from another occasion",
+        "write baselines (implies --perf): where the verdict calls for it (`changed`, which is meant when no mode is "
+        "given), only where there is none (`new`), everywhere (`all`), or add repeats from another occasion (`append`)",
         metavar="MODE",
-        choices=("new", "changed", "all", "append"),
-        action="optional",
-        const="changed",
+        choices=UPDATE_MODES,
+        action="mode",
         default="off",
     ),
     Option(
@@ -169,26 +179,67 @@ INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...
 )
 
 
-def register(parser: pytest.Parser) -> None:
-    """Add every option and ini key to pytest."""
-    group = parser.getgroup("perfdl", "performance regression tests (pytest-perfdl)")
+FLAGS = tuple(option.flag for option in OPTIONS)
+"""Short spellings of all options."""
+
+
+class _Mode(argparse.Action):
+    """An option that is a flag, and takes a mode only after an equals sign.
+
+    An optional value would swallow the path behind it. Here `--perfdl-update` and `--perfdl-update=all` are option
+    strings of their own, which argparse matches whole before it looks for an equals sign.
+    """
+
+    def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **kwargs)
+
+    def __call__(self, _parser: object, namespace: object, _values: object, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, (option_string or "").partition("=")[2] or "changed")
+
+
+def register(parser: pytest.Parser, *, in_short: bool) -> None:
+    """Add every option and ini key to pytest in the long spelling.
+
+    With `in_short` also in the short one, where it is free: when arguments can no longer be replaced (`short_names`).
+    """
+    taken = short_names.registered(parser)
+    group = parser.getgroup(
+        "perfdl", "performance regression tests (pytest-perfdl); --perf... is short for --perfdl... where nobody has it"
+    )
     for option in OPTIONS:
         # argparse formats its help texts with %, pytest prints those of ini keys as they are.
-        text = f"{option.help} (default: {option.default})".replace("%", "%%")
-        kwargs: dict[str, Any] = {"dest": option.dest, "default": None, "help": text}
-        if option.action == "optional":
-            kwargs |= {"nargs": "?", "const": option.const, "choices": option.choices}
+        flag = long_name(option.flag)
+        text = f"({option.flag}) {option.help} (default: {option.default})"
+        kwargs: dict[str, Any] = {"dest": option.dest, "default": None, "help": text.replace("%", "%%")}
+        flags = [flag, option.flag] if in_short and option.flag not in taken else [flag]
+        if option.action == "mode":
+            flags += [f"{each}={choice}" for choice in option.choices or () for each in flags]
+            kwargs |= {"action": _Mode}
         elif option.action == "store_true":
             kwargs |= {"action": "store_true"}
-        elif option.choices:
-            kwargs |= {"choices": option.choices}
         else:
-            kwargs |= {"action": option.action, "metavar": option.metavar}
-        group.addoption(option.flag, **kwargs)
-        if option.ini:
-            parser.addini(option.ini, f"{option.help} (flag: {option.flag})", type=option.ini_type, default=None)
-    for name, kind, text, default in INI_ONLY:
-        parser.addini(name, f"{text} (default: {default or 'none'})", type=kind, default=None)
+            kwargs |= {"action": option.action, "metavar": option.metavar or f"{{{','.join(option.choices or ())}}}"}
+        group.addoption(*flags, **kwargs)
+    for name, kind, text in ini_keys():
+        parser.addini(long_name(name), text, type=kind, default=None)
+    if in_short:
+        register_short_ini_keys(parser)
+
+
+def register_short_ini_keys(parser: pytest.Parser) -> None:
+    """Add the short ini keys that nobody else has registered."""
+    for name, kind, text in ini_keys():
+        short_names.add_ini(parser, name, f"short for {long_name(name)}: {text}", kind)
+
+
+def ini_keys() -> list[tuple[str, Literal["string", "bool", "linelist"], str]]:
+    """Every ini key in its short spelling, with its type and what it means."""
+    with_flag = [(each.ini, each.ini_type, f"{each.help} (flag: {each.flag})") for each in OPTIONS if each.ini]
+    only = [(name, kind, f"{text} (default: {default or 'none'})") for name, kind, text, default in INI_ONLY]
+    return [*with_flag, *only]
+
+
+_INI_KEYS = frozenset(name for name, *_ in ini_keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +249,8 @@ class Settings:
     enabled: bool
     update: UpdateMode | None
     isolate: Isolate
-    marker: str
+    markers: tuple[str, ...]
+    """Names of the marker of perf tests."""
     folder: str
     report: Path
     json: Path | None
@@ -228,6 +280,12 @@ class Settings:
     key_extra: tuple[str, ...]
     baseline_trace: bool
     verbosity: int
+    clashes: Mapping[str, str]
+    """Short spellings of options that somebody else has registered, and who that is."""
+
+    def spelled(self, flag: str) -> str:
+        """How an option is written in this project."""
+        return long_name(flag) if flag in self.clashes else flag
 
     def records(self, *, has_baseline: bool) -> bool:
         """Whether a test is measured to be recorded from the beginning, rather than checked first."""
@@ -248,16 +306,16 @@ def resolve(config: pytest.Config) -> Settings:
         For a value that cannot be used, in one line that names the option.
     """
     reader = _Reader(config)
-    update = config.getoption("perf_update")
-    against = config.getoption("perf_against")
-    enabled = bool(config.getoption("perf") or config.getini("perf")) or update is not None or against is not None
-    if config.getoption("no_perf"):
+    update = _option(config, "--perf-update")
+    against = _option(config, "--perf-against")
+    enabled = bool(_option(config, "--perf") or read_ini(config, "perf")) or update is not None or against is not None
+    if _option(config, "--no-perf"):
         if update is not None:
             raise pytest.UsageError("--no-perf and --perf-update contradict each other: drop one")
         enabled = False
     if against is not None and update is not None:
         raise pytest.UsageError("--perf-against compares two revisions and writes no baselines: drop --perf-update")
-    isolate: Isolate = config.getoption("perf_isolate") or "process"
+    isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
     debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
     if debugging:
         isolate = "none"
@@ -266,14 +324,14 @@ def resolve(config: pytest.Config) -> Settings:
         raise pytest.UsageError(f"{cause} in this process, which never writes baselines: drop --perf-update")
     if isolate == "none" and against is not None:
         raise pytest.UsageError("--perf-against needs processes of its own: drop --perf-isolate=none and debuggers")
-    inject = config.getoption("perf_inject")
+    inject = _option(config, "--perf-inject")
     if inject is not None and update is not None:
         raise pytest.UsageError(
             "--perf-inject slows steps down, and no baseline may be made of that: drop --perf-update"
         )
     if inject is not None and isolate == "none":
         raise pytest.UsageError("--perf-inject needs processes of its own: drop --perf-isolate=none and debuggers")
-    if config.getoption("perf_require") is not None and not config.getoption("no_perf"):
+    if _option(config, "--perf-require") is not None and not _option(config, "--no-perf"):
         if not enabled:
             raise pytest.UsageError(
                 "--perf-require: nothing is compared without --perf (what perf_require in the ini file asks for holds "
@@ -281,20 +339,20 @@ def resolve(config: pytest.Config) -> Settings:
             )
         if isolate == "none":
             raise pytest.UsageError("--perf-require: --perf-isolate=none and debuggers compare nothing, drop one")
-    json = config.getoption("perf_json")
-    verbosity = config.getini("verbosity_perf")
+    json = _option(config, "--perf-json")
+    verbosity = read_ini(config, "verbosity_perf")
     fallback = config.get_verbosity()
     return Settings(
         enabled=enabled,
         update=update,
         isolate=isolate,
-        marker=config.getini("perf_marker") or "perf",
+        markers=short_names.markers(config),
         folder=reader.text("perf_dir", "baselines"),
         report=config.rootpath / reader.text("perf_report", "perf-report"),
         json=config.invocation_params.dir / json if json else None,
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
-        github=config.getoption("perf_github") != "off",
-        limits=(tuple(config.getini("perf_limits") or ()), tuple(config.getoption("perf_limit") or ())),
+        github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
+        limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(_option(config, "--perf-limit") or ())),
         fail_on=reader.text("perf_fail_on", "invalid,regressed,missing,outdated"),
         require=_first(reader.flag_number("perf_require", 0), reader.ini_number("perf_require", 0), 0),
         warmup=reader.flag_number("perf_warmup", 0),
@@ -308,18 +366,51 @@ def resolve(config: pytest.Config) -> Settings:
         },
         timeout=reader.seconds("perf_timeout", 600.0),
         against=against,
-        against_setup=config.getini("perf_against_setup") or "",
+        against_setup=read_ini(config, "perf_against_setup") or "",
         against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
         budget=reader.seconds("perf_budget", CONFIRMING_SECONDS),
         inject=0.0 if inject is None else _share(inject),
-        key_extra=tuple(config.getini("perf_key_extra") or ()),
-        baseline_trace=config.getini("perf_baseline_trace") is not False,
+        key_extra=tuple(read_ini(config, "perf_key_extra") or ()),
+        baseline_trace=read_ini(config, "perf_baseline_trace") is not False,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
+        clashes=short_names.clashes(config, FLAGS),
     )
 
 
 def _first(*values: int | None) -> int:
     return next(value for value in values if value is not None)
+
+
+def refuse_unknown_mode(args: Sequence[str]) -> None:
+    """Name the modes of `--perf-update` to whom has given another one.
+
+    Raises
+    ------
+    pytest.UsageError
+    """
+    for argument in args:
+        flag, equals, mode = argument.partition("=")
+        if flag == "--perf-update" and equals and mode not in UPDATE_MODES:
+            raise pytest.UsageError(f"{flag} = {mode!r}: expected one of {', '.join(UPDATE_MODES)}")
+
+
+def refuse_mode_as_path(config: pytest.Config) -> None:
+    """Say how a mode of `--perf-update` is written to whom it was taken for a path.
+
+    Raises
+    ------
+    pytest.UsageError
+    """
+    if _option(config, "--perf-update") is None:
+        return
+    for name in config.option.file_or_dir:
+        if name in UPDATE_MODES and not (config.invocation_params.dir / name).exists():
+            raise pytest.UsageError(f"no file or folder is called {name!r}: for the mode write --perf-update={name}")
+
+
+def _option(config: pytest.Config, flag: str) -> Any:
+    """What the command line says, `None` where it says nothing."""
+    return config.getoption(long_name(flag).lstrip("-").replace("-", "_"))
 
 
 def _share(text: str) -> float:
@@ -349,28 +440,29 @@ class _Reader:
         self.config = config
 
     def text(self, name: str, default: str) -> str:
-        given = self.config.getoption(name)
-        value = given if given is not None else self.config.getini(name)
+        given = _option(self.config, _flag(name))
+        value = given if given is not None or name not in _INI_KEYS else read_ini(self.config, name)
         return str(value).strip() if value is not None and str(value).strip() else default
 
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = self.text(name, default)
         if value not in allowed:
-            raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
+            where = f"ini {name}" if _option(self.config, _flag(name)) is None else _flag(name)
+            raise pytest.UsageError(f"{where} = {value!r}: expected one of {', '.join(allowed)}")
         return value
 
     def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
-        value = self.config.getini(name) or default
+        value = read_ini(self.config, name) or default
         if value not in allowed:
             raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
         return value
 
     def flag_number(self, name: str, least: int) -> int | None:
-        value = self.config.getoption(name)
-        return None if value is None else self._number("--" + name.replace("_", "-"), value, least)
+        value = _option(self.config, _flag(name))
+        return None if value is None else self._number(_flag(name), value, least)
 
     def ini_number(self, name: str, least: int) -> int | None:
-        value = self.config.getini(name)
+        value = read_ini(self.config, name)
         return None if value in (None, "") else self._number(f"ini {name}", value, least)
 
     def integer(self, name: str, value: str) -> int:
@@ -397,6 +489,10 @@ class _Reader:
         return number
 
 
+def _flag(ini: str) -> str:
+    return "--" + ini.replace("_", "-")
+
+
 def refuse_xdist(config: pytest.Config) -> None:
     """Tests measured side by side disturb each other, so pytest-xdist and `--perf` exclude each other.
 
@@ -419,8 +515,9 @@ def header(settings: Settings, root: Path) -> str:
     else:
         base = f"against {settings.against}"
     mode = f"update {settings.update}" if settings.update else "on"
+    clashes = [f"{flag} is registered by {owner}, use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in this process, not judged" if settings.isolate == "none" else "each test in processes of its own"
-    return ", ".join((f"perf: {mode}", where, base, *settings.notes))
+    return ", ".join((f"perf: {mode}", where, base, *settings.notes, *clashes))
 
 
 def smoke_line(tests: int) -> str:
@@ -428,11 +525,25 @@ def smoke_line(tests: int) -> str:
     return f"perf: {plural(tests, 'perf test')} ran once, unmeasured; pytest --perf measures and judges"
 
 
-def is_perf_test(item: pytest.Item, marker: str) -> bool:
+def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:
     """Whether an item carries the marker or asks for the fixture.
 
     A doctest in a marked module inherits the marker and is no perf test all the same.
     """
     if not isinstance(item, pytest.Function):
         return False
-    return item.get_closest_marker(marker) is not None or FIXTURE in item.fixturenames
+    return any(item.get_closest_marker(name) for name in markers) or short_names.uses_fixture(item)
+
+
+def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -> str | None:
+    """What to say of tests with a marker `perf` that the project registers itself; nothing where there are none."""
+    if markers != (short_names.LONG,):
+        return None
+    others = [item for item in items if not is_perf_test(item, markers)]
+    count = sum(item.get_closest_marker(short_names.SHORT) is not None for item in others)
+    if not count:
+        return None
+    return (
+        f"perf: {count} test{'s' * (count != 1)} with the marker perf not measured, since this project registers that "
+        "marker itself: mark perf tests as perfdl, or set perf_marker = perf"
+    )

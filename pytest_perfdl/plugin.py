@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import dataclasses
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_perfdl import options
+from pytest_perfdl import options, short_names
+from pytest_perfdl.marker import KEYWORDS, parametrize
 
 if TYPE_CHECKING:
     from pytest_perfdl.fixture import Perf
@@ -17,10 +21,33 @@ if TYPE_CHECKING:
 SETTINGS = pytest.StashKey[options.Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
 SMOKED = pytest.StashKey[int]()
+LEFT_OUT = pytest.StashKey["str | None"]()
+"""What to say of tests that look like perf tests and are not ours."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    options.register(parser)
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    late = short_names.loads_conftest(pluginmanager)
+    options.register(parser, in_short=late)
+    if late:
+        _offer_fixture(pluginmanager)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    if "--perf-update" not in short_names.registered(parser):
+        options.refuse_unknown_mode(args)
+    if short_names.lengthen(args, options.FLAGS, parser):
+        # What is wrong with the arguments pytest says when it parses them for good.
+        with contextlib.suppress(pytest.UsageError):
+            early = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+            early.confcutdir = early_config.known_args_namespace.confcutdir
+            early_config.known_args_namespace = early
+    _offer_fixture(early_config.pluginmanager)
+    yield
+    short_names.restore(args, parser)
+    options.register_short_ini_keys(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -31,15 +58,16 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    marker = config.getini("perf_marker") or "perf"
-    config.addinivalue_line(
-        "markers",
-        f"{marker}(limits, budget, warmup, steps, repeats, threads, seed, timeout, tags, scaling): "
-        "a performance test: under --perf its step is measured and judged (pytest-perfdl)",
-    )
+    for marker in short_names.markers(config):
+        config.addinivalue_line(
+            "markers",
+            f"{marker}({', '.join(KEYWORDS)}): "
+            "a performance test: under --perf its step is measured and judged (pytest-perfdl)",
+        )
     if _worker(config) is not None:
         return
     config.stash[SETTINGS] = settings = options.resolve(config)
+    options.refuse_mode_as_path(config)
     if settings.enabled and not config.option.collectonly:
         options.refuse_xdist(config)
 
@@ -52,9 +80,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    from pytest_perfdl.marker import parametrize
-
-    parametrize(metafunc, metafunc.config.getini("perf_marker") or "perf")
+    parametrize(metafunc, short_names.markers(metafunc.config))
 
 
 @pytest.hookimpl(trylast=True)
@@ -62,16 +88,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = config.stash.get(SETTINGS, None)
     if settings is None or config.option.collectonly:
         return
+    # A conftest file deeper down may have registered the marker for itself meanwhile.
+    config.stash[SETTINGS] = settings = dataclasses.replace(settings, markers=short_names.markers(config))
     if not settings.enabled:
-        config.stash[SMOKED] = sum(options.is_perf_test(item, settings.marker) for item in items)
+        config.stash[SMOKED] = sum(options.is_perf_test(item, settings.markers) for item in items)
         return
     config.stash[SESSION] = session = _session(config, settings)
     session.collect(items)
+    config.stash[LEFT_OUT] = options.foreign_marks_line(items, settings.markers)
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
     session = config.stash.get(SESSION, None)
-    return None if session is None else session.estimate()
+    if session is None:
+        return None
+    return [line for line in (session.estimate(), config.stash[LEFT_OUT]) if line]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,12 +115,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def perf(request: pytest.FixtureRequest) -> Perf:
-    """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.Perf`."""
-    from pytest_perfdl.faces import Measured, Smoke
+def perfdl(request: pytest.FixtureRequest) -> Perf:
+    """The fixture `perf` under a name that no other plugin or conftest file has."""
+    return _fixture(request)
 
-    host = _host(request.node)
-    return Smoke() if host is None else Measured(host)
+
+class ShortFixture:
+    """What is registered only where no other plugin has a fixture of that name."""
+
+    @pytest.fixture
+    def perf(self, request: pytest.FixtureRequest) -> Perf:
+        """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.Perf`."""
+        return _fixture(request)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -97,7 +134,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     host = _host(pyfuncitem)
     if host is None:
         result = yield
-        if options.FIXTURE in pyfuncitem.funcargs:
+        if short_names.uses_fixture(pyfuncitem):
             from pytest_perfdl.faces import close
 
             close(pyfuncitem)
@@ -152,6 +189,19 @@ def _session(config: pytest.Config, settings: options.Settings) -> PerfSession |
     from pytest_perfdl.session import PerfSession
 
     return PerfSession(config, settings)
+
+
+def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Register the fixture `perf`, unless another plugin has one; those of conftest files, which come later, win."""
+    if not short_names.has_fixture(pluginmanager):
+        pluginmanager.register(ShortFixture(), "perfdl-fixture")
+
+
+def _fixture(request: pytest.FixtureRequest) -> Perf:
+    from pytest_perfdl.faces import Measured, Smoke
+
+    host = _host(request.node)
+    return Smoke() if host is None else Measured(host)
 
 
 def _worker(config: pytest.Config) -> Any:

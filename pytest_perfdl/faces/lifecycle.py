@@ -12,14 +12,14 @@ import pytest
 from pytest_perfdl.faces.host import Host
 from pytest_perfdl.faces.measured import Measured
 from pytest_perfdl.faces.smoke import Smoke
-from pytest_perfdl.options import FIXTURE
+from pytest_perfdl.short_names import LONG, SHORT, uses_fixture
 
 
 @contextlib.contextmanager
 def measuring(item: pytest.Function, host: Host) -> Iterator[None]:
     """Around the call of a test, whoever calls it: makes the body of a bare test its step, and sees loops end."""
     body = item.obj
-    if FIXTURE not in item.fixturenames:
+    if not uses_fixture(item):
 
         @functools.wraps(body)
         def measured(*args: Any, **kwargs: Any) -> Any:
@@ -41,6 +41,7 @@ def close(item: pytest.Function) -> None:
     ------
     PerfError
     """
-    fixture = item.funcargs.get(FIXTURE)
-    if isinstance(fixture, (Smoke, Measured)):
-        fixture.close()
+    for name in (SHORT, LONG):
+        fixture = item.funcargs.get(name)
+        if isinstance(fixture, (Smoke, Measured)):
+            fixture.close()

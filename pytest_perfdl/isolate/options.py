@@ -13,14 +13,14 @@ import pytest
 _DENIED = frozenset(
     {
         # Ours: the worker is told by its job.
-        "perf",
-        "perf_update",
-        "perf_against",
-        "perf_budget",
-        "perf_inject",
-        "perf_isolate",
-        "perf_report",
-        "perf_json",
+        "perfdl",
+        "perfdl_update",
+        "perfdl_against",
+        "perfdl_budget",
+        "perfdl_inject",
+        "perfdl_isolate",
+        "perfdl_report",
+        "perfdl_json",
         # Which tests run is decided already; a worker runs one.
         "file_or_dir",
         "keyword",

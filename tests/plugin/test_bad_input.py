@@ -139,10 +139,10 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["--perf-update=sometimes"], "--perf-update: invalid choice: 'sometimes'"),
-        (["--perf-traces=some"], "--perf-traces: invalid choice: 'some'"),
+        (["--perf-update=sometimes"], "--perf-update = 'sometimes': expected one of new, changed, all, append"),
+        (["--perf-traces=some"], "--perf-traces = 'some': expected one of regressed, all, none"),
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
-        (["--perf-isolate=thread"], "--perf-isolate: invalid choice: 'thread'"),
+        (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
         (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected a whole number"),
         (["--perf-require=2"], "--perf-require: nothing is compared without --perf"),
         (["--perf", "--perf-require=2", "--perf-isolate=none"], "--perf-require: --perf-isolate=none and debuggers"),

@@ -15,8 +15,8 @@ GIVEN = {
     "override_ini": ["x=y"],
     "pythonwarnings": ["error"],
     "plugins": ["perfdl", "terminal", "no:cacheprovider"],
-    "perf": True,
-    "perf_update": "all",
+    "perfdl": True,
+    "perfdl_update": "all",
     "keyword": "step",
     "markexpr": "perf",
     "file_or_dir": ["tests"],
@@ -79,6 +79,8 @@ def test_the_environment_of_a_worker(monkeypatch):
     assert not {"COVERAGE_PROCESS_START", "COV_CORE_SOURCE", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"} & found.keys()
 
 
-@pytest.mark.parametrize("name", ["perf", "perf_update", "keyword", "cov_source", "timeout", "reruns", "numprocesses"])
+@pytest.mark.parametrize(
+    "name", ["perfdl", "perfdl_update", "keyword", "cov_source", "timeout", "reruns", "numprocesses"]
+)
 def test_what_a_worker_must_not_inherit(name):
     assert name not in options()

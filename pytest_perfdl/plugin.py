@@ -26,7 +26,7 @@ LEFT_OUT = pytest.StashKey["str | None"]()
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    late = short_names.loads_conftest(pluginmanager)
+    late = short_names.loads_late(pluginmanager)
     options.register(parser, in_short=late)
     if late:
         _offer_fixture(pluginmanager)
@@ -102,7 +102,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
     session = config.stash.get(SESSION, None)
     if session is None:
         return None
-    return [line for line in (session.estimate(), config.stash[LEFT_OUT]) if line]
+    return [line for line in (session.estimate(), config.stash.get(LEFT_OUT, None)) if line]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -75,9 +75,14 @@ def registered(parser: pytest.Parser) -> set[str]:
     return {name for group in groups.values() for option in group.options for name in option.names()}
 
 
-def loads_conftest(pluginmanager: pytest.PytestPluginManager) -> bool:
-    """Whether conftest files are being loaded: a plugin that one of them asks for comes too late for `lengthen`."""
-    return any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin())
+def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:
+    """Whether a plugin that is loaded now comes too late for `lengthen`.
+
+    A conftest file asks for it (`pytest_plugins`), or arguments are parsed already, as for `-p` in a worker process.
+    """
+    config = pluginmanager.get_plugin("pytestconfig")
+    conftest = any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin())
+    return conftest or hasattr(getattr(config, "option", None), "file_or_dir")
 
 
 def clashes(config: pytest.Config, flags: Iterable[str]) -> dict[str, str]:

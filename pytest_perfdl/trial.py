@@ -187,6 +187,14 @@ class Trial:
                     # One lucky repeat is no reason to rewrite a baseline: all of them together decide.
                     judgement = screen(new, base, self._others, limits)
             updated = self._update(new, judgement)
+        if base is not None and base.key.slug != new.key.slug and not updated:
+            note = Finding(
+                "note",
+                "former-key",
+                f"the baseline is of {base.key.slug}, which told neither ARM processors nor CPU quotas apart: this "
+                f"machine is {new.key.slug}; pytest --perf-update moves it there, if it was recorded here",
+            )
+            judgement = replace(judgement, integrity=(*judgement.integrity, note))
         if self._redrawn:
             count = f"{self._redrawn} repeat{'s' * (self._redrawn != 1)}"
             note = Finding("note", "redrawn", f"{count} measured again, because others had the processor meanwhile")
@@ -368,7 +376,7 @@ class Trial:
         """The commands for a call; its environment is known now, so its baseline can be read before measuring."""
         first = self._first is None
         if first and not self.remote.results and self.bench.settings.against is None:
-            self._base, self._others = self._load(info.key)
+            self._base, self._others = self._load(info.key, info.former)
         plan = replace(self.test.plan, period=info.period)
         return one_repeat(plan, info, str(self.bench.scratch), flops=first and not self._no_flops)
 
@@ -393,10 +401,12 @@ class Trial:
         self._no_flops = said.partition("\n")[0]
         return True
 
-    def _load(self, key: Key) -> tuple[Record | None, tuple[Record, ...]]:
+    def _load(self, key: Key, former: Sequence[str]) -> tuple[Record | None, tuple[Record, ...]]:
+        """The baseline, from under a name that the key had formerly too, and those under other keys."""
         nodeid, store = self.test.item.nodeid, self.bench.store
         try:
-            return store.load(nodeid, key.slug), store.others(nodeid, key.slug)
+            found = (store.load(nodeid, slug) for slug in (key.slug, *former))
+            return next((base for base in found if base is not None), None), store.others(nodeid, key.slug)
         except BaselineError:
             if self.bench.settings.update == "all":
                 return None, ()
@@ -462,26 +472,33 @@ class Trial:
         settings, base = self.bench.settings, self._base
         mode = settings.update
         wanted = base is None or mode in ("all", "append") or (mode == "changed" and judgement.verdict in _REWRITTEN)
-        if not wanted:
+        moved = base is not None and base.key.slug != new.key.slug
+        if not wanted and (not moved or judgement.verdict in self.bench.fail_on):
             return False
         ended = self.remote.phases.get("teardown")
         if ended is not None and ended.raw == "failed":
             self._fail("no baseline is written: the test's teardown phase failed")
         try:
             if mode == "append" and base is not None:
-                new = append(base, new)
+                new = append(replace(base, key=new.key), new)
             pictures = (
                 {call: Path(path).read_bytes() for call, path in exemplars(self._repeats).items()}
                 if settings.baseline_trace
                 else {}
             )
-            return bool(self.bench.store.save(new, pictures))
+            if base is not None and not wanted:
+                stored = self.bench.store.exemplars(base.test, base.key.slug)
+                new, pictures = replace(base, key=new.key), {call: path.read_bytes() for call, path in stored.items()}
+            changed = self.bench.store.save(new, pictures)
+            if base is not None and moved:
+                changed += self.bench.store.remove(base.test, base.key.slug)
+            return bool(changed)
         except BaselineError as error:
             self._fail(str(error))
 
     def _result(self, new: Record, judgement: Judgement, *, updated: bool) -> Result:
         item, store = self.test.item, self.bench.store
-        slug = new.key.slug
+        slug = new.key.slug if self._base is None or updated else self._base.key.slug
         against = self.bench.settings.against
         if against is not None:
             pictures = exemplars(self._base_repeats) if self._base_repeats else {}

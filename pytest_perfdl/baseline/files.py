@@ -141,6 +141,28 @@ class Store:
                 file.unlink()
         return (*changed, *stale)
 
+    def remove(self, node_id: str, slug: str) -> tuple[Path, ...]:
+        """Remove a baseline and the exemplar traces beside it, where it lies under another key now.
+
+        Returns
+        -------
+        tuple of Path
+            The files that were removed.
+
+        Raises
+        ------
+        BaselineError
+            When the disk refuses.
+        """
+        path = self.path(node_id, slug)
+        with self._acting("removed", path):
+            if not path.is_file():
+                return ()
+            gone = [*_exemplars_beside(path), path]
+            for file in gone:
+                file.unlink()
+        return tuple(gone)
+
     def check_writable(self) -> None:
         """See, before anything is measured, whether baselines can be written.
 

@@ -233,7 +233,7 @@ class Measured(Perf):
         prepares: bool = False,
     ) -> Program:
         from pytest_perfdl.measure.commands import CallInfo
-        from pytest_perfdl.measure.environment import describe
+        from pytest_perfdl.measure.environment import describe, former
         from pytest_perfdl.measure.injected import Delay
         from pytest_perfdl.measure.machine import seed_everything
         from pytest_perfdl.measure.program import Program
@@ -242,7 +242,9 @@ class Measured(Perf):
         self._kind = kind
         seed_everything(self._host.plan.seed)
         key, context = describe(self._host.plan.threads, self._host.key_extra)
-        self._host.start_call(CallInfo(name, kind, period, None if items is None else float(items), key, context))
+        earlier = former(self._host.plan.threads, self._host.key_extra)
+        number = None if items is None else float(items)
+        self._host.start_call(CallInfo(name, kind, period, number, key, context, earlier))
         self._last = name
         self._metrics.clear()
         delay = Delay(self._host.inject, period)

@@ -43,6 +43,8 @@ class CallInfo:
     items: float | None
     key: Key
     context: Mapping[str, Scalar]
+    former: tuple[str, ...] = ()
+    """Names that the key had in earlier versions, if others: baselines may still lie there."""
 
 
 @dataclass(frozen=True, slots=True)

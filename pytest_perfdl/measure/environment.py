@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_perfdl.measure.fitness.processors import least_quota
 from pytest_perfdl.measure.timed import uses_device
 from pytest_perfdl.record import Key, Scalar
 
@@ -23,16 +26,47 @@ def describe(threads: int, key_extra: tuple[str, ...]) -> tuple[Key, Mapping[str
         Names from the context that the project wants in the key too.
     """
     context = _context(threads)
-    parts = _host() | {"threads": threads} | _accelerators()
+    return _key(_host(Path("/")), threads, key_extra, context), context
+
+
+def former(threads: int, key_extra: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that the key of this process had before it told ARM processors and quotas apart, if it had another."""
+    context = _context(threads)
+    before, now = (_key(host, threads, key_extra, context).slug for host in (_former_host(Path("/")), _host(Path("/"))))
+    return () if before == now else (before,)
+
+
+def _key(host: Mapping[str, Scalar], threads: int, key_extra: tuple[str, ...], context: Mapping[str, Scalar]) -> Key:
+    parts = {**host, "threads": threads} | _accelerators()
     parts |= {name: context[name] for name in key_extra if name in context}
     extra = [f"{name}-{context[name]}" for name in key_extra if name in context]
-    return Key(_slug(parts, extra), parts), context
+    return Key(_slug(parts, extra), parts)
 
 
-def _host() -> dict[str, Scalar]:
+def _host(root: Path) -> dict[str, Scalar]:
+    """The processors: which, and how many of them may be used."""
+    blocks = _cpuinfo(root)
+    processors = _former_host(root)
+    arm = [block for block in blocks if "CPU part" in block and "model name" not in block]
+    if arm:
+        # Cores of several kinds may be in one machine.
+        kinds = (("family", "CPU implementer"), ("model", "CPU part"))
+        processors |= {name: "+".join(sorted({block.get(field, "") for block in arm})) for name, field in kinds}
+        steppings = {f"{block.get('CPU variant', '')}p{block.get('CPU revision', '')}" for block in arm}
+        processors["stepping"] = "+".join(sorted(steppings))
+    elif not blocks and platform.system() == "Darwin":
+        processors["cpu"] = _brand() or processors["cpu"]
+    quota = least_quota(root)
+    if quota is not None and quota < float(processors["cores"] or 0):
+        processors["cores"] = int(quota) if quota == int(quota) else round(quota, 2)
+    return processors
+
+
+def _former_host(root: Path) -> dict[str, Scalar]:
+    """What keys held at first: of ARM processors nothing but the architecture, and processors whatever the quota."""
     import torch
 
-    fields = _cpuinfo()
+    fields = next(iter(_cpuinfo(root)), {})
     return {
         "cpu": fields.get("model name") or platform.processor() or platform.machine(),
         "family": fields.get("cpu family", ""),
@@ -43,13 +77,28 @@ def _host() -> dict[str, Scalar]:
     }
 
 
-def _cpuinfo() -> dict[str, str]:
+def _cpuinfo(root: Path) -> list[dict[str, str]]:
+    """What the kernel says of each processor (Linux)."""
     try:
-        text = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+        text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {name.strip(): value.strip() for name, value in pairs}
+        return []
+    blocks = []
+    for block in text.split("\n\n"):
+        pairs = (line.split(":", 1) for line in block.splitlines() if ":" in line)
+        blocks.append({name.strip(): value.strip() for name, value in pairs})
+    return blocks
+
+
+@functools.cache
+def _brand() -> str:
+    """What macOS calls its processor, such as "Apple M2 Pro"."""
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def _accelerators() -> dict[str, Scalar]:

@@ -117,7 +117,7 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
     groups = read(root / "proc/self/cgroup")
     if groups is None:
         return []
-    found = min(_quotas(root, groups), default=None)
+    found = _least(root, groups)
     if found is None or found[0] >= processors:
         return [MachineFinding("ok", "CPU quota", "none below the number of processors")]
     allowed, period_ns, statistics = found
@@ -135,6 +135,16 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
             "start the container without a quota and with a cpuset instead: docker run --cpuset-cpus=... (no --cpus)",
         )
     ]
+
+
+def least_quota(root: Path) -> float | None:
+    """Processors that control groups allow (see `quota`); `None` where they do not limit them."""
+    found = _least(root, read(root / "proc/self/cgroup") or "")
+    return None if found is None else found[0]
+
+
+def _least(root: Path, groups: str) -> tuple[float, int, str] | None:
+    return min(_quotas(root, groups), default=None)
 
 
 def _quotas(root: Path, groups: str) -> Iterator[tuple[float, int, str]]:

@@ -70,6 +70,19 @@ def test_the_commit_that_carries_code_and_baseline(repository):
     assert repository.code(base).commit == carries
 
 
+def test_a_baseline_that_was_moved_later(repository):
+    text = "".join(f"line {number}\n" for number in range(30))
+    repository.write("code.py", "x = 2\n")
+    base = repository.recorded()
+    repository.write("baselines/old/test.json", text)
+    carries = repository.commit()
+    repository.write("code.py", "x = 3\n")
+    repository.git("mv", "baselines/old/test.json", "baselines/test.json")
+    repository.write("baselines/test.json", text.replace("line 3\n", "new key\n"))
+    repository.commit()
+    assert repository.code(base).commit == carries
+
+
 def test_the_present_commit_before_the_baseline_is_committed(repository):
     base = repository.recorded()
     repository.write("baselines/test.json", "{}")

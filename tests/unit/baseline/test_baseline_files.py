@@ -42,6 +42,16 @@ def fwd_bwd():
     return record(calls=tuple(Call(name, {"ops": counted(1)}, (), (1,)) for name in ("fwd", "bwd", "")))
 
 
+def test_a_baseline_that_lies_under_another_key_now_goes_with_its_traces(store):
+    kept, moved = record(), record(key=Key("old-key", {}))
+    store.save(kept, {"": b"trace"})
+    written = store.save(moved, {"": b"trace"})
+    assert sorted(store.remove(moved.test, "old-key")) == sorted(written)
+    assert not any(path.exists() for path in written)
+    assert store.load(kept.test, kept.key.slug) is not None
+    assert store.remove(moved.test, "old-key") == ()
+
+
 def test_what_was_saved_is_loaded(store, tmp_path):
     assert store.save(RECORD, {"": b"trace"}) == (
         tmp_path / f"{WHERE}.trace.json.gz",

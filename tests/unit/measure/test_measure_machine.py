@@ -302,6 +302,89 @@ def test_nothing_was_compiled(dynamo, monkeypatch):
 PARTS = {"cpu": "AMD EPYC(TM) 7B13", "family": "25", "model": "1", "stepping": "0", "capability": "AVX2", "cores": 8}
 
 
+def key(root, monkeypatch, files, cores=4):
+    """The key of a machine with these files, and its name in former versions."""
+    fake = types.SimpleNamespace(
+        backends=types.SimpleNamespace(cpu=types.SimpleNamespace(get_cpu_capability=lambda: "DEFAULT"))
+    )
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(environment, "uses_device", lambda: False)
+    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    monkeypatch.setattr(environment.platform, "processor", lambda: "aarch64")
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    hosts = environment._host(root), environment._former_host(root)
+    return tuple(environment._key(host, 1, (), {}).slug for host in hosts)
+
+
+def arm(*cores):
+    return "\n\n".join(
+        f"processor\t: {number}\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\n"
+        f"CPU variant\t: {variant}\nCPU part\t: {part}\nCPU revision\t: {revision}"
+        for number, (part, variant, revision) in enumerate(cores)
+    )
+
+
+@pytest.mark.parametrize(
+    "cores, name",
+    [
+        ([("0xd0c", "0x3", "1")] * 4, "f0x41m0xd0cs0x3p1"),  # Neoverse-N1
+        ([("0xd08", "0x0", "3")] * 4, "f0x41m0xd08s0x0p3"),  # Cortex-A72
+        ([("0xd4f", "0x0", "0")] * 4, "f0x41m0xd4fs0x0p0"),  # Neoverse-V2
+        ([("0xd05", "0x1", "0"), ("0xd0a", "0x1", "0")], "f0x41m0xd05-0xd0as0x1p0"),  # two kinds in one
+    ],
+)
+def test_arm_processors_are_told_apart(tmp_path, monkeypatch, cores, name):
+    files = {"proc/cpuinfo": arm(*cores)}
+    assert key(tmp_path, monkeypatch, files) == (f"aarch64-{name}-default-4c-1t", "aarch64-default-4c-1t")
+
+
+X86 = "processor : 0\ncpu family : 25\nmodel : 1\nmodel name : AMD EPYC\nstepping : 0\n\nprocessor : 1\n"
+
+
+@pytest.mark.parametrize(
+    "groups, cores",
+    [
+        ({}, "4c"),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, "4c"),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "800000 100000"}, "4c"),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "200000 100000"}, "2c"),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "150000 100000"}, "1-5c"),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/docker/x",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "300000",
+                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
+            },
+            "3c",
+        ),
+    ],
+    ids=["no groups", "none", "more", "less", "broken", "v1"],
+)
+def test_a_quota_counts_as_fewer_processors(tmp_path, monkeypatch, groups, cores):
+    found, before = key(tmp_path, monkeypatch, {"proc/cpuinfo": X86} | groups)
+    assert found == f"amd-epyc-f25m1s0-default-{cores}-1t"
+    assert before == "amd-epyc-f25m1s0-default-4c-1t"
+
+
+def test_macos_is_asked_for_its_processor(tmp_path, monkeypatch):
+    asked = []
+
+    def run(command, **_):
+        asked.append(command)
+        return types.SimpleNamespace(returncode=0, stdout="Apple M2 Pro\n")
+
+    environment._brand.cache_clear()
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    monkeypatch.setattr(environment.platform, "system", lambda: "Darwin")
+    found, before = key(tmp_path, monkeypatch, {})
+    environment._brand.cache_clear()
+    assert asked == [["sysctl", "-n", "machdep.cpu.brand_string"]]
+    assert (found, before) == ("apple-m2-pro-default-4c-1t", "aarch64-default-4c-1t")
+
+
 def test_a_key_names_what_decides():
     parts = PARTS | {"threads": 1, "accelerator": None}
     card = {"accelerator": "NVIDIA H200", "multiprocessors": 132, "accelerators": 1}

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from pytest_perfdl import folders
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.pair import BaselineCode, code_of
 from pytest_perfdl.baseline.source import Source, commit_of, top_of
 from pytest_perfdl.collect import PerfTest
-from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, overlay
+from pytest_perfdl.folders import Folder
+from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
 from pytest_perfdl.isolate.messages import Job
 from pytest_perfdl.isolate.options import worker_options
+from pytest_perfdl.isolate.overlay import overlay, with_conftests
 from pytest_perfdl.isolate.process import Worker
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.spending import Spending
@@ -55,7 +56,7 @@ class Bench:
     progress: Progress
     tests: tuple[PerfTest, ...] = ()
     """All that will be measured."""
-    scratch: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="pytest-perfdl-")))
+    folder: Folder = field(default_factory=lambda: folders.temporary("scratch"))
     """For what is too large for a worker's channel, and for the workers' own temporary folders."""
     running: list[RemoteTest] = field(default_factory=list)
     spending: Spending = field(default_factory=lambda: Spending(1))
@@ -64,6 +65,11 @@ class Bench:
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
     _checkouts: dict[str, Checkout] = field(default_factory=dict)
     _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @property
+    def scratch(self) -> Path:
+        """Path of `folder`."""
+        return self.folder.path
 
     @property
     def recording(self) -> bool:
@@ -107,7 +113,8 @@ class Bench:
         options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath)
         own, foreign = "", ""
         if checkout is not None:
-            options = checkout.options(options)
+            places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}
+            options = checkout.options(options) | places
             own, foreign = str(checkout.root), str(checkout.working_tree)
         elif against is not None:
             own, foreign = str(against.working_tree), str(against.root)
@@ -131,6 +138,7 @@ class Bench:
             inherit_output=first and capture != "fd",
             import_path=None if checkout is None else checkout.import_path(),
             folder=None if checkout is None else checkout.path(Path.cwd()),
+            extra_environment=None if checkout is None else checkout.environment(),
         )
         remote = RemoteTest(test.item, worker, script, forward=first)
         self.running.append(remote)
@@ -173,12 +181,24 @@ class Bench:
             top = top_of(self.config.rootpath)
             if top is None:
                 raise CheckoutError("there is no git repository")
-            made = self._cleaning.enter_context(checked_out(top, commit, self.settings.against_setup))
-            if self.settings.against_tests == "head":
-                for test in self.tests:
-                    overlay(made, test.item.path.parent)
+            with contextlib.ExitStack() as cleaning:
+                made = cleaning.enter_context(
+                    checked_out(top, commit, seconds=self.settings.timeout, setup=self.settings.against_setup)
+                )
+                overlay(made, self._laid_over(made))
+                self._cleaning.enter_context(cleaning.pop_all())
             self._checkouts[commit] = made
         return self._checkouts[commit]
+
+    def _laid_over(self, checkout: Checkout) -> list[Path]:
+        """What of the working tree runs on the other revision: an ini file it lacks, and its tests if so wanted."""
+        root, ini = self.config.rootpath, self.config.inipath
+        files = []
+        if self.settings.against_tests == "head":
+            files = with_conftests((test.item.path for test in self.tests), root)
+        if ini is not None and (files or not Path(checkout.path(ini)).exists()):
+            files.append(ini)
+        return files
 
     def close(self) -> None:
         """End every worker that is still alive, and remove checkouts and the scratch folder."""
@@ -186,4 +206,4 @@ class Bench:
             remote.end(gently=False)
         self.running.clear()
         self._cleaning.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.folder.remove()

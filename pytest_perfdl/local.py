@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_perfdl import folders
 from pytest_perfdl.collect import PerfTest, adopt
 from pytest_perfdl.measure.assemble import assemble
 from pytest_perfdl.measure.local import LocalHost
@@ -24,7 +22,7 @@ class LocalSession:
         self._settings = settings
         self._tests: dict[str, PerfTest] | None = None
         self._hosts: dict[str, LocalHost] = {}
-        self._scratch = Path(tempfile.mkdtemp(prefix="pytest-perfdl-"))
+        self._folder = folders.temporary("scratch")
 
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items and put them first."""
@@ -37,7 +35,7 @@ class LocalSession:
         """Who asks for this item's measurements."""
         test = (self._tests or {}).get(item.nodeid)
         if test is not None and item.nodeid not in self._hosts:
-            self._hosts[item.nodeid] = LocalHost(test.plan, self._settings.key_extra, str(self._scratch))
+            self._hosts[item.nodeid] = LocalHost(test.plan, self._settings.key_extra, str(self._folder.path))
         return self._hosts.get(item.nodeid)
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
@@ -69,4 +67,4 @@ class LocalSession:
 
     def close(self) -> None:
         """Remove the scratch folder."""
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._folder.remove()

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from pytest_perfdl.fixture import Perf
     from pytest_perfdl.local import LocalSession
     from pytest_perfdl.session import PerfSession
+    from pytest_perfdl.signals import Ending
 
 SETTINGS = pytest.StashKey[options.Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
+ENDING: pytest.StashKey[Ending] = pytest.StashKey()
 SMOKED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey["str | None"]()
 """What to say of tests that look like perf tests and are not ours."""
@@ -93,6 +95,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not settings.enabled:
         config.stash[SMOKED] = sum(options.is_perf_test(item, settings.markers) for item in items)
         return
+    from pytest_perfdl.signals import Ending
+
+    config.stash[ENDING] = ending = Ending()
+    config.add_cleanup(ending.finish)
     config.stash[SESSION] = session = _session(config, settings)
     session.collect(items)
     config.stash[LEFT_OUT] = options.foreign_marks_line(items, settings.markers)
@@ -178,6 +184,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 def pytest_unconfigure(config: pytest.Config) -> None:
     session = config.stash.get(SESSION, None)
     if session is not None:
+        config.stash[ENDING].hold()
         session.close()
 
 

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -24,6 +23,7 @@ from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
+from pytest_perfdl.measure.free_memory import free_memory
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
@@ -132,17 +132,24 @@ class Rounds:
 
     def _alternating(self, order: Sequence[Side]) -> dict[str, RemoteTest]:
         """Start these sides' workers and let them take turns until both are over."""
-        remotes = {side.name: self._start(side) for side in order}
-        for remote in remotes.values():
-            with self._serving(remote):
-                remote.advance()
-        if len(remotes) > 1 and _free_memory() < FREE_MEMORY:
-            self._fits = False
-        while any(remote.waits for remote in remotes.values()):
+        remotes: dict[str, RemoteTest] = {}
+        try:
+            for side in order:
+                remotes[side.name] = self._start(side)
             for remote in remotes.values():
-                if remote.waits:
-                    with self._serving(remote):
-                        remote.take_turn()
+                with self._serving(remote):
+                    remote.advance()
+            if len(remotes) > 1 and free_memory() < FREE_MEMORY:
+                self._fits = False
+            while any(remote.waits for remote in remotes.values()):
+                for remote in remotes.values():
+                    if remote.waits:
+                        with self._serving(remote):
+                            remote.take_turn()
+        finally:
+            # Where one has died, the other would hold its memory until the run ends.
+            for remote in remotes.values():
+                remote.end(gently=True)
         return remotes
 
     def _start(self, side: Side) -> RemoteTest:
@@ -211,13 +218,3 @@ def _failure(remote: RemoteTest, config: pytest.Config) -> str:
             report = config.hook.pytest_report_from_serializable(config=config, data=data)
             return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
     return ""
-
-
-def _free_memory() -> float:
-    """Share of the memory that is available (Linux); 1 where that is not known."""
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return 1.0
-    known = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines() if line.endswith("kB")}
-    return known["MemAvailable"] / known["MemTotal"] if {"MemAvailable", "MemTotal"} <= known.keys() else 1.0

@@ -23,7 +23,7 @@ from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest, adopt
 from pytest_perfdl.curves import Curves
 from pytest_perfdl.errors import PerfRegression
-from pytest_perfdl.isolate.checkout import CheckoutError
+from pytest_perfdl.isolate.checkout import CheckoutError, sweep
 from pytest_perfdl.isolate.messages import Phase
 from pytest_perfdl.isolate.remote import dress, suspended_capture
 from pytest_perfdl.judge.spending import Spending
@@ -68,6 +68,7 @@ class PerfSession:
         except (ValueError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from None
         self._started = time.monotonic()
+        sweep(config.rootpath)
         self._bench = Bench(
             config=config,
             settings=settings,

@@ -8,14 +8,14 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl import folders, processes
+
 GIT_SECONDS = 30
 """Longest that git may take; a tree that cannot be hashed in that time stays unknown."""
-
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -78,9 +78,9 @@ def _own_index(root: Path, *, start: bool) -> Iterator[dict[str, str] | None]:
     if git_folder is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="perfdl-git-") as scratch:
-        index = Path(scratch) / "index"
-        objects = Path(scratch) / "objects"
+    with folders.for_a_while("git") as scratch:
+        index = scratch / "index"
+        objects = scratch / "objects"
         objects.mkdir()
         if start and (Path(git_folder) / "index").is_file():
             # With the real index's cached states of files, only changed ones are read. Its time of change comes along:
@@ -108,16 +108,12 @@ def git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = N
     What is not UTF-8 is in surrogates, as in the names of files (`os.fsdecode`).
     """
     try:
-        done = subprocess.run(
+        done = processes.run(
             ["git", *arguments],
-            cwd=folder,
-            env={**os.environ, **(environment or {})},
-            capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            timeout=GIT_SECONDS,
-            check=False,
+            folder,
+            seconds=GIT_SECONDS,
+            environment={**os.environ, "GIT_TERMINAL_PROMPT": "0", **(environment or {})},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.output.decode("utf-8", "surrogateescape").strip() if done.code == 0 else None

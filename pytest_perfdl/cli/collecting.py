@@ -10,13 +10,13 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from pytest_perfdl import folders
 from pytest_perfdl.cli.common import CommandError
 from pytest_perfdl.cli.project import Project
 
@@ -48,8 +48,8 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
     command = [sys.executable, "-m", "pytest", "--collect-only", f"--rootdir={project.root}", "-oaddopts="]
     command += [] if project.ini is None else ["-c", str(project.ini)]
     command += [*_kept(project.options), "-pperfdl", f"-p{__name__}", "--", *paths]
-    with tempfile.TemporaryDirectory(prefix="perfdl-collect-") as scratch:
-        out = Path(scratch) / "collected.json"
+    with folders.for_a_while("collect") as scratch:
+        out = scratch / "collected.json"
         environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | {_OUT: str(out)}
         done = subprocess.run(
             command,

@@ -6,6 +6,7 @@ only when the grandchild ends too. Hence `receive` takes a question to ask while
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
 import socket
@@ -31,6 +32,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
+        self._owner = os.getpid()
         self._buffer = bytearray()
 
     def fileno(self) -> int:
@@ -47,8 +49,9 @@ class Channel:
         Raises
         ------
         ChannelClosed
-            When the peer has closed its end.
+            When the peer has closed its end, and in a process that was forked off the channel's own.
         """
+        self._refuse_forked()
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         try:
             self._socket.sendall(_HEADER.pack(len(data)) + data)
@@ -70,6 +73,7 @@ class Channel:
         ------
         ChannelClosed, ChannelTimeout
         """
+        self._refuse_forked()
         while True:
             message = self._complete()
             if message is not None:
@@ -88,6 +92,11 @@ class Channel:
                 raise ChannelClosed
             elif deadline is not None and time.monotonic() > deadline:
                 raise ChannelTimeout
+
+    def _refuse_forked(self) -> None:
+        # Two that talk on one socket would take each other's messages.
+        if os.getpid() != self._owner:
+            raise ChannelClosed
 
     def _complete(self) -> bytes | None:
         if len(self._buffer) < _HEADER.size:

@@ -1,6 +1,6 @@
 """Another revision's code on disk, and what a worker needs to run that instead of the working tree's.
 
-The revision is checked out as a git worktree in a temporary folder. A worker of that side gets every path of
+The revision is checked out as a git worktree within the git folder. A worker of that side gets every path of
 the working tree replaced by the worktree's: import path, root directory, ini file, test file, options, current
 folder. That covers packages imported from the tree, from `src/`, and editable installs of either kind, since
 a folder on the import path goes before an editable install's finder; whether it held is not believed but
@@ -11,16 +11,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl import folders, processes
+from pytest_perfdl.folders import Folder
+from pytest_perfdl.processes import Finished
+
+GIT_SECONDS = 30.0
+"""Longest that git may take where it writes no files."""
+_OURS = "perfdl"
+"""Folder within the git folder."""
+_PURPOSE = "checkout"
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -39,10 +46,12 @@ class Checkout:
 
     def path(self, path: Path | str) -> str:
         """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
-        own = Path(path)
-        if not own.is_relative_to(self.working_tree) or is_installed(own, self.working_tree):
-            return str(path)
-        return str(self.root / own.relative_to(self.working_tree))
+        for own in (Path(path), Path(path).resolve()):
+            if own.is_relative_to(self.root):
+                break
+            if own.is_relative_to(self.working_tree) and not is_installed(own, self.working_tree):
+                return str(self.root / own.relative_to(self.working_tree))
+        return str(path)
 
     def import_path(self) -> list[str]:
         """`sys.path` with the working tree's folders replaced, those of editable installs in front."""
@@ -53,11 +62,19 @@ class Checkout:
         """Options whose texts name places in the working tree, moved here."""
         return {name: self._moved(value) for name, value in options.items()}
 
+    def environment(self) -> dict[str, str]:
+        """What processes that a step starts need of the environment, to import this side's code."""
+        entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        return {"PYTHONPATH": os.pathsep.join(self._moved(entry) for entry in entries)} if any(entries) else {}
+
     def _moved(self, value: Any) -> Any:
-        if isinstance(value, str) and Path(value).is_absolute():
-            return self.path(value)
-        if isinstance(value, list):
-            return [self._moved(item) for item in value]
+        if isinstance(value, str):
+            return self.path(value) if Path(value).is_absolute() else value
+        if isinstance(value, os.PathLike):
+            make: Callable[[str], Any] = type(value)
+            return make(self._moved(str(value)))
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._moved, value))
         return value
 
 
@@ -91,8 +108,10 @@ def editable_folders() -> list[str]:
 
 
 @contextlib.contextmanager
-def checked_out(working_tree: Path, commit: str, setup: str = "") -> Iterator[Checkout]:
+def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str = "") -> Iterator[Checkout]:
     """Check a commit out as a worktree, set it up, and remove it afterwards, whatever happens.
+
+    It lies within the repository's git folder: on the same disk as the working tree, which both sides read from.
 
     Parameters
     ----------
@@ -100,6 +119,8 @@ def checked_out(working_tree: Path, commit: str, setup: str = "") -> Iterator[Ch
         Top of the repository.
     commit
         Full hash.
+    seconds
+        Longest that git and `setup` may take each.
     setup
         Shell command that builds what needs building, run in the worktree; empty for none.
 
@@ -108,48 +129,88 @@ def checked_out(working_tree: Path, commit: str, setup: str = "") -> Iterator[Ch
     CheckoutError
         When git or the command fails, with the last line that it wrote.
     """
-    folder = Path(tempfile.mkdtemp(prefix="pytest-perfdl-against-"))
-    root = folder / working_tree.name
+    common = common_folder(working_tree)
+    if common is None:
+        raise CheckoutError("there is no git repository")
     try:
-        done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit)
-        if done.returncode:
-            raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.stderr)}")
+        folder = folders.make(common / _OURS, _PURPOSE)
+    except OSError as error:
+        raise CheckoutError(f"no checkout can be made in {common / _OURS}: {error.strerror or error}") from error
+    root = folder.path / (working_tree.name or "repository")
+    try:
+        done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
+        if done.code:
+            raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.errors)}")
         if setup:
-            _set_up(root, setup)
+            _set_up(root, setup, seconds)
         yield Checkout(working_tree, root)
     finally:
-        _git(working_tree, "worktree", "remove", "--force", "--force", str(root))
-        shutil.rmtree(folder, ignore_errors=True)
-        _git(working_tree, "worktree", "prune")
+        with contextlib.suppress(OSError):
+            _deregister(common, folder)
+        folder.remove()
+        _remove_if_empty(common)
 
 
-def overlay(checkout: Checkout, folder: Path) -> None:
-    """Put the working tree's present content of a folder in place of the revision's."""
-    target = Path(checkout.path(folder))
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(folder, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+def sweep(working_tree: Path) -> None:
+    """Remove the checkouts that killed runs have left, and what git knows of them."""
+    common = common_folder(working_tree)
+    if common is not None and (common / _OURS).is_dir():
+        folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
+        _remove_if_empty(common)
 
 
-def _set_up(root: Path, command: str) -> None:
-    environment = {**os.environ, "PERFDL_CHECKOUT": str(root)}
-    done = subprocess.run(command, shell=True, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = _last_line(done.stderr) or _last_line(done.stdout)
-        raise CheckoutError(f"perf_against_setup failed with exit code {done.returncode}: {said}")
+def common_folder(working_tree: Path) -> Path | None:
+    """The git folder that all worktrees of a repository share."""
+    done = _git(working_tree, "rev-parse", "--git-common-dir")
+    return (working_tree / os.fsdecode(done.output).rstrip("\n")).resolve() if done.code == 0 else None
 
 
-def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # Hooks and environment of a commit in progress (GIT_INDEX_FILE and others) are not meant for the worktree.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return subprocess.run(
-        ["git", "-c", "core.hooksPath=/dev/null", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _deregister(common: Path, folder: Folder) -> None:
+    """Delete the worktree in a folder of ours, then git's note of it; no other worktree is touched."""
+    folder.clear()
+    for note in common.glob("worktrees/*/gitdir"):
+        worktree = Path(note.read_text().strip()).parent
+        if worktree.parent == folder.path:
+            _git(common, "worktree", "remove", "--force", "--force", str(worktree))
 
 
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+def _remove_if_empty(common: Path) -> None:
+    with contextlib.suppress(OSError):
+        (common / _OURS).rmdir()
+
+
+def _set_up(root: Path, command: str, seconds: float) -> None:
+    try:
+        environment = _without_git() | {"PERFDL_CHECKOUT": str(root)}
+        done = processes.run(["/bin/sh", "-c", command], root, seconds=seconds, environment=environment)
+    except subprocess.TimeoutExpired:
+        raise CheckoutError(f"perf_against_setup was not finished after {seconds:g} s (--perf-timeout)") from None
+    if done.code:
+        said = _last_line(done.errors, done.output)
+        raise CheckoutError(f"perf_against_setup failed with exit code {done.code}: {said}")
+
+
+def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finished:
+    """Run git.
+
+    Raises
+    ------
+    CheckoutError
+        When it does not end.
+    """
+    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        return processes.run(command, folder, seconds=seconds, environment=_without_git())
+    except subprocess.TimeoutExpired:
+        raise CheckoutError(f"git {arguments[0]} was not finished after {seconds:g} s") from None
+
+
+def _without_git() -> dict[str, str]:
+    """The environment without that of a commit in progress (GIT_INDEX_FILE and others), which is not the checkout's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return kept | {"GIT_TERMINAL_PROMPT": "0"}
+
+
+def _last_line(*texts: bytes) -> str:
+    lines = (line.strip() for text in texts for line in reversed(text.decode(errors="replace").splitlines()))
+    return next(filter(None, lines), "no message")

@@ -1,8 +1,8 @@
 """Starting, watching and ending a worker process.
 
 A worker leads its own process group, so a Ctrl-C at the terminal reaches only the orchestrating process, and
-everything the worker started can be ended with it. A lifeline pipe, of which only the orchestrating process
-holds the writing end, tells the worker when its parent is gone in whatever way.
+everything the worker started can be ended with it. The group is killed when the orchestrating process is gone, in
+whatever way (`processes`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
+from pytest_perfdl import processes
 from pytest_perfdl.isolate.channel import ChannelClosed, ChannelTimeout, pair
 from pytest_perfdl.isolate.messages import Job
 
@@ -65,6 +66,8 @@ class Worker:
         Whether the user sees what the process itself writes.
     import_path, folder
         `sys.path` and current folder of the process; by default this process's.
+    extra_environment
+        Variables that it has beside this process's or in their place.
     """
 
     def __init__(
@@ -76,12 +79,12 @@ class Worker:
         inherit_output: bool,
         import_path: Sequence[str] | None = None,
         folder: str | None = None,
+        extra_environment: Mapping[str, str] | None = None,
     ) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._deadline = time.monotonic() + timeout
         self._channel, theirs = pair()
-        lifeline_read, self._lifeline = os.pipe()
         sink = None if inherit_output else self._output
         try:
             self._process = subprocess.Popen(
@@ -90,22 +93,23 @@ class Worker:
                     *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
                     "-c",
                     _BOOT,
-                    json.dumps([sys.path, sys.path if import_path is None else list(import_path)]),
+                    json.dumps([_texts(sys.path), _texts(sys.path if import_path is None else import_path)]),
                     str(theirs.fileno()),
-                    str(lifeline_read),
+                    str(os.getpid()),
                     str(self._stacks.fileno()),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
                 cwd=folder,
-                env=environment(threads),
-                pass_fds=(theirs.fileno(), lifeline_read, self._stacks.fileno()),
+                env=environment(threads) | dict(extra_environment or {}),
+                pass_fds=(theirs.fileno(), self._stacks.fileno()),
                 start_new_session=True,
             )
         finally:
             theirs.close()
-            os.close(lifeline_read)
+        # Until it has its job, a worker starts no processes, and ends by itself when the channel is closed.
+        processes.guard(self.pid)
         self.send(job)
 
     @property
@@ -153,25 +157,17 @@ class Worker:
 
     def kill(self) -> None:
         """End the worker and everything in its process group now."""
-        self._kill_group()
+        processes.end(self.pid)
         self._process.wait()
         self._release()
 
     def _alive(self) -> bool:
         return self._process.poll() is None
 
-    def _kill_group(self) -> None:
-        # The group outlives its leader while a forked grandchild is alive.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
     def _release(self) -> None:
         self._channel.close()
         self._output.close()
         self._stacks.close()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
 
     def _where(self) -> str:
         """Ask the worker where it stands: every thread's stack, by faulthandler on SIGUSR1."""
@@ -207,6 +203,11 @@ def environment(threads: int) -> dict[str, str]:
     count = str(threads)
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count)
     return kept | PINNED_ENVIRONMENT | pinned | {"PYTEST_PERFDL_WORKER": "1"}
+
+
+def _texts(path: Sequence[object]) -> list[str]:
+    """The entries of `sys.path` that Python heeds: it passes over a `pathlib.Path`, and so must a worker."""
+    return [entry for entry in path if isinstance(entry, str)]
 
 
 def _describe(code: int | None) -> str:

@@ -7,6 +7,7 @@ The orchestrating process runs the same test's phases under its own pytest and w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
@@ -14,7 +15,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Generator
 from pathlib import Path
@@ -46,26 +46,29 @@ from pytest_perfdl.record import Better
 PLUGIN_NAME = "perfdl-worker"
 """The name under which the worker's plugin is registered: how other code tells that it runs in a worker."""
 
+_PR_SET_PDEATHSIG = 1
+"""Of Linux' `prctl`."""
 _SILENCED = ("lfplugin", "nfplugin", "stepwiseplugin")
 """Cache plugins that would overwrite the orchestrating process's notes about its last run."""
 
 
-def main(channel_fd: int, lifeline_fd: int, stacks_fd: int) -> None:
+def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
     """Run the job that comes over the channel, then exit.
 
     Parameters
     ----------
-    channel_fd, lifeline_fd, stacks_fd
-        Descriptors of the channel's socket, of a pipe that closes with the parent, and of a file that takes
-        every thread's stack on SIGUSR1.
+    channel_fd, stacks_fd
+        Descriptors of the channel's socket, and of a file that takes every thread's stack on SIGUSR1.
+    parent
+        Id of the orchestrating process.
     """
     channel = Channel(socket.socket(fileno=channel_fd))
-    _die_with_parent(lifeline_fd)
+    _die_with(parent)
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
     # Fixtures are torn down on SIGINT, also where the orchestrating process was told to ignore it (nohup).
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    job: Job = channel.receive()
     try:
+        job: Job = channel.receive()
         for name in job.preload:
             importlib.import_module(name)
         config = pytest.Config.fromdictargs(dict(job.options), [job.path])
@@ -83,15 +86,12 @@ def main(channel_fd: int, lifeline_fd: int, stacks_fd: int) -> None:
     os._exit(0)
 
 
-def _die_with_parent(lifeline_fd: int) -> None:
-    """End this process group as soon as the orchestrating process is gone, however it went."""
-
-    def watch() -> None:
-        # Only the parent holds the writing end, so end-of-file means that it has gone.
-        os.read(lifeline_fd, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=watch, name="perfdl-lifeline", daemon=True).start()
+def _die_with(parent: int) -> None:
+    """Have the system kill this process when its parent is gone, even if nobody kills its group (see `processes`)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 class WorkerPlugin:
@@ -108,6 +108,7 @@ class WorkerPlugin:
         self._marks: list[pytest.Mark] = []
         self._item: pytest.Function | None = None
         self._collect_errors: list[str] = []
+        self._pid = os.getpid()
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -181,6 +182,10 @@ class WorkerPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         item = self._item
         assert item is not None
+        if os.getpid() != self._pid:
+            # The step forked, and the child has come out of it: all that it can do is say why.
+            os.write(2, f"{report.longreprtext or 'a forked process returned from the step'}\n".encode())
+            os._exit(1)
         data = reports.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         assert isinstance(data, dict)
         if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:

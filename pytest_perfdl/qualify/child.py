@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl import folders
 from pytest_perfdl.judge.verdict import Verdict
 from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, outcome_of, reasons_of
 
@@ -51,10 +51,10 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
     KeyboardInterrupt
         After pytest has ended too.
     """
-    with tempfile.TemporaryDirectory(prefix="perfdl-qualify-") as scratch:
-        run_file, output = Path(scratch) / "run.json", Path(scratch) / "output.txt"
+    with folders.for_a_while("qualify") as scratch:
+        run_file, output = scratch / "run.json", scratch / "output.txt"
         started = time.monotonic()
-        code = _finished([*command(arguments, share, Path(scratch), first=first, folder=folder)], output)
+        code = _finished([*command(arguments, share, scratch, first=first, folder=folder)], output)
         seconds = round(time.monotonic() - started, 3)
         if code not in _MEASURED or not run_file.is_file():
             raise RunFailed(f"pytest ended with exit code {code}: {_why(output)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import types
 
 import pytest
 from plugin.project import SHORT, Project, Running
@@ -98,7 +99,7 @@ def test_only_the_head_is_slowed_down(inner, monkeypatch, args, checkout, side, 
         date="",
         fail_on=frozenset(),
         progress=None,
-        scratch=inner.path,
+        folder=types.SimpleNamespace(path=inner.path),
     )
     plain = adopt([item], settings_of(inner, "--perf"))[item.nodeid]
     bench.start(test, None, checkout=Checkout(inner.path, inner.path / "other") if checkout else None, side=side)

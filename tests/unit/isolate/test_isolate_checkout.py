@@ -1,12 +1,13 @@
 """Where the files of another revision are, and what of a repository is no code of it."""
 
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.isolate.checkout import Checkout, is_installed
+from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, is_installed, sweep
 from pytest_perfdl.isolate.worker import _origins
 
 
@@ -57,3 +58,135 @@ def test_modules_count_for_the_innermost_of_the_two_folders(tmp_path, monkeypatc
 def test_a_module_without_a_path_is_nobodys(monkeypatch):
     monkeypatch.setattr(sys, "modules", {"made_up": types.ModuleType("made_up")})
     assert _origins(str(Path("/one")), str(Path("/two")), "").own == ()
+
+
+def git(root, *arguments):
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """One commit, and a worktree of the user's whose folder is on a disk that is not there just now."""
+    root = tmp_path / "repo"
+    root.mkdir()
+    git(root, "init", "--quiet")
+    (root / "demo.py").write_text("1\n")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "one")
+    git(root, "worktree", "add", "--quiet", "--detach", str(tmp_path / "users"), "HEAD")
+    (tmp_path / "users").rename(tmp_path / "away")
+    return root
+
+
+def state(root):
+    return git(root, "worktree", "list"), sorted(path.name for path in (root / ".git").iterdir())
+
+
+def checked(repository, setup="", seconds=60.0):
+    return checked_out(repository, git(repository, "rev-parse", "HEAD"), seconds=seconds, setup=setup)
+
+
+def test_a_checkout_comes_and_goes_on_the_same_file_system(repository):
+    before = state(repository)
+    with checked(repository) as checkout:
+        assert (checkout.root / "demo.py").read_text() == "1\n"
+        assert (checkout.root.name, checkout.root.is_relative_to(repository)) == ("repo", True)
+        assert git(repository, "status", "--porcelain") == ""
+        sweep(repository)
+        assert (checkout.root / "demo.py").exists(), "it is in use"
+    assert state(repository) == before
+
+
+HOLDER = """
+import os, signal, sys
+from pathlib import Path
+from pytest_perfdl.isolate.checkout import checked_out
+with checked_out(Path(sys.argv[1]), sys.argv[2], seconds=60):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("state_of_worktree", ["whole", "half deleted", "deleted"])
+def test_the_checkout_of_a_killed_run_is_swept_and_no_other_worktree(repository, state_of_worktree):
+    before = state(repository)
+    commit = git(repository, "rev-parse", "HEAD")
+    subprocess.run([sys.executable, "-c", HOLDER, str(repository), commit], check=False)
+    (left,) = (repository / ".git/perfdl").glob("*/repo")
+    if state_of_worktree != "whole":
+        (left / ".git").unlink()
+    if state_of_worktree == "deleted":
+        (left / "demo.py").unlink()
+        left.rmdir()
+    sweep(repository)
+    assert state(repository) == before
+
+
+def test_the_setup_has_no_git_environment_of_a_hook_no_input_and_no_prompt(repository, monkeypatch):
+    monkeypatch.setenv("GIT_INDEX_FILE", "index-of-a-hook")
+    with checked(repository, "cat; env > environment") as checkout:
+        lines = (checkout.root / "environment").read_text().splitlines()
+    assert [line for line in lines if line.startswith("GIT_")] == ["GIT_TERMINAL_PROMPT=0"]
+    assert f"PERFDL_CHECKOUT={checkout.root}" in lines
+
+
+@pytest.mark.parametrize(
+    ("setup", "seconds", "message"),
+    [
+        ("echo some; echo no compiler >&2; exit 3", 60, "perf_against_setup failed with exit code 3: no compiler"),
+        ("sleep 600", 1, r"perf_against_setup was not finished after 1 s \(--perf-timeout\)"),
+    ],
+)
+def test_a_setup_that_fails_is_one_line_and_leaves_nothing(repository, setup, seconds, message):
+    before = state(repository)
+    with pytest.raises(CheckoutError, match=message), checked(repository, setup, seconds):
+        pass
+    assert state(repository) == before
+
+
+def test_where_no_checkout_can_be_made(repository):
+    (repository / ".git/perfdl").write_text("a file\n")
+    with (
+        pytest.raises(CheckoutError, match=r"no checkout can be made in .*/\.git/perfdl: File exists"),
+        checked(repository),
+    ):
+        pass
+    assert (repository / ".git/perfdl").read_text() == "a file\n"
+
+
+def test_options_of_every_kind_are_moved(tmp_path):
+    checkout = Checkout(tmp_path / "repo", tmp_path / "other")
+    inside, moved = tmp_path / "repo/data", tmp_path / "other/data"
+    options = {
+        "text": str(inside),
+        "path": inside,
+        "list": [str(inside), inside],
+        "tuple": (inside, 3),
+        "outside": tmp_path / "elsewhere",
+        "relative": Path("data"),
+        "word": "data",
+        "number": 3,
+    }
+    assert checkout.options(options) == options | {
+        "text": str(moved),
+        "path": moved,
+        "list": [str(moved), moved],
+        "tuple": (moved, 3),
+    }
+
+
+def test_a_path_through_a_link_is_moved_and_a_link_within_the_tree_stays_one(tmp_path):
+    (tmp_path / "repo/perf").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "repo")
+    (tmp_path / "repo/tests").symlink_to("perf")
+    checkout = Checkout(tmp_path / "repo", tmp_path / "repo/.git/perfdl/one/repo")
+    assert checkout.path(tmp_path / "link/perf") == str(checkout.root / "perf")
+    assert checkout.path(tmp_path / "repo/tests") == str(checkout.root / "tests")
+    assert checkout.path(checkout.root / "perf") == str(checkout.root / "perf")
+
+
+def test_processes_that_a_step_starts_import_their_sides_code(tmp_path, monkeypatch):
+    checkout = Checkout(tmp_path / "repo", tmp_path / "other")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/repo/src:/usr/share/demo")
+    assert checkout.environment() == {"PYTHONPATH": f"{tmp_path}/other/src:/usr/share/demo"}
+    monkeypatch.delenv("PYTHONPATH")
+    assert checkout.environment() == {}

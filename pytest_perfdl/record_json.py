@@ -33,7 +33,7 @@ SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
 LONGEST_NS = 2**61
 """Nanoseconds that a duration may have, 73 years: sums of a few stay 64-bit integers."""
-_LARGEST = 1e100
+LARGEST = 1e100
 """Magnitude that any other figure may have: sums of squares stay finite."""
 _REPEATS = 100_000
 """Repeats that a record may have."""
@@ -53,15 +53,17 @@ _T = TypeVar("_T")
 _Number = int | float
 _Count = Annotated[int, msgspec.Meta(ge=1, le=_REPEATS)]
 _Small = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
-_Scalar = str | bool | Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
+ScalarForm = str | bool | Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
 _GitHash = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 """Of a commit or tree. Nothing else is ever given to git."""
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class _KeyForm(msgspec.Struct):
+class KeyForm(msgspec.Struct):
+    """A key, as records and run files hold it."""
+
     slug: str
-    parts: dict[str, _Scalar]
+    parts: dict[str, ScalarForm]
 
 
 class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
@@ -114,8 +116,8 @@ class _CallForm(msgspec.Struct):
 
 class _Form(msgspec.Struct):
     test: str
-    key: _KeyForm
-    context: dict[str, _Scalar]
+    key: KeyForm
+    context: dict[str, ScalarForm]
     test_hash: str
     plan: _PlanForm
     occasions: list[_OccasionForm]
@@ -201,7 +203,8 @@ def converted(data: Any, form: type[_T]) -> _T:
         return msgspec.convert(data, form)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at ")
-        what = "not a full hash in lower case" if "matching regex" in what else what
+        if "matching regex" in what:
+            what = "not a plain file name in traces/" if "traces/" in what else "not a full hash in lower case"
         what = what.replace("Object missing required field", "there is no")
         place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$", "a key of ")
         said = f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
@@ -260,13 +263,13 @@ def _call(form: _CallForm, place: str, repeats: int) -> Call:
 
 
 def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
-    most = LONGEST_NS if form.unit == "ns" else _LARGEST
+    most = LONGEST_NS if form.unit == "ns" else LARGEST
     values = _bounded(_each(form.values, repeats, place), place, most)
     return Series(form.kind, form.unit, form.better, tuple(values))
 
 
 def _row(form: _RowForm, place: str, repeats: int) -> Row:
-    (count,) = _bounded([form.count], f"{place}.count", _LARGEST)
+    (count,) = _bounded([form.count], f"{place}.count", LARGEST)
     return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
 
 
@@ -284,7 +287,7 @@ def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float
     """The values, if each is 0 or its magnitude lies between the largest and its inverse: then quotients are finite."""
     for value in values:
         # False for NaN too.
-        if not (value == 0 or 1 / _LARGEST <= abs(value) <= most):
+        if not (value == 0 or 1 / LARGEST <= abs(value) <= most):
             raise RecordError(f"is malformed ({_cut(place)}: {str(value)[:20]} is no number up to {most:.4g})")
     return values
 
@@ -292,7 +295,7 @@ def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float
 def _scalars(values: Mapping[str, Scalar], place: str) -> Mapping[str, Scalar]:
     for name, value in values.items():
         if isinstance(value, float):
-            _bounded([value], f"{place}.{name}", _LARGEST)
+            _bounded([value], f"{place}.{name}", LARGEST)
     return values
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_perfdl import bounded, run_json
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.baseline.source import commit_of, git, top_of
 from pytest_perfdl.baseline.text import parse
@@ -122,12 +123,12 @@ def _of_file(path: Path, label: str) -> Sides:
     if _is_trace(path):
         return _of_traces([path], label)
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise SourceError(f"{path} is neither a trace nor a run file nor a baseline: {error}") from error
-    return dict(_of_data(data, str(path), label))
+    return dict(_of_data(data, path, label))
 
 
 def _is_trace(path: Path) -> bool:
@@ -140,14 +141,16 @@ def _is_trace(path: Path) -> bool:
     return not head.lstrip().startswith(b"{") or b'"traceEvents"' in head or b'"schemaVersion"' in head
 
 
-def _of_data(data: Any, path: str, label: str) -> Iterator[tuple[Name, Loaded]]:
+def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded]]:
     try:
         if isinstance(data, dict) and isinstance(data.get("tests"), list):
-            for test in data["tests"]:
-                if isinstance(test, dict) and test.get("record"):
-                    yield from _of_record(from_json(test["record"]), label)
+            for test in run_json.of_data(data, path).tests:
+                if test.record is not None:
+                    yield from _of_record(test.record, label)
             return
         yield from _of_record(from_json(data), label)
+    except run_json.RunFileError as error:
+        raise SourceError(str(error)) from error
     except RecordError as error:
         raise SourceError(f"{path} {error}") from error
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_perfdl import bounded
 from pytest_perfdl.baseline import layout, text
 from pytest_perfdl.record_json import NewerRecordError, RecordError
 from pytest_perfdl.visible import visible
@@ -56,8 +57,17 @@ class Store:
         return self.root / self.folder
 
     def path(self, node_id: str, slug: str) -> Path:
-        """Where the baseline of a test under a key is or would be."""
-        return layout.baseline_path(self.base, slug, node_id)
+        """Where the baseline of a test under a key is or would be.
+
+        Raises
+        ------
+        BaselineError
+            When this is not the node id of a test in a file.
+        """
+        try:
+            return layout.baseline_path(self.base, slug, node_id)
+        except ValueError as error:
+            raise BaselineError(visible(str(error))) from None
 
     def load(self, node_id: str, slug: str) -> Record | None:
         """The baseline of a test under a key, `None` when there is none.
@@ -123,6 +133,24 @@ class Store:
         BaselineError
             When the record is not fit to be a baseline, or the disk refuses.
         """
+        path, data = self.path(record.test, record.key.slug), self.checked(record)
+        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()} | {path: data}
+        with self._acting("written", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            changed = _write(files)
+            stale = [file for file in _exemplars_beside(path) if file not in files]
+            for file in stale:
+                file.unlink()
+        return (*changed, *stale)
+
+    def checked(self, record: Record) -> bytes:
+        """The text of a baseline that could be written.
+
+        Raises
+        ------
+        BaselineError
+            When the record is not fit to be a baseline, or its folder is a link to another place.
+        """
         path = self.path(record.test, record.key.slug)
         broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
         if broken:
@@ -132,14 +160,10 @@ class Store:
             text.parse(data)
         except RecordError as error:
             raise BaselineError(f"{self.shown(path)} is not written: the record {error}") from error
-        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()} | {path: data}
         with self._acting("written", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            changed = _write(files)
-            stale = [file for file in _exemplars_beside(path) if file not in files]
-            for file in stale:
-                file.unlink()
-        return (*changed, *stale)
+            if not path.parent.resolve().is_relative_to(self.base.resolve()):
+                raise BaselineError(f"{self.shown(path)} is not written: its folder is a link to elsewhere")
+        return data
 
     def remove(self, node_id: str, slug: str) -> tuple[Path, ...]:
         """Remove a baseline and the exemplar traces beside it, where it lies under another key now.
@@ -181,7 +205,7 @@ class Store:
         try:
             with self._acting("read", path):
                 try:
-                    data = path.read_bytes()
+                    data = bounded.read_bytes(path, text.LIMIT)
                 except (FileNotFoundError, NotADirectoryError):
                     return None
             record = text.parse(data)

@@ -10,6 +10,8 @@ from pytest_perfdl.record_json import RecordError, from_json, to_json
 if TYPE_CHECKING:
     from pytest_perfdl.record import Record
 
+LIMIT = 2**26
+"""Bytes that a baseline's file may have."""
 _CONFLICT = b"<<<<<<< "
 
 

@@ -7,12 +7,9 @@ did themselves; `chrome_tracks` adds counters, idle time and arrows. Everything 
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,10 +17,9 @@ import msgspec
 from pytest_perfdl.judge.verdict import Cause
 from pytest_perfdl.report import chrome_tracks
 from pytest_perfdl.report.figures import cause_status
-from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.run import Exemplars, Result
+from pytest_perfdl.report.run import Result
 from pytest_perfdl.report.words import visible
-from pytest_perfdl.trace import Event, compress, write
+from pytest_perfdl.trace import Event, TraceError, compress, unpack, write
 
 SIDES = ("baseline", "current")
 _PHASES = frozenset("XiCsf")
@@ -37,11 +33,13 @@ _KIND_OF_CATEGORY = {
 }
 _FIRST_TID = (1, 10_001)
 """Distinct over both processes, since some viewers look a thread up by its id alone."""
+_MOST_DIGITS = 15
+"""Digits before the point of a time in microseconds, less one: 31 years, as 64-bit integers in nanoseconds hold."""
 _IDLE_TID = 9_000
 """Where the thread of idle time is, behind all others of its side."""
 
 
-class ChromeTraceError(ValueError):
+class ChromeTraceError(Exception):
     """An exemplar cannot be drawn; the message is one line for people."""
 
 
@@ -61,33 +59,21 @@ class _File(msgspec.Struct, gc=False):
     traceEvents: list[_Entry]  # noqa: N815 - the format's own name
 
 
-def write_regression_trace(result: Result, exemplars: Exemplars, path: Path) -> None:
-    """Write the trace of one call, gzip-compressed; equal input gives equal bytes.
-
-    Raises
-    ------
-    ChromeTraceError
-        When a side is absent or cannot be read.
-    ReportError
-        When the file cannot be written.
-    """
-    if exemplars.base is None or exemplars.new is None:
-        raise ChromeTraceError(f"{result.id} has no exemplar trace on both sides")
-    try:
-        base, new = exemplars.base.read_bytes(), exemplars.new.read_bytes()
-    except OSError as error:
-        raise ChromeTraceError(f"an exemplar trace cannot be read: {error}") from error
-    write_files({path: regression_trace(result, exemplars.call, base, new)})
-
-
 def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> bytes:
-    """The same from and to bytes: two gzip-compressed exemplars in, one gzip-compressed trace out.
+    """Two gzip-compressed exemplars in, one gzip-compressed trace out; equal input gives equal bytes.
 
     Raises
     ------
     ChromeTraceError
         When an exemplar is damaged.
     """
+    try:
+        return compress(_drawn(result, call, base, new))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+
+
+def _drawn(result: Result, call: str, base: bytes, new: bytes) -> bytes:
     causes = {(_drawn_kind(cause), cause.name): cause for cause in result.judgement.blame if cause.call == call}
     sides = [_side(data, name) for data, name in zip((base, new), SIDES, strict=True)]
     lead = max(start - first for _, start, first in sides)
@@ -105,23 +91,20 @@ def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> byte
         events += [*chrome_tracks.busy(side), *chrome_tracks.memory(side)]
         events += chrome_tracks.idle(data, lead, number + 1, _FIRST_TID[number] + _IDLE_TID)
     about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}
-    try:
-        return compress(write(None, events, {"perfdl": about}))
-    except (ValueError, TypeError) as error:
-        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+    return write(None, events, {"perfdl": about})
 
 
 def _side(data: bytes, name: str) -> tuple[list[_Entry], int, int]:
     """A side's events, the start of its step, and its first time, in nanoseconds."""
     try:
-        entries = msgspec.json.decode(gzip.decompress(data), type=_File).traceEvents
+        entries = msgspec.json.decode(unpack(data, "it"), type=_File).traceEvents
         timed = [entry for entry in entries if entry.ph != "M"]
         times = [_nanoseconds(entry.ts) for entry in timed]
         unknown = {entry.ph for entry in timed} - _PHASES
         steps = [
             time for entry, time in zip(timed, times, strict=True) if entry.ph == "X" and entry.name.startswith(_STEP)
         ]
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError, InvalidOperation) as error:
+    except (TraceError, msgspec.DecodeError, RecursionError, ValueError) as error:
         raise ChromeTraceError(f"the {name} exemplar trace is damaged: {error}") from error
     if unknown:
         raise ChromeTraceError(f"the {name} exemplar trace has events of unknown phase {min(unknown)!r}")
@@ -238,5 +221,13 @@ def _drawn_kind(cause: Cause) -> str:
 
 
 def _nanoseconds(raw: msgspec.Raw) -> int:
-    """Microseconds as JSON text to exact nanoseconds."""
-    return round(Decimal(bytes(raw).decode("ascii").strip('"')) * 1000)
+    """Microseconds as JSON text to exact nanoseconds; ValueError for what is no time of a step."""
+    text = bytes(raw).decode("ascii").strip('"')
+    try:
+        microseconds = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text[:40]!r} is no time") from None
+    # Without its exponent's limit rounding could make a number of a million digits.
+    if not microseconds.is_finite() or microseconds.adjusted() > _MOST_DIGITS:
+        raise ValueError(f"{text[:40]!r} is no time of a step")
+    return round(microseconds * 1000)

@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.memory_timeline import device_name
 from pytest_perfdl.analysis.steps import steps_of
 from pytest_perfdl.analysis.threads import input_rows, on_thread, thread_of
 from pytest_perfdl.trace import Category, Event, Trace, TraceError, loads
+from pytest_perfdl.trace.exemplar import UNPACKED_LIMIT
 
 DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 MOST_FLOWS = 300
@@ -126,7 +127,7 @@ def idle(data: bytes, opens: int, pid: int, tid: int) -> list[Event]:
         The thread to draw on.
     """
     try:
-        trace = loads(data)
+        trace = loads(data, limit_bytes=UNPACKED_LIMIT)
     except TraceError:
         return []
     gaps = [

@@ -19,9 +19,7 @@ from pytest_perfdl.record import Record
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.traces import kept, stem
-
-SCHEMA = 1
-"""Version of this form. Raised when an older reader would misread a newer file."""
+from pytest_perfdl.run_json import SCHEMA as SCHEMA
 
 
 def to_json(run: Run) -> dict[str, Any]:

@@ -5,25 +5,126 @@ What the file's form does not hold (budgets' own words, say) is not needed for t
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from pytest_perfdl import record_json
-from pytest_perfdl.judge.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
-from pytest_perfdl.record import Finding, Key, Record
-from pytest_perfdl.record_json import RecordError
+from pytest_perfdl import run_json
+from pytest_perfdl.judge.verdict import (
+    Bound,
+    Cause,
+    Evidence,
+    Judgement,
+    MetricVerdict,
+    SourceDiff,
+    Verdict,
+)
+from pytest_perfdl.record import Better, Finding, Key, Kind, Record
+from pytest_perfdl.record_json import KeyForm, RecordError, ScalarForm, converted
 from pytest_perfdl.report.files import ReportError
-from pytest_perfdl.report.json import SCHEMA
 from pytest_perfdl.report.run import Exemplars, Result, Run, Suggestion
 from pytest_perfdl.report.scaling.curve import Curve
+from pytest_perfdl.run_json import RunFile, RunFileError, RunTest
 
-_T = TypeVar("_T")
+_Number = int | float
+_Pair = tuple[_Number, _Number]
+
+
+class _RunForm(msgspec.Struct):
+    key: KeyForm
+    context: dict[str, ScalarForm]
+    perf_dir: str
+    date: str
+    commit: str | None
+    seconds: _Number
+    judged: bool
+    notes: list[str]
+
+
+class _MetricForm(msgspec.Struct):
+    kind: Kind
+    unit: str
+    better: Better
+    base: _Number | None
+    new: _Number | None
+    ci95: _Pair | None
+    effect: _Number | None = None
+    mde: _Number | None = None
+    limit: str | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+    times_over: _Number | None = None
+    evidence: Evidence | None = None
+    rounds: int | None = None
+    of_step: bool = True
+
+
+class _CauseForm(msgspec.Struct):
+    kind: Literal["operator", "kernel", "module", "line", "idle"]
+    name: str
+    call: str
+    base_count: _Number
+    new_count: _Number
+    base_ns: int
+    new_ns: int
+    share: _Number | None
+    module: str = ""
+    line: str = ""
+    effects: dict[str, int] = {}
+    bound: Bound = ""
+    certain: bool = True
+
+
+class _FindingForm(msgspec.Struct):
+    level: Literal["invalid", "note"]
+    code: str
+    message: str
+
+
+class _SourceDiffForm(msgspec.Struct):
+    file: str
+    function: str
+    text: str
+
+
+class _SuggestionForm(msgspec.Struct):
+    text: str
+    how: str
+    gain: _Number
+    interval: _Pair | None
+    doubt: str = ""
+    example: str = ""
+
+
+class _ChangeForm(msgspec.Struct):
+    name: str
+    base: str
+    new: str
+
+
+class _ResultForm(msgspec.Struct):
+    id: str
+    file: str
+    line: int
+    verdict: Verdict
+    reason: str
+    fails: bool
+    updated: bool
+    suspects: list[str]
+    metrics: dict[str, _MetricForm]
+    blame: list[_CauseForm]
+    integrity: list[_FindingForm]
+    context_changes: list[_ChangeForm]
+    base_path: str
+    seconds: _Number
+    against: str = ""
+    source_diffs: list[_SourceDiffForm] = []
+    suggestions: list[_SuggestionForm] = []
+    curves: list[Any] = []
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -34,36 +135,32 @@ def read_run(path: Path, report_dir: Path) -> Run:
     ReportError
         When it cannot be read or is no run file that this version knows.
     """
+    place = ""
     try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ReportError(f"{path} is not JSON: {error}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
-        raise ReportError(f"{path} is not a run file of pytest --perf: it has no list of tests")
-    if not isinstance(data.get("schema"), int) or data["schema"] > SCHEMA:
-        raise ReportError(
-            f"{path} was written by a newer pytest-perfdl (schema {data.get('schema')}, this one reads {SCHEMA})"
-        )
-    try:
-        return Run(
-            root=Path.cwd(),
-            key=Key(data["key"]["slug"], data["key"]["parts"]),
-            context=data["context"],
-            results=tuple(_result(test, path.parent) for test in data["tests"]),
-            perf_dir=data["perf_dir"],
-            report_dir=report_dir,
-            date=data["date"],
-            commit=data["commit"],
-            seconds=data["seconds"],
-            judged=data["judged"],
-            notes=tuple(data["notes"]),
-            traces="all",
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, RecordError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ReportError(f"{path} is not a whole run file: {what}") from error
+        file = run_json.read(path)
+        form = converted(file.data, _RunForm)
+        results = []
+        for number, test in enumerate(file.tests):
+            place = f"tests[{number}] "
+            results.append(_result(test, file))
+    except RunFileError as error:
+        raise ReportError(str(error)) from error
+    except RecordError as error:
+        raise ReportError(f"{path} is not a whole run file: {place}{error}") from error
+    return Run(
+        root=Path.cwd(),
+        key=Key(form.key.slug, form.key.parts),
+        context=form.context,
+        results=tuple(results),
+        perf_dir=form.perf_dir,
+        report_dir=report_dir,
+        date=form.date,
+        commit=form.commit,
+        seconds=form.seconds,
+        judged=form.judged,
+        notes=tuple(form.notes),
+        traces="all",
+    )
 
 
 def with_history(runs: Sequence[Run]) -> Run:
@@ -83,75 +180,43 @@ def _before(result: Result, earlier: Sequence[Run]) -> tuple[Record, ...]:
     )
 
 
-def _result(test: Mapping[str, Any], folder: Path) -> Result:
-    if test["verdict"] not in VERDICTS:
-        raise ValueError(f"{test['verdict']!r} is no verdict")
+def _result(test: RunTest, file: RunFile) -> Result:
+    form = converted(test.data, _ResultForm)
     judgement = Judgement(
-        test=test["id"],
-        verdict=test["verdict"],
-        reason=test["reason"],
-        metrics=tuple(_metric(name, each) for name, each in test["metrics"].items()),
-        blame=tuple(_made(Cause, each) for each in test["blame"]),
-        integrity=tuple(Finding(**each) for each in test["integrity"]),
-        context_changes=tuple((each["name"], each["base"], each["new"]) for each in test["context_changes"]),
-        suspects=tuple(test["suspects"]),
-        source_diffs=tuple(SourceDiff(**each) for each in test.get("source_diffs", ())),
+        test=form.id,
+        verdict=form.verdict,
+        reason=form.reason,
+        metrics=tuple(MetricVerdict(name, **msgspec.structs.asdict(each)) for name, each in form.metrics.items()),
+        blame=tuple(Cause(**msgspec.structs.asdict(each)) for each in form.blame),
+        integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
+        context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
+        suspects=tuple(form.suspects),
+        source_diffs=tuple(SourceDiff(**msgspec.structs.asdict(each)) for each in form.source_diffs),
     )
     return Result(
-        id=test["id"],
-        file=test["file"],
-        line=test["line"],
+        id=form.id,
+        file=form.file,
+        line=form.line,
         judgement=judgement,
-        fails=test["fails"],
-        new=_record(test.get("record")),
-        base=_record(test.get("base_record")),
-        base_path=test["base_path"],
-        against=test.get("against", ""),
-        exemplars=tuple(
-            Exemplars(str(trace["call"]), _beside(folder, trace.get("base")), _beside(folder, trace.get("new")))
-            for trace in test["traces"]
-        ),
-        suggestions=tuple(_suggestion(each) for each in test.get("suggestions", ())),
-        curves=tuple(_curve(each) for each in test.get("curves", ())),
-        updated=test["updated"],
-        seconds=test["seconds"],
+        fails=form.fails,
+        new=test.record,
+        base=test.base_record,
+        base_path=form.base_path,
+        against=form.against,
+        exemplars=tuple(Exemplars(each.call, file.beside(each.base), file.beside(each.new)) for each in test.traces),
+        suggestions=tuple(Suggestion(**msgspec.structs.asdict(each)) for each in form.suggestions),
+        curves=tuple(map(_curve, form.curves)),
+        updated=form.updated,
+        seconds=form.seconds,
     )
-
-
-def _metric(name: str, data: Mapping[str, Any]) -> MetricVerdict:
-    ends = data["ci95"]
-    return replace(_made(MetricVerdict, {"name": name, **data}), ci95=None if ends is None else (ends[0], ends[1]))
-
-
-def _suggestion(data: Mapping[str, Any]) -> Suggestion:
-    ends = data["interval"]
-    return replace(_made(Suggestion, data), interval=None if ends is None else (ends[0], ends[1]))
 
 
 def _curve(data: Any) -> Curve:
     try:
         curve = msgspec.convert(data, Curve)
     except msgspec.ValidationError as error:
-        raise ValueError(f"a curve: {error}") from error
+        raise RecordError(f"has a curve that is malformed ({error})") from error
     sizes = [*(each.size for each in curve.sizes), *(each.size for each in curve.fitted)]
     if not curve.sizes or not all(0 < size < math.inf for size in sizes):
-        raise ValueError("a curve: its sizes are no positive numbers")
+        raise RecordError("has a curve whose sizes are no positive numbers")
     return curve
-
-
-def _made(kind: type[_T], data: Mapping[str, Any]) -> _T:
-    """A dataclass from those of the entries that are its fields."""
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in data.items() if name in known})
-
-
-def _record(data: Any) -> Record | None:
-    return None if data is None else record_json.from_json(data)
-
-
-def _beside(folder: Path, name: str | None) -> Path | None:
-    """A trace beside the run file; a name that leads elsewhere is none."""
-    if name is None:
-        return None
-    path = folder / name
-    return path if path.is_file() and path.resolve().is_relative_to(folder.resolve()) else None

@@ -7,16 +7,15 @@ said; it is no reason to lose the report.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace
 from pytest_perfdl.report.run import Exemplars, Result, Run
+from pytest_perfdl.trace import TraceError, read_exemplar
 
 Role = Literal["base", "new", "diff"]
 
@@ -89,17 +88,16 @@ def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
         if path is None:
             continue
         try:
-            data = path.read_bytes()
-            gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            problems.append(f"the {role} trace {path.name} cannot be read: {error}")
-        else:
-            files.append(TraceFile(f"{name}.{role}.json.gz", role, data))
+            files.append(TraceFile(f"{name}.{role}.json.gz", role, read_exemplar(path)))
+        except TraceError as error:
+            problems.append(f"the {role} trace is left out: {error}")
     if len(files) == 2:
         try:
             both = regression_trace(result, exemplars.call, files[0].data, files[1].data)
+            files.append(TraceFile(f"{name}.diff.json.gz", "diff", both))
         except ChromeTraceError as error:
             problems.append(str(error))
-        else:
-            files.append(TraceFile(f"{name}.diff.json.gz", "diff", both))
+        except Exception as error:
+            # Whatever a trace may hold that drawing it does not expect: one picture is no reason to lose the report.
+            problems.append(f"the picture of both sides cannot be drawn: {type(error).__name__}: {error}")
     return CallTraces(result.id, exemplars.call, tuple(files), tuple(problems))

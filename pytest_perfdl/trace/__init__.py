@@ -6,7 +6,7 @@ another recorded. Inside, every time is an integer number of nanoseconds. Figure
 `analysis/`.
 """
 
-from pytest_perfdl.trace.exemplar import exemplar
+from pytest_perfdl.trace.exemplar import exemplar, read_exemplar, unpack
 from pytest_perfdl.trace.model import Category, Counters, MemoryEvents, Trace, TraceError
 from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.step_memory import with_memory
@@ -23,6 +23,8 @@ __all__ = [
     "exemplar",
     "loads",
     "read",
+    "read_exemplar",
+    "unpack",
     "with_memory",
     "write",
 ]

@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from pytest_perfdl import bounded
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace
-from pytest_perfdl.trace.reader import read
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace, TraceError
+from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.writer import Event, compress, write
 
 LIMIT = 256 * 1024
 """Bytes that an exemplar may have, compressed."""
+
+UNPACKED_LIMIT = 32 * 2**20
+"""Bytes that its text may have: exemplars compress 10 to 25 times."""
+_OBJECTS = 500_000
+"""JSON objects that its text may hold: a twentieth of what makes a gigabyte in memory."""
 
 _MAX_STREAM = 2**31
 """Streams that are no such number are numbered from here."""
@@ -62,6 +68,41 @@ def exemplar(source: Path | str | Trace, step: int, *, limit: int = LIMIT) -> by
         if len(data) <= limit:
             return data
     return _largest(lambda kept: cut.make((), kept), len(rows), limit)
+
+
+def read_exemplar(path: Path) -> bytes:
+    """The compressed bytes of an exemplar that lies in a file, once they were found to be one.
+
+    Raises
+    ------
+    TraceError
+        One line that names the file: it cannot be read, is larger than an exemplar may be, or is no readable trace.
+    """
+    try:
+        data = bounded.read_bytes(path, LIMIT)
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
+    loads(unpack(data, str(path)), str(path))
+    return data
+
+
+def unpack(data: bytes, source: str) -> bytes:
+    """The text of an exemplar.
+
+    Raises
+    ------
+    TraceError
+        One line that begins with `source`: it is larger than an exemplar may be, compressed or not, or damaged.
+    """
+    if len(data) > LIMIT:
+        raise TraceError(f"{source} is larger than {bounded.size(LIMIT)}, as no exemplar trace is")
+    try:
+        text = bounded.gunzip(data, UNPACKED_LIMIT)
+    except ValueError as error:
+        raise TraceError(f"{source} is damaged: {error}") from None
+    if text.count(b"{") > _OBJECTS:
+        raise TraceError(f"{source} has more events than an exemplar trace")
+    return text
 
 
 def is_whole(trace: Trace) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.exemplar import LIMIT
+from pytest_perfdl.trace.exemplar import LIMIT, unpack
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 from pytest_perfdl.trace.reader import loads
 from pytest_perfdl.trace.writer import Event, append, compress
@@ -62,14 +61,15 @@ def with_memory(picture: bytes, trace: Trace, step: int, held: int, *, limit: in
     TraceError
         When the exemplar cannot be read.
     """
-    own = loads(picture, "exemplar")
+    text = unpack(picture, "exemplar")
+    own = loads(text, "exemplar")
     annotations, _ = step_annotations(own)
     opened, _ = step_annotations(trace)
     clocks = _clocks(own, int(annotations[0]), trace, int(opened[step]))
     if clocks is None:
         return None
     events = list(_events(trace, int(opened[step]), clocks, held))
-    data = compress(append(gzip.decompress(picture), events))
+    data = compress(append(text, events))
     return data if events and len(data) <= limit else None
 
 

@@ -7,16 +7,15 @@ number, as in `test_step[8]`, needs a name.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl import run_json
 from pytest_perfdl.predict.scaling.points import Point, Points, ScalingError
 from pytest_perfdl.record import Record
-from pytest_perfdl.record_json import RecordError, from_json
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
@@ -142,15 +141,9 @@ def naming(source: Path) -> Iterator[None]:
 
 def _records(path: Path) -> list[Record]:
     try:
-        data = json.loads(path.read_bytes())
-        tests = data["tests"]
-        return [from_json(each["record"]) for each in tests if each["record"] is not None]
-    except OSError as error:
-        raise ScalingError(f"cannot be read ({error.strerror})") from None
-    except RecordError as error:
-        raise ScalingError(f"has a record that {error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise ScalingError("is not a run file of --perf-json") from None
+        return [test.record for test in run_json.read(path).tests if test.record is not None]
+    except run_json.RunFileError as error:
+        raise ScalingError(str(error).removeprefix(f"{path} ")) from None
 
 
 def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Mapping[str, list[Member]]:

@@ -51,7 +51,8 @@ def measured(tmp_path):
     for size in (2, 4, 8, 16):
         rows = (Row("operator", "aten::mm\x1b[31m", 1, (100 * size**2,)), Row("idle", "Python", 0, (8000,)))
         series = {"step_time": timed(100 * size**2 + 8000)}
-        tests.append({"record": to_json(record(series, rows=rows, test=f"test_a[batch={size}]"))})
+        test = f"test_a[batch={size}]"
+        tests.append({"id": test, "record": to_json(record(series, rows=rows, test=test))})
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"schema": 1, "tests": tests}))
     return path
@@ -183,11 +184,12 @@ def test_a_curve_as_a_picture(model, capsys, tmp_path):
 
 def test_points_of_a_run(tmp_path, capsys):
     tests = [
-        {"record": to_json(record({"step_time": timed(1e7 + 1e6 * size)}, test=f"t.py::test_a[{size}]"))}
+        {"id": test, "record": to_json(record({"step_time": timed(1e7 + 1e6 * size)}, test=test))}
         for size in (2, 4, 8)
+        for test in (f"t.py::test_a[{size}]",)
     ]
     path = tmp_path / "run.json"
-    path.write_text(json.dumps({"tests": tests}))
+    path.write_text(json.dumps({"schema": 1, "tests": tests}))
     found = json.loads(call(capsys, "fit", path, "--axes", "batch", "-k", "test_a", "--json").out)
     assert found["models"][0]["coefficients"]["constant"]["value"] == pytest.approx(0.01)
 

@@ -53,7 +53,7 @@ def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path):
     (tmp_path / "exemplars" / "base.json.gz").write_bytes(b"not gzip")
     written = write_all(run)
     assert [path.name.split(".")[1] for path in written.traces] == ["new"]
-    assert written.problems[0].startswith(f"{runs.GPT}: the base trace base.json.gz cannot be read")
+    assert written.problems[0].startswith(f"{runs.GPT}: the base trace is left out: ")
 
 
 def test_hostile_names_reach_the_disk(tmp_path):

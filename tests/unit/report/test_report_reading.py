@@ -95,13 +95,31 @@ def test_a_file_that_is_none_is_one_line(content, tmp_path, capsys):
     assert str(path) in capsys.readouterr().err
 
 
-def test_a_trace_is_read_only_from_beside_the_run_file(written, tmp_path):
+@pytest.mark.parametrize("name", ["../n.json.gz", "/etc/passwd", "n.json.gz", "traces/../../n.json.gz", "traces/..", 3])
+@pytest.mark.parametrize("command", ["report", "accept"])
+def test_a_trace_is_a_plain_file_beside_the_run_file(written, tmp_path, monkeypatch, capsys, name, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "n.json.gz").write_bytes(b"secret")
+    path = rewritten(written, lambda test: test.update(traces=[{"call": "", "new": name}]))
+    assert cli.main([command, str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "is not a whole run file: tests[" in error
+    assert "(traces[0].new: " in error
+    assert not (tmp_path / "baselines").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "accept"])
+def test_a_trace_is_no_link_to_elsewhere(written, tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
     report, _ = written
-    data = json.loads(report.json.read_bytes())
-    data["tests"][0]["traces"][0]["new"] = "../n.json.gz"
-    (report.json.parent.parent / "n.json.gz").write_bytes(b"")
-    report.json.write_text(json.dumps(data))
-    assert read_run(report.json, tmp_path).results[0].exemplars[0].new is None
+    (tmp_path / "secret.json.gz").write_bytes(b"secret")
+    (report.json.parent / "traces" / "link.json.gz").symlink_to(tmp_path / "secret.json.gz")
+    path = rewritten(
+        written, lambda test: test.update(verdict="missing", traces=[{"call": "", "new": "traces/link.json.gz"}])
+    )
+    assert cli.main([command, str(path)]) == 2
+    assert "traces/link.json.gz is a link to another folder" in capsys.readouterr().err
+    assert not (tmp_path / "baselines").exists()
 
 
 def test_the_command_line_says_what_excludes_each_other(written, capsys):
@@ -155,6 +173,6 @@ BROKEN_CURVES = {
 @pytest.mark.parametrize("broken", BROKEN_CURVES.values(), ids=BROKEN_CURVES.keys())
 def test_a_broken_curve_is_one_line(written, tmp_path, broken):
     path = rewritten(written, lambda test: broken(test["curves"][0]))
-    with pytest.raises(ReportError, match="is not a whole run file: a curve: ") as error:
+    with pytest.raises(ReportError, match=r"is not a whole run file: tests.\d+. has a curve ") as error:
         read_run(path, tmp_path)
     assert "\n" not in str(error.value)

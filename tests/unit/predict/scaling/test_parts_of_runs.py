@@ -27,7 +27,8 @@ def measured(size, *, name="", rows=None, profiled=None):
     rows = rows_at(size) if rows is None else rows
     profiled = profiled or tuple(sum(row.ns[at] for row in rows) for at in range(2))
     call = Call(name, {"step_time": timed(1e4 * size, 1e4 * size)}, rows, profiled)
-    return {"record": to_json(record(calls=(call,), test=f"test_a[batch={size}]"))}
+    test = f"test_a[batch={size}]"
+    return {"id": test, "record": to_json(record(calls=(call,), test=test))}
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def test_sizes_of_ids(nodeid, names, family, sizes):
 
 
 def measured(nodeid, *values, **more):
-    return {"record": to_json(record({"step_time": timed(*values)}, test=nodeid, **more))}
+    return {"id": nodeid, "record": to_json(record({"step_time": timed(*values)}, test=nodeid, **more))}
 
 
 def run(path, *tests):
@@ -44,7 +44,12 @@ def path(tmp_path):
 
 
 def test_every_repeat_is_a_point(path):
-    run(path, measured("test_a[batch=2]", 2e6, 2.1e6), measured("test_a[batch=4]", 4e6, 4.1e6), {"record": None})
+    run(
+        path,
+        measured("test_a[batch=2]", 2e6, 2.1e6),
+        measured("test_a[batch=4]", 4e6, 4.1e6),
+        {"id": "skipped", "record": None},
+    )
     points = read_run(path, extrinsic=["batch"])
     assert points.columns["batch"].tolist() == [2, 2, 4, 4]
     assert points.ns.tolist() == [2e6, 2.1e6, 4e6, 4.1e6]
@@ -61,11 +66,16 @@ def test_one_of_several_tests_is_chosen(path):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        pytest.param("", "is not a run file", id="empty"),
+        pytest.param("", "is not JSON", id="empty"),
         pytest.param("[]", "is not a run file", id="list"),
-        pytest.param('{"tests": [{}]}', "is not a run file", id="no record"),
-        pytest.param('{"tests": [{"record": {"schema": 1}}]}', "has a record that is malformed", id="broken record"),
-        pytest.param('{"tests": []}', "no test has sizes in its id", id="no tests"),
+        pytest.param('{"tests": []}', "it has no schema number", id="no schema"),
+        pytest.param('{"schema": 1, "tests": [{}]}', "is not a whole run file: tests.0. is malformed", id="no id"),
+        pytest.param(
+            '{"schema": 1, "tests": [{"id": "a", "record": {"schema": 1}}]}',
+            "tests.0. has a record that is malformed",
+            id="broken record",
+        ),
+        pytest.param('{"schema": 1, "tests": []}', "no test has sizes in its id", id="no tests"),
     ],
 )
 def test_other_files_are_refused(path, text, problem):
@@ -75,7 +85,7 @@ def test_other_files_are_refused(path, text, problem):
 
 
 def test_files_that_are_not_there_are_refused(path):
-    with pytest.raises(ScalingError, match=r"run.json: cannot be read \(No such file"):
+    with pytest.raises(ScalingError, match=r"run.json: cannot be read: No such file"):
         read_run(path)
 
 
@@ -89,6 +99,6 @@ def test_files_that_are_not_there_are_refused(path):
 )
 def test_other_metrics_are_refused(path, metric, problem):
     series = {"step_time": timed(1e6), "ops": timed(3, unit="1")}
-    run(path, {"record": to_json(record(series, test="test_a[batch=2]"))})
+    run(path, {"id": "test_a[batch=2]", "record": to_json(record(series, test="test_a[batch=2]"))})
     with pytest.raises(ScalingError, match=problem):
         read_run(path, metric=metric)

@@ -1,0 +1,54 @@
+"""Files of other people, read with a limit: a small file may not become much memory."""
+
+from __future__ import annotations
+
+import errno
+import zlib
+from pathlib import Path
+
+_GZIP = 31
+"""`wbits` of the gzip format."""
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes.
+
+    Raises
+    ------
+    OSError
+        When it cannot be read, or is larger.
+    """
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {size(limit)}", str(path))
+    return data
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    """The text of one gzip member, of at most `limit` bytes.
+
+    Raises
+    ------
+    ValueError
+        When it is no gzip data, damaged, or larger; one line without the file's name.
+    """
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        text = unpacker.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise ValueError(f"no whole gzip data ({error})") from None
+    if len(text) > limit:
+        raise ValueError(f"larger than {size(limit)} decompressed")
+    if not unpacker.eof or unpacker.unused_data:
+        raise ValueError("no whole gzip data (it does not end with its end)")
+    return text
+
+
+def size(limit: int) -> str:
+    """A limit as messages say it.
+
+    >>> size(256 * 1024), size(32 * 2**20)
+    ('256 KiB', '32 MiB')
+    """
+    return f"{limit // 2**20} MiB" if limit >= 2**20 else f"{limit // 2**10} KiB"

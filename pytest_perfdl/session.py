@@ -7,10 +7,11 @@ worker has ended, more are started as the judgement needs them (`trial`). The ve
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,8 +57,8 @@ class PerfSession:
         self.results: dict[str, Result] = {}
         self.tests: dict[str, PerfTest] = {}
         self.written: Written | None = None
-        self.problem = ""
-        """Why the report could not be written; fails the run."""
+        self.problems: list[str] = []
+        """What could not be written, one line each; they fail the run."""
         self._nothing = False
         """Whether collecting succeeded and found no perf test."""
         store = Store(config.rootpath, settings.folder)
@@ -212,15 +213,26 @@ class PerfSession:
             # A gate that never ran must not be green.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
         run = self.run()
-        self.config.hook.pytest_perfdl_report(run=run)
-        try:
-            self.written = write_all(run)
-            if self.settings.json is not None:
+        # Each on its own, whatever one of them meets: pytest must come to its summary, and to the exit status.
+        with self._noting("the hook pytest_perfdl_report"):
+            self.config.hook.pytest_perfdl_report(run=run)
+        if self.settings.json is not None:
+            with self._noting("the run file"):
                 write_json(run, self.settings.json)
-        except ReportError as error:
-            self.problem = str(error)
-        failed = self.problem or self._shortfall
+        with self._noting("the report"):
+            self.written = write_all(run)
+        failed = self.problems or self._shortfall
         return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
+
+    @contextlib.contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """Around making a part of the report: an error there costs that part, and becomes a line of the summary."""
+        try:
+            yield
+        except ReportError as error:
+            self.problems.append(str(error))
+        except Exception as error:
+            self.problems.append(f"{what} failed: {type(error).__name__}: {error}")
 
     def summarize(self, terminal: Any) -> None:
         """Write the summary section, and for GitHub its annotations and step summary."""
@@ -228,6 +240,19 @@ class PerfSession:
             terminal.write_line(NOTHING_SELECTED, red=True)
         if not self.tests:
             return
+        with self._noting("the summary"):
+            self._summarize(terminal)
+        if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
+            with self._noting("GitHub's summary"):
+                run = self.run()
+                for annotation in github.workflow_commands(run):
+                    terminal.write_line(annotation)
+                github.append_summary(lambda limit: markdown.summary(run, limit))
+        for problem in (*self.problems, *(self.written.problems if self.written else ()), self._shortfall):
+            if problem:
+                terminal.write_line(f"perf: {visible(problem)}", red=True)
+
+    def _summarize(self, terminal: Any) -> None:
         run = self.run()
         terminal.section("perf summary")
         shown = replace(run, notes=tuple(note for note in run.notes if note != self._shortfall))
@@ -236,13 +261,6 @@ class PerfSession:
         written = self.written is not None
         for line in summary_lines(shown, self.settings.verbosity, width, encoding=encoding, report=written):
             terminal.write_line(line.text, **line.markup)
-        for problem in (self.problem, *(self.written.problems if self.written else ()), self._shortfall):
-            if problem:
-                terminal.write_line(f"perf: {visible(problem)}", red=True)
-        if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
-            for annotation in github.workflow_commands(run):
-                terminal.write_line(annotation)
-            github.append_summary(lambda limit: markdown.summary(run, limit))
 
     def close(self) -> None:
         """End every worker that is still alive and remove the scratch folder."""

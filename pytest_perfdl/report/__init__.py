@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_perfdl.report.files import ReportError, remove_files, write_files
 from pytest_perfdl.report.run import Run
@@ -31,32 +32,49 @@ class Written:
 
 
 def write_all(run: Run) -> Written:
-    """Write `index.html`, `run.json`, `summary.md` and `traces/` into `run.report_dir`.
+    """Write `run.json`, then `index.html`, `summary.md` and `traces/` into `run.report_dir`.
 
-    Traces that an earlier report left in the folder are removed, other files are not touched.
+    What was measured is on disk before anything is drawn. Traces that an earlier report left in the folder are
+    removed, other files are not touched.
 
     Raises
     ------
     ReportError
-        When the folder is not writable or the disk is full; nothing is then left half-written.
+        When the folder is not writable or the disk is full, or the page cannot be drawn; nothing is then left
+        half-written, and an earlier run's page does not stay where it would be taken for this one's.
     """
     # Imported here so that reading `report.run` does not load jinja2.
-    from pytest_perfdl.report import html, json, markdown, traces
+    from pytest_perfdl.report import json
+
+    data = json.to_json(run)
+    file = run.report_dir / "run.json"
+    write_files({file: json.dump(data)})
+    try:
+        return _drawn(run, data, file)
+    except ReportError:
+        raise
+    except Exception as error:
+        remove_files(run.report_dir / name for name in ("index.html", "summary.md"))
+        raise ReportError(
+            f"the page cannot be drawn: {type(error).__name__}: {error}; what was measured is in {file}"
+        ) from error
+
+
+def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
+    from pytest_perfdl.report import html, markdown, traces
 
     collected = traces.collect(run)
     calls = [call for of_test in collected.values() for call in of_test]
     folder = run.report_dir
     written = Written(
         html=folder / "index.html",
-        json=folder / "run.json",
+        json=file,
         markdown=folder / "summary.md",
         traces=tuple(folder / "traces" / file.name for call in calls for file in call.files),
         problems=tuple(f"{call.test}: {problem}" for call in calls for problem in call.problems),
     )
     contents = {folder / "traces" / file.name: file.data for call in calls for file in call.files}
     contents[written.markdown] = markdown.summary(run, markdown.COMMENT_LIMIT).encode("utf-8", "backslashreplace")
-    data = json.to_json(run)
-    contents[written.json] = json.dump(data)
     contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
     write_files(contents)
     stale = [path for path in (folder / "traces").glob("*.json.gz") if path not in written.traces]

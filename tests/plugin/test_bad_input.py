@@ -187,6 +187,43 @@ def test_a_gate_that_measured_nothing_is_not_green(inner, isolate):
     assert inner.runpytest_inprocess("--perf", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, monkeypatch):
+    def fail(*_):
+        raise ValueError("\x1b[2Junforeseen")
+
+    monkeypatch.setattr("pytest_perfdl.report.html.render", fail)
+    inner.makeconftest("def pytest_perfdl_report(run): raise KeyError('of a hook')")
+    inner.makepyfile("import pytest\n\n@pytest.mark.skip\ndef test_it(perf): perf(int)\n")
+    result = inner.runpytest_inprocess("--perf", "--perf-json=own.json")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "*perf summary*",
+            "0 compared. *1 unmeasured.*",
+            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
+            "perf: the page cannot be drawn: ValueError: ?x1b[[]2Junforeseen; what was measured is in *run.json",
+            "*1 skipped*",
+        ]
+    )
+    for name in ("perf-report/run.json", "own.json"):
+        assert json.loads((inner.path / name).read_text())["counts"] == {"unmeasured": 1}
+
+
+def test_a_summary_that_fails_costs_neither_the_rest_nor_the_status(inner, monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("unforeseen")
+
+    monkeypatch.setattr("pytest_perfdl.session.summary_lines", fail)
+    inner.makepyfile(
+        "import pytest\n\n@pytest.mark.skip\ndef test_it(perf): perf(int)\n\ndef test_ordinary(): assert 0\n"
+    )
+    result = inner.runpytest_inprocess("--perf")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["perf: the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
+
+
 def test_an_error_while_collecting_is_told_by_pytest(inner):
     inner.makepyfile("import a_module_that_does_not_exist\n")
     result = inner.runpytest_inprocess("--perf")

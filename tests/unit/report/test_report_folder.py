@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 from dataclasses import replace
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 from unit.report import runs
 
-from pytest_perfdl.report import ReportError, write_all
+from pytest_perfdl.report import ReportError, html, traces, write_all
 from pytest_perfdl.report.files import write_files
 
 
@@ -39,6 +40,15 @@ def test_the_report_folder(tmp_path):
     assert {listed[role] for role in ("base", "new", "diff")} == set(expected[3:])
 
 
+DAMAGED = {
+    "nan": gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "NaN", "dur": 1}]}'),
+    "infinity": gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "Infinity", "dur": 1}]}'),
+    "exponent": gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1e9999999, "dur": 1}]}'),
+    "nested": gzip.compress(b'{"traceEvents": [{"ph": "X", "args": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}]}"),
+    "bomb": gzip.compress(b'{"traceEvents": [' + b" " * 50_000_000 + b"]}"),
+}
+
+
 def test_an_older_report_is_replaced_and_strangers_stay(tmp_path):
     run = complete(tmp_path)
     write_all(run)
@@ -54,6 +64,40 @@ def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path):
     written = write_all(run)
     assert [path.name.split(".")[1] for path in written.traces] == ["new"]
     assert written.problems[0].startswith(f"{runs.GPT}: the base trace is left out: ")
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path, text):
+    run = complete(tmp_path)
+    (tmp_path / "exemplars" / "base.json.gz").write_bytes(text)
+    written = write_all(run)
+    assert written.problems
+    assert all("\n" not in problem for problem in written.problems)
+    assert not any(".diff." in path.name for path in written.traces)
+    assert {"index.html", "run.json", "summary.md"} <= set(names(run.report_dir))
+
+
+def test_a_picture_that_fails_in_an_unforeseen_way_is_a_problem_too(tmp_path, monkeypatch):
+    def fail(*_):
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(traces, "regression_trace", fail)
+    written = write_all(complete(tmp_path))
+    assert written.problems[0].endswith("the picture of both sides cannot be drawn: KeyError: 'unforeseen'")
+
+
+def test_a_page_that_cannot_be_drawn_costs_neither_the_run_file_nor_the_truth(tmp_path, monkeypatch):
+    run = complete(tmp_path)
+    write_all(run)
+
+    def fail(*_):
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(html, "render", fail)
+    with pytest.raises(ReportError, match=r"the page cannot be drawn: KeyError: 'unforeseen'; what was measured is in"):
+        write_all(replace(run, date="2027-01-01T00:00:00Z"))
+    assert json.loads((run.report_dir / "run.json").read_bytes())["date"] == "2027-01-01T00:00:00Z"
+    assert not {"index.html", "summary.md"} & set(names(run.report_dir)), "those were of an earlier run"
 
 
 def test_hostile_names_reach_the_disk(tmp_path):
@@ -80,7 +124,11 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     with pytest.raises(ReportError, match="No space left on device") as error:
         write_all(replace(run, date="2027-01-01T00:00:00Z"))
     assert "\n" not in str(error.value)
-    assert {name: (run.report_dir / name).read_bytes() for name in names(run.report_dir)} == before
+    after = {name: (run.report_dir / name).read_bytes() for name in names(run.report_dir)}
+    # What was measured comes first, and whole.
+    assert json.loads(after.pop("run.json"))["date"] == "2027-01-01T00:00:00Z"
+    del before["run.json"]
+    assert after == before
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):

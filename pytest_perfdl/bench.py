@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from pytest_perfdl import folders
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.pair import BaselineCode, code_of
-from pytest_perfdl.baseline.source import Source, commit_of, top_of
+from pytest_perfdl.baseline.source import Source, commit_of, describe_source, is_as_before, top_of, trouble
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
@@ -25,7 +25,7 @@ from pytest_perfdl.judge.spending import Spending
 from pytest_perfdl.judge.verdict import Verdict
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.options import Settings
-from pytest_perfdl.record import Record
+from pytest_perfdl.record import Finding, Record
 from pytest_perfdl.report.progress import Progress
 
 USED_BY_WORKERS = (
@@ -43,6 +43,10 @@ USED_BY_WORKERS = (
 """Of our own, what measuring needs; importing them imports no torch."""
 
 
+CODE_CHANGED = "code-changed"
+"""Code of the note on a record that is tied to no commit, since it is not of the code of the beginning."""
+
+
 @dataclass(slots=True)
 class Bench:
     """One for each run."""
@@ -50,7 +54,6 @@ class Bench:
     config: pytest.Config
     settings: Settings
     store: Store
-    source: Source
     date: str
     fail_on: frozenset[Verdict]
     progress: Progress
@@ -63,8 +66,27 @@ class Bench:
     """How the run's chance of a false alarm is shared."""
     confirmed: list[bool] = field(default_factory=list)
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
+    source: Source = field(init=False)
+    """The code as it is when the run begins."""
     _checkouts: dict[str, Checkout] = field(default_factory=dict)
     _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def __post_init__(self) -> None:
+        self.source = describe_source(self.config.rootpath, self.left_out, keep=self.scratch / "code.index")
+
+    def tied(self, record: Record) -> Record:
+        """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
+        if self.source.tree is None or is_as_before(self.config.rootpath, self.source):
+            return record
+        *earlier, last = record.occasions
+        note = Finding(
+            "note",
+            CODE_CHANGED,
+            "the code changed while it was measured: the measurement is tied to no commit, and as a baseline its times "
+            "will be judged unpaired; measure again to mend that",
+        )
+        occasions = (*earlier, replace(last, tree=None))
+        return replace(record, occasions=occasions, integrity=(*record.integrity, note))
 
     @property
     def scratch(self) -> Path:
@@ -167,7 +189,8 @@ class Bench:
             return None
         commit = commit_of(self.config.rootpath, name)
         if commit is None:
-            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here")
+            said = trouble(self.config.rootpath)
+            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here{f' ({said})' if said else ''}")
         return commit
 
     def checkout(self, commit: str) -> Checkout:
@@ -180,7 +203,7 @@ class Bench:
         if commit not in self._checkouts:
             top = top_of(self.config.rootpath)
             if top is None:
-                raise CheckoutError("there is no git repository")
+                raise CheckoutError(trouble(self.config.rootpath) or "there is no git repository")
             with contextlib.ExitStack() as cleaning:
                 made = cleaning.enter_context(
                     checked_out(top, commit, seconds=self.settings.timeout, setup=self.settings.against_setup)

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from pytest_perfdl.baseline.files import BaselineError, Store
-from pytest_perfdl.baseline.source import describe_source
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest, adopt
 from pytest_perfdl.curves import Curves
@@ -74,7 +73,6 @@ class PerfSession:
             config=config,
             settings=settings,
             store=store,
-            source=describe_source(config.rootpath, (settings.folder, str(settings.report))),
             date=_now(),
             fail_on=fail_on,
             progress=Progress(None, lambda: suspended_capture(config), tests=0, repeats=0),
@@ -271,7 +269,9 @@ class PerfSession:
         run = self._run(tuple(self.results.values()))
         settings = self.settings
         unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
-        return replace(run, notes=tuple(filter(None, (*run.notes, unsaid, self._shortfall))))
+        wrote = any(result.updated for result in run.results)
+        warning = self._bench.source.warning if wrote else ""
+        return replace(run, notes=tuple(filter(None, (*run.notes, unsaid, warning, self._shortfall))))
 
     @property
     def _shortfall(self) -> str:

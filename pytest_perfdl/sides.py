@@ -16,7 +16,7 @@ import numpy as np
 
 from pytest_perfdl import bounded, run_json
 from pytest_perfdl.analysis.parts import step_parts
-from pytest_perfdl.baseline.source import commit_of, git, top_of
+from pytest_perfdl.baseline.source import commit_of, git, top_of, trouble
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.judge.diff import Side, of_call, of_traces
 from pytest_perfdl.record import Record
@@ -185,7 +185,8 @@ def _of_revision(source: str, folder: str) -> Sides:
     top = top_of(here)
     commit = commit_of(here, source)
     if top is None or commit is None:
-        raise SourceError(f"{source} is no file, no folder and no git revision")
+        said = trouble(here)
+        raise SourceError(f"{source} is no file, no folder and no git revision{f' ({said})' if said else ''}")
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
     listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""

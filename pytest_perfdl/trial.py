@@ -17,7 +17,7 @@ from typing import NoReturn
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
-from pytest_perfdl.bench import Bench
+from pytest_perfdl.bench import CODE_CHANGED, Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
@@ -179,14 +179,17 @@ class Trial:
                 note = Finding("note", "unpaired", f"judged unpaired: {code.reason}")
                 judgement = replace(judgement, integrity=(*judgement.integrity, note))
         updated = False
+        new = self.bench.tied(new)
         if update is not None and judgement.verdict != "invalid":
             if update == "changed" and base is not None and judgement.verdict in _REWRITTEN:
                 self._draw(recording)
-                new = self._record(self._repeats)
+                new = self.bench.tied(self._record(self._repeats))
                 if judgement.verdict == "improved":
                     # One lucky repeat is no reason to rewrite a baseline: all of them together decide.
                     judgement = screen(new, base, self._others, limits)
             updated = self._update(new, judgement)
+        untied = (finding for finding in new.integrity if finding.code == CODE_CHANGED)
+        judgement = replace(judgement, integrity=(*judgement.integrity, *untied))
         if base is not None and base.key.slug != new.key.slug and not updated:
             note = Finding(
                 "note",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.baseline.source import git, top_of, tree_of_commit
+from pytest_perfdl.baseline.source import git, top_of, tree_of_commit, trouble
 from pytest_perfdl.record import Record
 
 _EARLIER = 10
@@ -45,7 +45,7 @@ def code_of(base: Record, path: Path, root: Path, without: tuple[str, ...]) -> B
     if wanted is None:
         return BaselineCode(None, "the baseline does not say which code it was recorded on")
     if top_of(root) is None:
-        return BaselineCode(None, "there is no git repository")
+        return BaselineCode(None, trouble(root) or "there is no git repository")
     for commit in _candidates(base, path, root):
         if tree_of_commit(root, commit, without) == wanted:
             return BaselineCode(commit)

@@ -79,12 +79,12 @@ def _recorded(
     The host held `held` bytes when it began.
     """
     from pytest_perfdl.analysis import memory_figures
-    from pytest_perfdl.trace import read, with_memory
+    from pytest_perfdl.trace import with_memory
 
     path = Path(command.scratch) / f"memory-{uuid.uuid4().hex}.json"
     yield from profiled.record(path, command.steps, command.steps, memory=True, keep_last_result=last)
     try:
-        trace = read(path)
+        trace = profiled.read_written(path)
     finally:
         path.unlink(missing_ok=True)
     figures = memory_figures(trace)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import resource
+import shutil
 import uuid
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytest_perfdl.errors import PerfError
 from pytest_perfdl.measure import machine
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
@@ -15,16 +18,20 @@ from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
 from pytest_perfdl.record import Finding
+from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.parts import StepParts
     from pytest_perfdl.measure.program import Aside
+    from pytest_perfdl.trace import Trace
 
 WAIT_ANNOTATION = "perfdl.data_wait"
 """Name of the range around waiting for data; the analysis counts it as input."""
 HEADROOM = 2**28
 """Bytes of heap made ready for the profiler's own records; its size is that of `MALLOC_TOP_PAD_` (isolate.process)."""
+_ROOM = 2**28
+"""Bytes that the trace of some steps needs at most."""
 SETUP_ANNOTATION = "perfdl.setup"
 """Name of the range around a step's `setup=`; the analysis takes it out of the step."""
 
@@ -33,7 +40,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
     from pytest_perfdl.analysis import profile_tables
     from pytest_perfdl.analysis.parts import step_parts, without_delays
-    from pytest_perfdl.trace import exemplar, read
+    from pytest_perfdl.trace import exemplar
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
     notes: list[Finding] = []
@@ -42,7 +49,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
             path, command.warmup, command.steps, memory=False, stacks=command.stacks, keep_last_result=command.last
         )
     try:
-        trace = read(path)
+        trace = read_written(path)
         tables = profile_tables(trace)
         stored: Path | None = None
         if command.exemplar:
@@ -73,6 +80,36 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         exemplar=str(stored) if stored else None,
         parts=parts,
     )
+
+
+def read_written(path: Path) -> Trace:
+    """The trace that the profiler wrote, which says nothing where it could not.
+
+    Raises
+    ------
+    PerfError
+        When it is missing or incomplete, and there was no room for it.
+    """
+    from pytest_perfdl.trace import TraceError, read
+
+    try:
+        return read(path)
+    except TraceError:
+        problem = no_room(path.parent)
+        if not problem:
+            raise
+        raise PerfError(f"the profiler could not write its trace: {problem}") from None
+
+
+def no_room(folder: Path) -> str:
+    """Why a trace may not have found room in a folder; empty where there is plenty."""
+    free = shutil.disk_usage(folder).free
+    if free < _ROOM:
+        return f"{format_quantity(free, 'B')} are free in {folder}: free some space, or set TMPDIR to another folder"
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if largest != resource.RLIM_INFINITY and largest < _ROOM:
+        return f"no file may be larger than {format_quantity(largest, 'B')} here: lift the limit (ulimit -f)"
+    return ""
 
 
 def record(

@@ -6,6 +6,7 @@ the machine does meanwhile, and limits are so wide that nothing else does.
 
 import gzip
 import json
+import subprocess
 
 import pytest
 from plugin.project import SHORT, Project
@@ -327,3 +328,36 @@ def test_a_baseline_under_a_former_key_is_found_and_moved(project):
         json.loads(project.baseline("test_step").read_bytes())["occasions"]
         == json.loads(next(data for name, data in before.items() if name.endswith("test_step.json")))["occasions"]
     )
+
+
+@pytest.mark.torch
+def test_code_that_changes_while_it_is_measured_is_no_commits(project):
+    def git(*arguments):
+        subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    project.write(".gitignore", "output-*\nperf-report/\n")
+    project.write("code_under_test.py", "def work():\n    return 1\n")
+    project.write(
+        "test_it.py",
+        """
+        import pathlib
+
+        import code_under_test as code
+
+        def test_edited(perf):
+            perf(code.work)
+            path = pathlib.Path(code.__file__)
+            path.write_text(path.read_text().replace("1", "2"))
+        """,
+    )
+    git("add", "--all")
+    project.write("notes.txt", "not for git")
+    finished = project.run("--perf-update", *SHORT, "--perf-repeats=1", "--perf-json=run.json")
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    stored = json.loads(project.baseline("test_edited").read_bytes())
+
+    assert finished.code == 0, finished.output
+    assert stored["occasions"][-1]["tree"] is None
+    assert "code-changed" in [finding["code"] for finding in test["integrity"]]
+    assert "git does not know (notes.txt): commit them with" in " ".join(finished.output.split())

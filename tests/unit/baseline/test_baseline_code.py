@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from making import record, timed
 
+from pytest_perfdl.baseline import source
 from pytest_perfdl.baseline.pair import code_of
-from pytest_perfdl.baseline.source import describe_source, tree_of_commit
+from pytest_perfdl.baseline.source import describe_source, is_as_before, tree_of_commit, trouble
 from pytest_perfdl.record import Occasion
 
 WITHOUT = ("baselines", "perf-report")
@@ -164,3 +165,78 @@ def test_what_a_baseline_calls_a_commit_is_no_option_of_git(repository, tmp_path
     assert repository.code(base).commit is None
     assert tree_of_commit(repository.root, "HEAD", WITHOUT) is None
     assert victim.read_text() == "mine"
+
+
+def test_files_that_git_does_not_know_are_named(repository):
+    assert describe_source(repository.root, WITHOUT).warning == ""
+    repository.write(".gitignore", "*.log\n")
+    repository.commit()
+    for name in ("notes.txt", "run.log", "baselines/test.json", "perf-report/index.html", "a/__pycache__/b.pyc"):
+        repository.write(name, "some")
+    assert describe_source(repository.root, WITHOUT).untracked == ("notes.txt",)
+    for number in range(4):
+        repository.write(f"data/{number}.bin", "some")
+    warning = describe_source(repository.root / "data", ("../baselines", "../perf-report")).warning
+    assert "(data/0.bin, data/1.bin, data/2.bin and 2 more): commit them with the baselines, or ignore them" in warning
+
+
+def test_a_repository_without_a_commit_within(repository):
+    (repository.root / "vendored").mkdir()
+    repository.git("init", "--quiet", "vendored")
+    found = describe_source(repository.root, WITHOUT)
+    assert found.tree is None
+    assert "tied to no commit" in found.warning
+    assert "vendored/' does not have a commit checked out" in found.warning
+
+
+def test_git_says_itself_why_it_does_not_work(repository, tmp_path, monkeypatch):
+    base = repository.recorded()
+    assert trouble(repository.root) == ""
+    assert trouble(tmp_path) == ""
+    # As where a container's user is not the one who checked out.
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    said = trouble(repository.root)
+    assert said.startswith("detected dubious ownership in repository at ")
+    assert said.endswith(f"git config --global --add safe.directory {repository.root}")
+    assert describe_source(repository.root, WITHOUT).problem == said
+    assert repository.code(base).reason == said
+
+
+def test_what_is_too_large_is_not_hashed(repository, monkeypatch):
+    monkeypatch.setattr(source, "MOST_BYTES", 5000)
+    asked = []
+    real = source.run_git
+    monkeypatch.setattr(source, "run_git", lambda *args, **rest: asked.append(args) or real(*args, **rest))
+    repository.write("small.txt", "a few bytes")
+    assert describe_source(repository.root, WITHOUT).tree is not None
+    repository.write("weights.bin", "x" * 6000)
+    asked.clear()
+    found = describe_source(repository.root, WITHOUT)
+    assert found.tree is None
+    assert (
+        "too much to hash that git does not know yet: ignore weights.bin (5.859 KiB), small.txt (11 B)" in found.problem
+    )
+    assert not any("add" in args for args in asked)
+    # The same of a file that git knows: it changed.
+    repository.commit()
+    assert describe_source(repository.root, WITHOUT).tree is not None
+    repository.write("weights.bin", "y" * 6000)
+    assert describe_source(repository.root, WITHOUT).tree is None
+
+
+def test_code_that_changes_later_is_noticed(repository, tmp_path):
+    repository.write("new.py", "a = 1\n")
+    before = describe_source(repository.root, WITHOUT, keep=tmp_path / "kept")
+    assert is_as_before(repository.root, before)
+    # What a run writes is no change of the code, nor is a file that is only touched.
+    repository.write("output.txt", "1")
+    repository.write("baselines/test.json", "{}")
+    os.utime(repository.write("code.py", "x = 1\n"), (1, 1))
+    assert is_as_before(repository.root, before)
+    path = repository.write("code.py", "x = 2\n")
+    assert not is_as_before(repository.root, before)
+    path.write_text("x = 1\n")
+    assert is_as_before(repository.root, before)
+    (repository.root / "new.py").unlink()
+    assert not is_as_before(repository.root, before)
+    assert repository.git("status", "--porcelain") == "?? baselines/\n?? output.txt", "the real index is not touched"

@@ -114,14 +114,28 @@ def commands() -> str:
         summary = " ".join((module.__doc__ or "").split("\n\n")[0].split())
         parser = argparse.ArgumentParser(prog=f"perfdl {name}", add_help=False)
         module.add_arguments(parser)
-        rows = []
-        for action in parser._actions:
-            shown = ", ".join(action.option_strings) or str(action.metavar or action.dest)
-            metavar = f" {action.metavar}" if action.option_strings and action.metavar else ""
-            text = (action.help or "") % {"default": action.default, "prog": parser.prog}
-            rows.append((f"`{shown}{metavar}`", text))
-        parts.append(f"\n## `perfdl {name}`\n\n{summary}\n\n" + _table(("argument", "what it is"), rows))
-    return "".join(parts)
+        parts.append(f"\n## `perfdl {name}`\n\n{summary}\n\n")
+        arguments = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
+        if arguments:
+            parts.append(_arguments(parser, arguments))
+        for below in parser._actions:
+            if isinstance(below, argparse._SubParsersAction):
+                told = {choice.dest: choice.help or "" for choice in below._choices_actions}
+                for action, inner in below.choices.items():
+                    rows = [each for each in inner._actions if not isinstance(each, argparse._HelpAction)]
+                    said = told[action][:1].upper() + told[action][1:]
+                    parts.append(f"### `perfdl {name} {action}`\n\n{said}.\n\n{_arguments(inner, rows)}\n")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def _arguments(parser: argparse.ArgumentParser, actions: list[argparse.Action]) -> str:
+    rows = []
+    for action in actions:
+        shown = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+        metavar = f" {action.metavar}" if action.option_strings and action.metavar else ""
+        text = (action.help or "") % {"default": action.default, "prog": parser.prog}
+        rows.append((f"`{shown}{metavar}`", text))
+    return _table(("argument", "what it is"), rows)
 
 
 def files() -> str:

@@ -13,6 +13,7 @@ from pytest_perfdl.analysis.source_lines import FRAME
 from pytest_perfdl.baseline.source import git
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.judge.verdict import Cause, SourceDiff
+from pytest_perfdl.units import plural
 
 MOST = 3
 """Functions whose changes are given."""
@@ -148,7 +149,7 @@ def _text(file: str, function: _Function, top: Path, commit: str) -> str:
     own = ([line for line in hunk if _belongs(line, function)] for hunk in _hunks(diff))
     lines = [text for hunk in own if any(line.sign != " " for line in hunk) for text in _shown(hunk)]
     if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], f"... {len(lines) - LINES + 1} more lines"]
+        lines = [*lines[: LINES - 1], f"... {plural(len(lines) - LINES + 1, 'more line')}"]
     return "\n".join(lines)
 
 

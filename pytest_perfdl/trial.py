@@ -41,6 +41,7 @@ from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
 from pytest_perfdl.rounds import SideError
+from pytest_perfdl.units import plural
 
 CONFIRMING_REPEATS = 5
 """Fresh repeats that a suspect draws at most."""
@@ -199,7 +200,7 @@ class Trial:
             )
             judgement = replace(judgement, integrity=(*judgement.integrity, note))
         if self._redrawn:
-            count = f"{self._redrawn} repeat{'s' * (self._redrawn != 1)}"
+            count = plural(self._redrawn, "repeat")
             note = Finding("note", "redrawn", f"{count} measured again, because others had the processor meanwhile")
             judgement = replace(judgement, integrity=(*judgement.integrity, note))
         return self._result(new, judgement, updated=updated)

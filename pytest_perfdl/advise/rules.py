@@ -24,7 +24,7 @@ from pytest_perfdl.predict.whatif.transforms.layout import TRANSPOSING
 from pytest_perfdl.predict.whatif.transforms.operators import operator_rows
 from pytest_perfdl.predict.whatif.transforms.precision import LOWER
 from pytest_perfdl.predict.whatif.transforms.waiting import ALLOCATES, PAGEABLE, TO_HOST, named
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 LEAST_SHARE = 0.01
 """A class of the path below this share cannot gain 2 %."""
@@ -113,7 +113,7 @@ def synchronises(found: Evidence) -> Iterator[Finding]:
     if tasks.any():
         count = int(np.count_nonzero(tasks))
         names = sorted({graph.name_of(task) for task in np.flatnonzero(tasks).tolist()})
-        text = f"The host waits for the device {count} times on the critical path, in {', '.join(names[:3])}."
+        text = f"The host waits for the device {plural(count, 'time')} on the critical path, in {', '.join(names[:3])}."
         how = "no .item(), .cpu() or synchronize() in every step; log every n steps"
         yield Finding("synchronisation", text, tasks, "remove_sync", how, "test_synchronisation.py")
 
@@ -195,7 +195,7 @@ def allocates_from_the_device(found: Evidence) -> Iterator[Finding]:
     tasks = named(graph, ALLOCATES) & (graph.tasks.step >= 0)
     if tasks.any():
         calls = len(np.unique(graph.tasks.row[tasks]))
-        text = f"Steps allocate from the device past its cache, in {calls} calls of cudaMalloc or cudaFree."
+        text = f"Steps allocate from the device past its cache, in {plural(calls, 'call')} of cudaMalloc or cudaFree."
         how = "no torch.cuda.empty_cache() in every step"
         yield Finding("allocator", text, tasks, "empty_cache", how, "test_memory_release.py")
 

@@ -18,7 +18,8 @@ from pytest_perfdl.trace.subset import subset
 Row = TypeVar("Row")
 
 COLUMNS = ("name", "module", "shapes", "line")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 class SelectionError(ValueError):
@@ -31,6 +32,8 @@ class Selection:
 
     steps: tuple[tuple[int, int], ...] = ()
     """First and last N of `ProfilerStep#N`, both included; a step must be in one of them."""
+    streams: tuple[int, ...] = ()
+    """What a device ran must be on one of these."""
     patterns: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
     """By column of a table: every pattern must be found in it."""
 
@@ -48,6 +51,7 @@ def parse(texts: Sequence[str]) -> Selection:
         One line that names the part that is not understood.
     """
     steps: list[tuple[int, int]] = []
+    streams: list[int] = []
     patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
     for text in texts:
         key, sign, value = _split(text)
@@ -56,6 +60,10 @@ def parse(texts: Sequence[str]) -> Selection:
             if match is None:
                 raise SelectionError(f"{text!r}: a step is a number or a range such as 3-5")
             steps.append((int(match[1]), int(match[2] or match[1])))
+        elif key == "stream" and sign == "=":
+            if not _NUMBER.fullmatch(value):
+                raise SelectionError(f"{text!r}: a stream is a number such as 7")
+            streams.append(int(value))
         elif key in COLUMNS and sign:
             try:
                 pattern = re.compile(value if sign == "~" else f"^{re.escape(value)}$")
@@ -64,20 +72,42 @@ def parse(texts: Sequence[str]) -> Selection:
             patterns[key] = (*patterns.get(key, ()), pattern)
         else:
             known = ", ".join(f"{column}~REGEX" for column in COLUMNS)
-            raise SelectionError(f"{text!r} is not understood: write step=3, step=3-5, {known}, or = for an exact text")
-    return Selection(tuple(steps), patterns)
+            raise SelectionError(
+                f"{text!r} is not understood: write step=3, step=3-5, stream=7, {known}, or = for an exact text"
+            )
+    return Selection(tuple(steps), tuple(streams), patterns)
 
 
 def select(trace: Trace, selection: Selection) -> Trace:
-    """The events of the selected steps: what starts in them on any host thread, and what that launched.
+    """The events of the selected steps and streams.
 
-    Memory events come along by their time. Without steps in the selection, the trace itself.
+    Of steps, what starts in them on any host thread, and what that launched; memory events come along by their time. Of
+    streams, what a device ran on them, with everything that the host did. Without steps or streams, the trace itself.
 
     Raises
     ------
     SelectionError
-        When the trace has no such step.
+        When the trace has no such step or stream.
     """
+    return _of_streams(_of_steps(trace, selection), selection)
+
+
+def _of_streams(trace: Trace, selection: Selection) -> Trace:
+    if not selection.streams:
+        return trace
+    device = trace.device_rows()
+    wanted = np.isin(trace.tid[device], selection.streams)
+    if not wanted.any():
+        # Names are numbered below zero.
+        numbers = sorted({number for number in trace.tid[device].tolist() if number >= 0})
+        has = f"its streams are {', '.join(map(str, numbers))}" if numbers else "it has no streams"
+        raise SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
+    keep = np.ones(len(trace), dtype=bool)
+    keep[device[~wanted]] = False
+    return subset(trace, np.flatnonzero(keep), np.arange(len(trace.memory)))
+
+
+def _of_steps(trace: Trace, selection: Selection) -> Trace:
     if not selection.steps:
         return trace
     joined = launches(trace)

@@ -109,7 +109,7 @@ def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Fin
     if share >= DETAIL_SHARE:
         count = format_quantity(len(rows) / tables.steps, "1")
         text = (
-            f"{count} copies a step of pageable host memory take {amount(tables, share)}: pinned memory copies faster"
+            f"copies of pageable host memory, {count} a step, take {amount(tables, share)}: pinned memory copies faster"
         )
         yield Finding("pageable", text, share)
 
@@ -142,7 +142,7 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Findin
         if share >= least:
             count, each = format_quantity(len(rows) / tables.steps, "1"), format_quantity(ns / tables.steps, "ns")
             part = format_percent(share, signed=False)
-            yield Finding(kind, f"{count} calls a step {does}: {each}, {part} of the host's step", share)
+            yield Finding(kind, f"calls that {does}, {count} a step: {each}, {part} of the host's step", share)
 
 
 def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Finding]:

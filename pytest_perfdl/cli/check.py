@@ -18,10 +18,11 @@ from typing import TextIO
 from pytest_perfdl.cli.common import say_coloured, say_json
 from pytest_perfdl.isolate.process import environment
 from pytest_perfdl.measure.fitness import LEVELS, MachineFinding, Place, examine
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible
 
 _COLOURS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
-_WORDS = {"bad": "bad", "warn": "warning", "note": "note", "ok": "ok"}
+_WORDS = {"bad": ("bad", "bad"), "warn": ("warning",), "note": ("note",), "ok": ("ok", "ok")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +64,5 @@ def _page(findings: Sequence[MachineFinding], fit: bool, *, coloured: bool) -> s
         if finding.do:
             lines.append(visible(f"{'':{4 + 2 + width}}  do: {finding.do}"))
     counts = Counter(finding.level for finding in findings)
-    named = ", ".join(_counted(counts[level], _WORDS[level]) for level in LEVELS if counts[level])
+    named = ", ".join(plural(counts[level], *_WORDS[level]) for level in LEVELS if counts[level])
     return "\n".join([*lines, "", f"{'fit to measure' if fit else 'not fit to measure'}: {named}"])
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}s" if word in ("warning", "note") and number != 1 else f"{number} {word}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import CommandError, one_run, say
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.predict.whatif.machine import Machine
@@ -74,6 +74,6 @@ def _summary(found: Machine) -> str:
         f"memory {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
         f"a process beside another takes {found.contention:.2f} times as long" if found.contention else "",
         f"a loader's batch {format_quantity(found.hand_over_ns, 'ns')}" if found.hand_over_ns else "",
-        *(f"{len(known)} operators in {form}" for form, known in found.ratios.items()),
+        *(f"{plural(len(known), 'operator')} in {form}" for form, known in found.ratios.items()),
     ]
     return "; ".join(filter(None, shown))

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from pytest_perfdl.cli.common import CommandError, say
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible
 
 
@@ -47,5 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     for problem in written.problems:
         say(f"left out  {visible(problem)}")
-    say(f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {len(written.traces)} traces")
+    say(
+        f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {plural(len(written.traces), 'trace')}"
+    )
     return 0

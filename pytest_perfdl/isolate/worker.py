@@ -42,6 +42,7 @@ from pytest_perfdl.isolate.messages import (
 )
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.record import Better
+from pytest_perfdl.units import plural
 
 PLUGIN_NAME = "perfdl-worker"
 """The name under which the worker's plugin is registered: how other code tells that it runs in a worker."""
@@ -130,8 +131,8 @@ class WorkerPlugin:
         elif len(matching) != 1:
             self.channel.send(
                 Broken(
-                    f"the worker process collected {self.job.path} and found {len(matching)} tests with the id "
-                    f"{self.job.nodeid}: ids must be unique and the same in every process",
+                    f"the worker process collected {self.job.path} and found {plural(len(matching), 'test')} with "
+                    f"the id {self.job.nodeid}: ids must be unique and the same in every process",
                     absent=not matching,
                 )
             )

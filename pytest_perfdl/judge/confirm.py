@@ -18,6 +18,7 @@ from scipy.special import ndtri
 
 from pytest_perfdl.judge import budget, ranks, timed, wording
 from pytest_perfdl.judge.screen import broken_reason, judgement, outdated, with_machine
+from pytest_perfdl.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,7 +143,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
         least = ranks.least_p(drawn, stored)
         needed = ranks.needed(stored, UNPAIRED_ALPHA)
-        why = f"{drawn} fresh repeats against {stored} stored prove nothing (p is {least:.2g} at best)"
+        why = f"{plural(drawn, 'fresh repeat')} against {stored} stored cannot prove it (p is {least:.2g} at best)"
         return replace(metric, verdict="suspect", reason=f"{text}: {why}, {needed} are needed")
     if verdict == "suspect":
         share = wording.percent(timed.worsening(surely, sign))

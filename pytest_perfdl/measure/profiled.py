@@ -18,7 +18,7 @@ from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
 from pytest_perfdl.record import Finding
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
@@ -255,11 +255,11 @@ def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, Non
         yield Finding(
             "invalid",
             "unlinked",
-            f"{tables.integrity.unlinked} device events have no launch: the profiler lost events",
+            f"the profiler lost events: {plural(tables.integrity.unlinked, 'device event')} without a launch",
         )
     if tables.integrity.carry_over:
         yield Finding(
             "invalid",
             "carry-over",
-            f"{tables.integrity.carry_over} device events were launched before the profiled steps",
+            f"launched before the profiled steps: {plural(tables.integrity.carry_over, 'device event')}",
         )

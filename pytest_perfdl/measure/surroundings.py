@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.measure.reference_load import drift
 from pytest_perfdl.measure.timed import lower_quartile
 from pytest_perfdl.record import Finding
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
@@ -125,4 +125,4 @@ def _stolen_share(part: Surroundings) -> float:
 
 
 def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
+    return "once" if number == 1 else plural(number, "time")

@@ -19,6 +19,9 @@ from pytest_perfdl.report.run import Run
 __all__ = ["ReportError", "Written", "write_all"]
 
 
+_IGNORED = b"# Made by pytest-perfdl: a report is made again by every run.\n*\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Where the parts of a report lie."""
@@ -35,7 +38,7 @@ def write_all(run: Run) -> Written:
     """Write `run.json`, then `index.html`, `summary.md` and `traces/` into `run.report_dir`.
 
     What was measured is on disk before anything is drawn. Traces that an earlier report left in the folder are
-    removed, other files are not touched.
+    removed, other files are not touched. A folder that is made for the report is ignored by git.
 
     Raises
     ------
@@ -48,7 +51,8 @@ def write_all(run: Run) -> Written:
 
     data = json.to_json(run)
     file = run.report_dir / "run.json"
-    write_files({file: json.dump(data)})
+    made = {} if run.report_dir.is_dir() else {run.report_dir / ".gitignore": _IGNORED}
+    write_files(made | {file: json.dump(data)})
     try:
         return _drawn(run, data, file)
     except ReportError:

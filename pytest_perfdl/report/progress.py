@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_perfdl.units import plural
 from pytest_perfdl.visible import harmless, visible
 
 LOOKS = (10, 30)
@@ -170,7 +171,7 @@ def estimate(tests: Sequence[Expected], budget: float, *, against: bool) -> str:
         Whether every test is measured in pairs (`--perf-against`), after one repeat on each side.
     """
     known = [(test.repeat_seconds, test.repeats) for test in tests if test.repeat_seconds is not None]
-    parts = [f"perf: {len(tests)} test{'s' * (len(tests) != 1)}"]
+    parts = [f"perf: {plural(len(tests), 'test')}"]
     if known and against:
         least, most = (sum(min(seconds * rounds, budget) + 2 * seconds for seconds, _ in known) for rounds in LOOKS)
         parts.append(f"about {duration(least)} to {duration(most)}")

@@ -164,7 +164,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
     metrics = [metric for metric in metrics if metric not in left_out]
     lines = _metric_lines(metrics, verbosity, width)
     if left_out and not told:
-        lines.append(Line(f"    and {len(left_out)} more kernels past their limit (-vv)"))
+        lines.append(Line(f"    and {plural(len(left_out), 'more kernel')} past their limit (-vv)"))
     for metric in metrics:
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"
@@ -257,7 +257,7 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
             lines += layout.paragraph(f"what changed in {words.source_title(each)}", 6, width)
             lines += [f"        {layout.shorten(line, max(layout.LEAST_NAME, width - 8))}" for line in text[:room]]
             room = max(0, room - len(text))
-    return [*lines, f"        and {plural(left, 'more line', 'more lines')} (-v)"] if left else lines
+    return [*lines, f"        and {plural(left, 'more line')} (-v)"] if left else lines
 
 
 def _suggestion_lines(result: Result, width: int) -> list[str]:

@@ -26,6 +26,7 @@ from pytest_perfdl.trace.model import (
 from pytest_perfdl.trace.numbering import Numbering
 from pytest_perfdl.trace.points import CounterColumns, MemoryColumns
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
+from pytest_perfdl.units import plural
 
 _ALIASES = {
     "Operator": Category.CPU_OP,
@@ -183,15 +184,31 @@ class Columns:
 
     def _findings(self) -> Iterable[str]:
         if self.untimed:
-            yield f"{self.untimed} events have no usable time and were left out"
+            yield plural(
+                self.untimed,
+                "event has no usable time and was left out",
+                "events have no usable time and were left out",
+            )
         if self.memory.untimed:
-            yield f"{self.memory.untimed} memory events have no usable time and were left out"
+            yield plural(
+                self.memory.untimed,
+                "memory event has no usable time and was left out",
+                "memory events have no usable time and were left out",
+            )
         if self.without_duration:
-            yield f"{self.without_duration} complete events have no duration: taken as 0"
+            yield plural(
+                self.without_duration,
+                "complete event has no duration: taken as 0",
+                "complete events have no duration: taken as 0",
+            )
         if self.negative:
-            yield f"{self.negative} events have a negative duration: taken as 0"
+            yield plural(
+                self.negative,
+                "event has a negative duration: taken as 0",
+                "events have a negative duration: taken as 0",
+            )
         for phase, count in sorted(self.unread.items()):
-            yield f"{count} events of phase {phase!r} were not read"
+            yield plural(count, f"event of phase {phase!r} was not read", f"events of phase {phase!r} were not read")
 
 
 def _correlations(category: I32, raw_args: list[msgspec.Raw]) -> I64:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pytest_perfdl.trace.events import ExactEvent, RawEvent, needs_exact_times
 from pytest_perfdl.trace.repair import Kind, Repairs, repair
+from pytest_perfdl.units import plural
 
 _REPAIR_LIMIT = 2**24
 """Bytes of a piece beyond which it is not repaired: no event is as long."""
@@ -62,7 +63,12 @@ class Notes:
         for kind, (count, first) in sorted(self._repairs.items(), key=lambda item: item[1][1]):
             yield f"{count} {kind.value} (first at byte {first})"
         if self.malformed:
-            yield f"{self.malformed} events are malformed and were left out (first at byte {self._first_malformed})"
+            number = plural(
+                self.malformed,
+                "event is malformed and was left out",
+                "events are malformed and were left out",
+            )
+            yield f"{number} (first at byte {self._first_malformed})"
 
 
 class Decoder:

@@ -28,6 +28,16 @@ def test_a_reference_page_is_what_the_code_says(name):
     assert (REFERENCE.FOLDER / name).read_text(encoding="utf-8") == REFERENCE.made(name), "run python docs/reference.py"
 
 
+def test_every_table_of_the_reference_has_rows():
+    for name in REFERENCE.PAGES:
+        for table in re.findall(r"(?:^\|.*\n)+", REFERENCE.made(name), re.MULTILINE):
+            assert table.count("\n") > 2, f"{name}: {table}"
+    commands = REFERENCE.made("commands.md")
+    assert "### `perfdl scaling predict`" in commands
+    assert "| `--at NAME=VALUE,...` |" in commands
+    assert "| `POINTS` |" in commands
+
+
 @pytest.mark.parametrize("name", SAMPLES.FILES)
 def test_samples_are_what_the_program_prints(name):
     text = (SAMPLES.ROOT / name).read_text(encoding="utf-8")

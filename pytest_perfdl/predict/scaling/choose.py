@@ -16,7 +16,7 @@ from pytest_perfdl.predict.scaling.physical import Physical
 from pytest_perfdl.predict.scaling.piecewise import Piecewise, find_cliff
 from pytest_perfdl.predict.scaling.points import Points, ScalingError
 from pytest_perfdl.predict.scaling.wording import importance
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.units import format_percent, plural
 
 MAX_STRETCH = 2.0
 """How far beyond the measured range a factor may lie, as a ratio, unless extrapolation is asked for."""
@@ -109,7 +109,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     """
     count = len(points.configurations())
     if count < LEAST_CONFIGURATIONS:
-        raise ScalingError(f"{count} configuration{'s' * (count > 1)}: at least {LEAST_CONFIGURATIONS} are needed")
+        raise ScalingError(f"{plural(count, 'configuration')}: at least {LEAST_CONFIGURATIONS} are needed")
     fits, refused = [], []
     for form in candidates(points) if forms is None else forms:
         try:

@@ -22,6 +22,7 @@ import numpy as np
 
 from pytest_perfdl.predict.scaling.model import CONSTANT, Constant
 from pytest_perfdl.predict.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.units import plural
 
 Shape = Literal["product", "additive"]
 Penalty = Literal["l1", "l2"]
@@ -116,10 +117,9 @@ class Generic:
             if points.columns[name].min() <= 0:
                 raise ScalingError(f"factor {name} is 0 somewhere: a power law needs positive factors")
         size = self.size(points)
-        if len(points.configurations()) < size:
-            raise ScalingError(
-                f"{len(points.configurations())} configurations do not determine the {size} constants of {self.name}"
-            )
+        if (count := len(points.configurations())) < size:
+            known = plural(count, "configuration")
+            raise ScalingError(f"{known} cannot determine the {size} constants of {self.name}")
         reference = {name: float(np.exp(np.log(points.columns[name]).mean())) for name in terms + scales}
         unit = float(np.median(points.ns))
         count, exponents = len(terms), len(terms) + len(scales)

@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_perfdl.predict.scaling.points import F64, ScalingError
+from pytest_perfdl.units import plural
 
 Kind = Literal["overhead", "per unit", "complexity", "every size alike"]
 
@@ -289,7 +290,7 @@ def _times(found: Estimate, factor: float) -> Estimate:
 def _check(sizes: F64) -> None:
     count = len(np.unique(sizes))
     if count < LEAST_SIZES or count < len(sizes):
-        raise ScalingError(f"{count} different size{'s' * (count != 1)}: a curve needs {LEAST_SIZES} or more")
+        raise ScalingError(f"{plural(count, 'different size')}: a curve needs {LEAST_SIZES} or more")
 
 
 def _quantile(freedom: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pytest_perfdl.predict.scaling.model import C, Curve, Form
 from pytest_perfdl.predict.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.units import plural
 
 LEAST_CONFIGURATIONS = 3
 """With two, leaving one out leaves nothing to fit."""
@@ -80,7 +81,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     configurations = points.configurations()
     if len(configurations) < LEAST_CONFIGURATIONS:
         count = len(configurations)
-        raise ScalingError(f"{count} configuration{'s' * (count > 1)}: at least {LEAST_CONFIGURATIONS} are needed")
+        raise ScalingError(f"{plural(count, 'configuration')}: at least {LEAST_CONFIGURATIONS} are needed")
     import_module("scipy.optimize")  # half a second that is no part of fitting
     before = time.perf_counter()
     curve = form.fit(points)

@@ -135,7 +135,7 @@ def _device(summary: TraceSummary, width: int) -> Iterator[str]:
         facts.append(
             f"{plural(launches.kernel_launches, 'kernel launch', 'kernel launches')}, "
             f"{format_quantity(launches.delay.p50_ns, 'ns')} from call to start (median), queue of {queue} at most; "
-            f"{launches.short_kernels} kernels shorter than their launch call"
+            f"{plural(launches.short_kernels, 'kernel')} shorter than their launch call"
         )
     for fact in facts:
         yield from layout.paragraph(fact, 2, width)
@@ -272,23 +272,23 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     found, lines = summary.integrity, []
     if found.carry_over:
         lines.append(
-            f"{plural(found.carry_over, 'device event')} ({format_quantity(found.carry_over_ns, 'ns')}) were launched "
-            "before the trace begins and belong to no step"
+            f"launched before the trace begins, in no step: {plural(found.carry_over, 'device event')} "
+            f"({format_quantity(found.carry_over_ns, 'ns')})"
         )
     if found.unlinked > found.carry_over:
-        lines.append(f"{plural(found.unlinked - found.carry_over, 'device event')} have no launch in the trace")
+        lines.append(f"no launch in the trace: {plural(found.unlinked - found.carry_over, 'device event')}")
     if found.zero_duration:
-        lines.append(f"{plural(found.zero_duration, 'device event')} have no duration (times in whole microseconds)")
+        lines.append(f"no duration (times in whole microseconds): {plural(found.zero_duration, 'device event')}")
     if found.same_stream_overlaps:
-        lines.append(f"{plural(found.same_stream_overlaps, 'device event')} overlap on their stream")
+        lines.append(f"overlapping on their stream: {plural(found.same_stream_overlaps, 'device event')}")
     if found.early_starts:
-        lines.append(f"{plural(found.early_starts, 'device event')} start before their launch call")
+        lines.append(f"starting before their launch call: {plural(found.early_starts, 'device event')}")
     if found.dropped:
         lines.append(f"the profiler dropped {plural(found.dropped, 'event')}")
     if found.overhead_ns:
         lines.append(f"the profiler's own work took {format_quantity(found.overhead_ns, 'ns')}")
     if found.bled_over:
-        lines.append(f"{plural(found.bled_over, 'host event')} end after the one around them")
+        lines.append(f"ending after the one around them: {plural(found.bled_over, 'host event')}")
     return lines
 
 

@@ -273,7 +273,7 @@ def test_pageable_copies(length, found):
     assert (finding is not None) == found
     if finding:
         assert finding.share == length / 1000
-        assert finding.text.startswith("1 copies a step of pageable host memory take 1.0% of the step (10.00 µs of")
+        assert finding.text.startswith("copies of pageable host memory, 1 a step, take 1.0% of the step (10.00 µs of")
     assert "pageable" not in kinds(*busy("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy"))
 
 

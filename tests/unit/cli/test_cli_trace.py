@@ -137,6 +137,23 @@ def test_steps_can_be_selected(file, capsys):
     assert len(figures(capsys, file, "--select", "step=1-4")["steps"]) == 2
 
 
+def test_streams_can_be_selected(tmp_path, capsys):
+    path = tmp_path / "streams.json"
+    found = [*events(), launch(300, 50, 90), kernel("beside", 500, 2000, 90, stream=20)]
+    path.write_bytes(text(found))
+    assert {row["name"] for row in figures(capsys, path)["kernels"]} == {
+        "gemm_128",
+        "Memcpy HtoD (Pageable -> Device)",
+        "beside",
+    }
+    (only,) = figures(capsys, path, "--select", "stream=20")["kernels"]
+    assert (only["name"], only["total_ns"]) == ("beside", 2_000_000)
+    found = figures(capsys, path, "--select", "stream=7", "--select", "step=3")
+    assert found["gpu"]["compute_ns"] == 4_000_000
+    assert len(figures(capsys, path, "--select", "stream=7", "--select", "stream=20")["kernels"]) == 3
+    assert {row["name"] for row in found["operators"]} == {"aten::mm", "aten::copy_"}, "the host is not on a stream"
+
+
 def test_rows_can_be_selected(file, capsys):
     assert main(["trace", str(file), "--select", "name~gemm|mm$"]) == 0
     out = capsys.readouterr().out
@@ -150,13 +167,31 @@ def test_rows_can_be_selected(file, capsys):
     [
         (["--select", "step=x"], "--select 'step=x': a step is a number or a range such as 3-5"),
         (["--select", "step=9"], "its steps are 3 to 4"),
+        (["--select", f"step={'9' * 5000}"], "a step is a number or a range such as 3-5"),
+        (["--select", "stream=9"], "--select holds nothing of "),
+        (["--select", "stream=9"], ": its streams are 7"),
+        (["--select", "stream~7"], "--select 'stream~7' is not understood"),
+        (["--select", "stream=seven"], "--select 'stream=seven': a stream is a number such as 7"),
         (["--select", "color~red"], "--select 'color~red' is not understood"),
         (["--select", "name~("], "is not a regular expression"),
         (["--top", "0"], "--top must be at least 1"),
         (["--peaks", "float32=fast"], "--peaks 'fast' is not a quantity in"),
         (["--peaks", "float32=60Tflop"], "--peaks needs the memory's bandwidth too"),
     ],
-    ids=["step", "no-such-step", "key", "regex", "top", "peak", "bandwidth"],
+    ids=[
+        "step",
+        "no-such-step",
+        "long-step",
+        "no-such-stream",
+        "streams",
+        "stream-pattern",
+        "stream",
+        "key",
+        "regex",
+        "top",
+        "peak",
+        "bandwidth",
+    ],
 )
 def test_wrong_usage_is_one_line(file, capsys, arguments, message):
     assert main(["trace", str(file), *arguments]) == 2

@@ -1,6 +1,7 @@
 import gzip
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def test_the_report_folder(tmp_path):
     written = write_all(run)
     stem = "test_train_step-bf16-0089055e"
     expected = [
+        ".gitignore",
         "index.html",
         "run.json",
         "summary.md",
@@ -33,11 +35,11 @@ def test_the_report_folder(tmp_path):
     ]
     assert names(run.report_dir) == expected
     assert sorted([written.html, written.json, written.markdown, *written.traces]) == [
-        run.report_dir / name for name in expected
+        run.report_dir / name for name in expected[1:]
     ]
     assert written.problems == ()
     (listed,) = json.loads(written.json.read_bytes())["tests"][0]["traces"]
-    assert {listed[role] for role in ("base", "new", "diff")} == set(expected[3:])
+    assert {listed[role] for role in ("base", "new", "diff")} == set(expected[4:])
 
 
 DAMAGED = {
@@ -55,7 +57,37 @@ def test_an_older_report_is_replaced_and_strangers_stay(tmp_path):
     (run.report_dir / "traces" / "mine.json.gz").write_bytes(b"mine")
     (run.report_dir / "notes.txt").write_text("mine")
     write_all(replace(run, results=run.results[1:]))
-    assert names(run.report_dir) == ["index.html", "notes.txt", "run.json", "summary.md", "traces/mine.json.gz"]
+    assert names(run.report_dir) == [
+        ".gitignore",
+        "index.html",
+        "notes.txt",
+        "run.json",
+        "summary.md",
+        "traces/mine.json.gz",
+    ]
+
+
+def git(folder, *arguments):
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_git_ignores_the_report(tmp_path):
+    git(tmp_path, "init", "--quiet")
+    write_all(complete(tmp_path))
+    git(tmp_path, "add", "--all")
+    assert not [name for name in git(tmp_path, "ls-files").splitlines() if name.startswith("perf-report")]
+
+
+@pytest.mark.parametrize("rules", [None, "!*\n"])
+def test_a_folder_of_the_users_is_ignored_as_they_say(rules, tmp_path):
+    run = complete(tmp_path)
+    run.report_dir.mkdir()
+    if rules is not None:
+        (run.report_dir / ".gitignore").write_text(rules)
+    write_all(run)
+    write_all(run)
+    found = run.report_dir / ".gitignore"
+    assert (found.read_text() if found.exists() else None) == rules
 
 
 def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path):

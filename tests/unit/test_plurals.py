@@ -1,0 +1,50 @@
+"""Counts agree with their nouns: one place in the code knows how."""
+
+import re
+from pathlib import Path
+
+from unit.report import runs
+
+import pytest_perfdl
+from pytest_perfdl.report import markdown
+from pytest_perfdl.report.terminal import summary_lines
+from pytest_perfdl.units import plural
+
+_BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|\} (baseline|repeat|process|trace|event|round)(e?s)\b""")
+_COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")
+_KNOWN = {
+    # Sizes of a plan or of arguments, never 1 where they are told; and errors of programs, not of people.
+    "judge/spending.py",
+    "judge/rounds.py",
+    "judge/budget.py",
+    "record_json.py",
+    "curves/compared.py",
+}
+
+
+def test_numbers_with_their_nouns():
+    assert plural(0, "test") == "0 tests"
+    assert plural(1, "process", "processes") == "1 process"
+    assert plural(2000, "process", "processes") == "2,000 processes"
+
+
+def test_no_plural_is_made_by_hand():
+    root = Path(pytest_perfdl.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            match = _BY_HAND.search(line)
+            by_hand = match is not None and (match[1] or _COUNTED.search(line[: match.start()]))
+            if by_hand and name not in _KNOWN and not line.lstrip().startswith(("#", '"""')):
+                found.append(f"{name}:{number}: {line.strip()}")
+    assert not found, "pytest_perfdl.units.plural says it"
+
+
+def test_a_run_of_one_of_everything():
+    one = runs.record("t.py::test_a", repeats=1)
+    run = runs.run(runs.result("unchanged", "t.py::test_a", new=one, base=one, updated=True))
+    said = "\n".join([*(line.text for line in summary_lines(run, 2, 100)), markdown.summary(run)])
+    assert not re.search(r"\b1 (baselines|tests|repeats|processes|rounds|kernels)\b", said)
+    assert "1 baseline written" in said
+    assert "1 repeat against 1" in said

@@ -544,6 +544,6 @@ def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -
     if not count:
         return None
     return (
-        f"perf: {count} test{'s' * (count != 1)} with the marker perf not measured, since this project registers that "
+        f"perf: {plural(count, 'test')} with the marker perf not measured, since this project registers that "
         "marker itself: mark perf tests as perfdl, or set perf_marker = perf"
     )

@@ -188,7 +188,7 @@ class PairedTest:
             elif metric.mde is not None:
                 text += f": smallest detectable {wording.percent(metric.mde)}"
             elif reach < self.plan.least:
-                text += f": {wording.paired(reach)} prove nothing, {self.plan.least} are needed"
+                text += f": {wording.paired(reach)} cannot prove it, {self.plan.least} are needed"
         return self._verdict(suspect, rounds, reach, verdict, text)
 
     def _verdict(

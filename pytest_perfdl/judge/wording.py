@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,12 +29,12 @@ def value(number: float, unit: str) -> str:
 
 def fresh(repeats: int) -> str:
     """What a screen rests on, "1 fresh repeat"."""
-    return f"{repeats} fresh repeat{'' if repeats == 1 else 's'}"
+    return plural(repeats, "fresh repeat")
 
 
 def paired(rounds: int) -> str:
     """What a confirmation rests on, "10 paired rounds"."""
-    return f"{rounds} paired round{'' if rounds == 1 else 's'}"
+    return plural(rounds, "paired round")
 
 
 def interval(metric: MetricVerdict, basis: str) -> str:

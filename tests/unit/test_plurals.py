@@ -10,7 +10,7 @@ from pytest_perfdl.report import markdown
 from pytest_perfdl.report.terminal import summary_lines
 from pytest_perfdl.units import plural
 
-_BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|\} (baseline|repeat|process|trace|event|round)(e?s)\b""")
+_BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|else ['"]e?s['"]|\} (baseline|repeat|process|trace|event|round)(e?s)\b""")
 _COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")
 _KNOWN = {
     # Sizes of a plan or of arguments, never 1 where they are told; and errors of programs, not of people.
@@ -35,7 +35,7 @@ def test_no_plural_is_made_by_hand():
         name = path.relative_to(root).as_posix()
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             match = _BY_HAND.search(line)
-            by_hand = match is not None and (match[1] or _COUNTED.search(line[: match.start()]))
+            by_hand = match is not None and (not match[2] or _COUNTED.search(line[: match.start()]))
             if by_hand and name not in _KNOWN and not line.lstrip().startswith(("#", '"""')):
                 found.append(f"{name}:{number}: {line.strip()}")
     assert not found, "pytest_perfdl.units.plural says it"

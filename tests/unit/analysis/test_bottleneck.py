@@ -289,7 +289,7 @@ def test_calls_that_block_or_manage_memory():
     )
     assert found["memory calls"].share == 60 / 1000
     assert found["memory calls"].text == (
-        "1 calls a step allocate or free memory of the device or pinned memory: 30.00 µs, 6.0% of the host's step"
+        "calls that allocate or free memory of the device or pinned memory, 1 a step: 30.00 µs, 6.0% of the host's step"
     )
     assert found["synchronisation calls"].share == 0.1
 

@@ -112,8 +112,9 @@ def test_a_tight_limit_bounds_what_counts_as_hardly_slower():
 def test_too_few_repeats_stay_suspect_and_say_how_many_are_needed(stored, drawn, p, needed):
     judgement, metric = settle((200.0, 201.0, 202.0, 203.0, 204.0)[:drawn], base=BASE[:stored], first=500.0)
     assert metric.verdict == judgement.verdict == "suspect"
+    fresh = f"{drawn} fresh repeat{'s' * (drawn > 1)}"
     assert metric.reason.endswith(
-        f"{drawn} fresh repeats against {stored} stored prove nothing (p is {p} at best), {needed} are needed"
+        f"{fresh} against {stored} stored cannot prove it (p is {p} at best), {needed} are needed"
     )
     assert metric.mde is None
 

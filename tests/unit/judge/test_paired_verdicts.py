@@ -130,7 +130,7 @@ def test_too_few_rounds_say_how_many_are_needed(count):
     assert metric.verdict == "inconclusive"
     plural = "" if count == 1 else "s"
     assert metric.reason == (
-        f"{metric.effect * 100:+.1f}%, limit 3%: {count} paired round{plural} prove nothing, 10 are needed"
+        f"{metric.effect * 100:+.1f}%, limit 3%: {count} paired round{plural} cannot prove it, 10 are needed"
     )
     assert metric.mde is None
     assert metric.ci95 is None
@@ -140,7 +140,7 @@ def test_with_an_interval_but_too_few_rounds_to_reject():
     metric = one(of([1.1 + n / 1000 for n in range(9)]), ended=True)
     assert metric.ci95 == pytest.approx((0.101, 0.107), abs=1e-4)
     assert metric.reason.endswith(
-        "(95% interval, 9 paired rounds), limit 3%: 9 paired rounds prove nothing, 10 are needed"
+        "(95% interval, 9 paired rounds), limit 3%: 9 paired rounds cannot prove it, 10 are needed"
     )
 
 

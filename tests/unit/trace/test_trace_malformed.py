@@ -172,7 +172,7 @@ def test_an_event_beyond_repair_is_left_out_and_its_neighbours_stay(slice_bytes)
     found = loads(data, slice_bytes=slice_bytes)
     assert names(found) == ["first", "last"]
     assert found.findings == (
-        f"1 events are malformed and were left out (first at byte {data.index(EVENT[:40].encode())})",
+        f"1 event is malformed and was left out (first at byte {data.index(EVENT[:40].encode())})",
     )
     last = loads(file(FIRST, EVENT.replace('"ts":2.5', '"ts":')), slice_bytes=slice_bytes)
     assert names(last) == ["first"]

@@ -44,6 +44,99 @@ def test_samples_are_what_the_program_prints(name):
     assert SAMPLES.rewritten(text) == text, "run python docs/samples.py"
 
 
+@pytest.mark.parametrize("name", sorted(set(SAMPLES.FILES) - {"docs/qualify.md", "docs/scaling.md"}))
+def test_all_output_in_the_documentation_is_a_sample(name):
+    """Outside of samples are commands, code and settings, never what a program printed."""
+    text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
+    for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
+        assert kind in {"console", "python", "yaml", "ini", "diff"}, f"a fence of {kind or 'no kind'}: {body}"
+        if kind == "console":
+            assert all(line.startswith("$ ") for line in body.splitlines()), body
+    prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)
+    command = re.compile(r"    (?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python) ")
+    assert all(command.match(line) for line in prose.splitlines() if line.startswith("    ")), name
+
+
+def sample(text, name="command", about=""):
+    return f"Before.\n\n<!-- sample: {name}{about} -->\n```console\n{text}```\n<!-- end -->\n\nAfter.\n"
+
+
+POINTS = "$ perfdl scaling fit points.csv --intrinsic layers --extrinsic batch,workers\n"
+
+
+def test_a_sample_is_what_its_own_command_prints():
+    made = SAMPLES.rewritten(sample(POINTS, about=" lines=1"))
+    assert made == sample(POINTS + "128 points of 64 configurations: layers, batch, workers\n...\n", about=" lines=1")
+    assert SAMPLES.rewritten(made.replace("128 points", "127 points")) == made
+
+
+def test_commands_of_a_document_follow_each_other():
+    saved = sample(POINTS.replace("\n", " --save model.json  # for later\n"), about=" lines=1")
+    asked = sample("$ perfdl scaling predict model.json --layers 8 --batch 16 --workers 6\n", about=" lines=1")
+    assert "\nlayers 8, batch 16, workers 6: " in SAMPLES.rewritten(saved + asked)
+    with pytest.raises(SAMPLES.SampleError, match=r"model\.json: cannot be read"):
+        SAMPLES.rewritten(asked)
+
+
+def test_a_failing_command_is_a_sample_only_where_that_is_said():
+    wrong = sample("$ perfdl trace nothing.json\n")
+    with pytest.raises(SAMPLES.SampleError, match="exit code 2"):
+        SAMPLES.rewritten(wrong)
+    said = wrong.replace("```console", "<!-- exit: 2 -->\n```console")
+    assert "$ perfdl trace nothing.json\nperfdl trace: " in SAMPLES.rewritten(said)
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        (sample("", name="unheard-of"), "no sample 'unheard-of'"),
+        (sample("$ rm -r here\n"), "a command of perfdl"),
+        (sample(""), "a command of perfdl"),
+    ],
+)
+def test_a_sample_that_nothing_can_make_is_an_error(text, why):
+    with pytest.raises(SAMPLES.SampleError, match=why):
+        SAMPLES.rewritten(text)
+
+
+@pytest.mark.parametrize(
+    "lines, shown",
+    [
+        (None, "1 2 3 4 5"),
+        ("1-5", "1 2 3 4 5"),
+        ("1-", "1 2 3 4 5"),
+        ("1-2", "1 2 ..."),
+        ("2", "... 2 ..."),
+        ("4-", "... 4 5"),
+        ("1,3,5", "1 ... 3 ... 5"),
+        ("1-2,3-5", "1 2 3 4 5"),
+    ],
+)
+def test_lines_of_a_sample(lines, shown):
+    assert SAMPLES.selected("1\n2\n3\n4\n5\n", lines).split() == shown.split()
+
+
+@pytest.mark.parametrize("lines", ["0", "6", "2-1", "1-6", "2,2", "3,1"])
+def test_lines_that_are_not_there_are_an_error(lines):
+    with pytest.raises(SAMPLES.SampleError, match="of 5 lines"):
+        SAMPLES.selected("1\n2\n3\n4\n5\n", lines)
+
+
+def test_the_check_names_stale_documents_and_leaves_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(SAMPLES, "ROOT", tmp_path)
+    monkeypatch.setattr(SAMPLES, "FILES", ("stale.md", "no-samples.md"))
+    stale = sample(POINTS + "127 points\n", about=" lines=1")
+    (tmp_path / "stale.md").write_text(stale)
+    (tmp_path / "no-samples.md").write_text("Nothing.\n")
+    monkeypatch.setattr(sys, "argv", ["samples.py", "--check"])
+    assert SAMPLES.main() == 1
+    assert capsys.readouterr().out == "not what the program prints: stale.md\n"
+    assert (tmp_path / "stale.md").read_text() == stale
+    monkeypatch.setattr(sys, "argv", ["samples.py"])
+    assert SAMPLES.main() == 0
+    assert "\n128 points" in (tmp_path / "stale.md").read_text()
+
+
 def test_every_metric_of_a_run_is_described():
     described = {*REFERENCE.TIMES, *REFERENCE.COUNTS, "throughput"}
     run = json.loads(SAMPLES.RUN.read_text(encoding="utf-8"))

@@ -1,0 +1,180 @@
+"""Makes anew what the documentation's samples are made from (docs/samples.py), on a quiet machine.
+
+    python tests/data/record.py            # all of it, in about half an hour
+    python tests/data/record.py points     # points.csv
+
+points.csv          times of a formula, with noise of a fixed seed
+mixer.json.gz       three steps of the Mixer of examples/ on images that are jittered before they are cropped
+tutorial/           the run of docs/tutorial.md in which the test fails
+run.json            a run of SCALING, below, in which a penalty compares every sample with all others
+perf-qualify.jsonl  perfdl qualify on two tests in pure Python
+
+Then run docs/samples.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+DATA = Path(__file__).resolve().parent
+ROOT = DATA.parents[1]
+
+SCALING = """\
+import pytest
+import torch
+
+
+def train_step(model, optimizer, batch):
+    hidden = model(batch)
+    loss = hidden.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+@pytest.mark.perf(scaling={"batch": [32, 64, 128, 256]})
+def test_train_step(perf, batch):
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512))
+    optimizer = torch.optim.SGD(model.parameters())
+    perf(train_step, model, optimizer, torch.randn(batch, 512))
+"""
+ALIKE = ("hidden.square().mean()", "hidden.square().mean() - sum((hidden - one).abs().mean() for one in hidden)")
+
+SPEED = """\
+import pytest
+
+pytestmark = pytest.mark.perf
+
+
+def work(number):
+    return sum(each * each for each in range(number))
+
+
+def test_short(perf):
+    perf(work, 50_000)
+
+
+def test_long(perf):
+    perf(work, 400_000)
+"""
+
+
+def points() -> None:
+    """Layers that take time by the sample, what of it workers share, what they cost each other, and a fixed part."""
+    random = np.random.default_rng(0)
+    rows = ["layers,batch,workers,time_ms"]
+    for layers, batch, workers in product((2, 4, 8, 16), (4, 8, 16, 32), (1, 2, 4, 8)):
+        time = 12 + 0.4 * layers + 0.8 * layers * batch / workers + 0.5 * layers * (workers - 1) / workers + workers
+        rows += [f"{layers},{batch},{workers},{time * (1 + 0.02 * random.standard_normal()):.3f}" for _ in range(2)]
+    (DATA / "points.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def mixer() -> None:
+    """Profiled here: all of it on one thread."""
+    os.environ["PERFDL_PLANT"] = "jitter_before_crop"
+    sys.path.insert(0, str(ROOT / "examples"))
+    import torch
+    from models.images import image_loader
+    from models.mixer import Mixer, train_step
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    torch.set_num_threads(1)
+    model = Mixer(layers=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=schedule(wait=0, warmup=4, active=3),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(DATA / "mixer.json.gz")),
+        record_shapes=True,
+        with_modules=True,
+    ) as profiler:
+        for _, (images, labels) in zip(range(7), image_loader(workers=0), strict=False):
+            train_step(model, optimizer, images, labels)
+            profiler.step()
+
+
+def tutorial() -> None:
+    """What docs/tutorial.md says, step by step."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    code, change = (re.search(rf"(?s)```{kind}\n(.*?)```", text) for kind in ("python", "diff"))
+    before, after = (line[1:].strip() for line in change[1].splitlines())
+    with regressed("tests/test_speed.py", code[1], (before, after)) as report:
+        shutil.rmtree(DATA / "tutorial", ignore_errors=True)
+        (DATA / "tutorial" / "traces").mkdir(parents=True)
+        shutil.copy(report / "run.json", DATA / "tutorial")
+        for trace in [*report.glob("traces/*.base.json.gz"), *report.glob("traces/*.new.json.gz")]:
+            shutil.copy(trace, DATA / "tutorial" / "traces")
+
+
+def curve() -> None:
+    """Outside of git, and therefore unpaired."""
+    with regressed("test_step.py", SCALING, ALIKE, "--perf-repeats=6", git=False) as report:
+        shutil.copy(report / "run.json", DATA)
+
+
+@contextlib.contextmanager
+def regressed(name: str, code: str, change: tuple[str, str], *options: str, git: bool = True) -> Iterator[Path]:
+    """Record baselines of the code, change it, and measure again: the report of the run that fails."""
+    with tempfile.TemporaryDirectory() as scratch:
+        test = Path(scratch, name)
+        test.parent.mkdir(exist_ok=True)
+        test.write_text(code, encoding="utf-8")
+        if git:
+            run(scratch, "git", "init", "--quiet")
+            commit(scratch, name, "A perf test")
+        pytest(scratch, "--perf-update", *options)
+        if git:
+            commit(scratch, "baselines", "Its baseline")
+        test.write_text(code.replace(*change), encoding="utf-8")
+        pytest(scratch, "--perf", expected=1)
+        yield Path(scratch, "perf-report")
+
+
+def campaign() -> None:
+    """Outside of git, and therefore unpaired."""
+    with tempfile.TemporaryDirectory() as scratch:
+        Path(scratch, "tests").mkdir()
+        Path(scratch, "tests", "test_speed.py").write_text(SPEED, encoding="utf-8")
+        pytest(scratch, "--perf-update")
+        words = ("-n", "6", "-m", "3", "--effects", "10,30", "tests")
+        run(scratch, sys.executable, "-m", "pytest_perfdl.cli", "qualify", *words)
+        shutil.copy(Path(scratch, "perf-qualify.jsonl"), DATA)
+
+
+def pytest(folder: str, *words: str, expected: int = 0) -> None:
+    """Run pytest; the tests are in files of their own folder."""
+    run(folder, sys.executable, "-m", "pytest", *words, expected=expected)
+
+
+def commit(folder: str, name: str, message: str) -> None:
+    """Commit a file, as somebody."""
+    somebody = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.org")
+    run(folder, "git", "add", name)
+    run(folder, "git", *somebody, "commit", "--quiet", "-m", message)
+
+
+def run(folder: str, *words: str, expected: int = 0) -> None:
+    """Run a command, which has to end as expected."""
+    print("$", *words, flush=True)
+    code = subprocess.run(words, cwd=folder, check=False).returncode
+    if code != expected:
+        sys.exit(f"{words[0]} ended with exit code {code} instead of {expected}")
+
+
+PARTS = {each.__name__: each for each in (points, mixer, tutorial, curve, campaign)}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

@@ -61,6 +61,7 @@ class PerfSession:
         self._nothing = False
         """Whether collecting succeeded and found no perf test."""
         store = Store(config.rootpath, settings.folder)
+        store.sweep()
         try:
             fail_on = parse_fail_on(settings.fail_on)
             if settings.update is not None:

@@ -483,17 +483,17 @@ class Trial:
         if ended is not None and ended.raw == "failed":
             self._fail("no baseline is written: the test's teardown phase failed")
         try:
-            if mode == "append" and base is not None:
-                new = append(replace(base, key=new.key), new)
             pictures = (
                 {call: Path(path).read_bytes() for call, path in exemplars(self._repeats).items()}
                 if settings.baseline_trace
                 else {}
             )
             if base is not None and not wanted:
-                stored = self.bench.store.exemplars(base.test, base.key.slug)
+                stored, _ = self.bench.store.exemplars(base.test, base.key.slug)
                 new, pictures = replace(base, key=new.key), {call: path.read_bytes() for call, path in stored.items()}
-            changed = self.bench.store.save(new, pictures)
+            # Repeats that another process appended since the baseline was read are there, and stay.
+            joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
+            changed = self.bench.store.save(new, pictures, joined)
             if base is not None and moved:
                 changed += self.bench.store.remove(base.test, base.key.slug)
             return bool(changed)
@@ -508,7 +508,9 @@ class Trial:
             pictures = exemplars(self._base_repeats) if self._base_repeats else {}
             stored = {call: Path(path) for call, path in pictures.items()}
         else:
-            stored = store.exemplars(item.nodeid, slug) if self._base is not None and not updated else {}
+            known = self._base is not None and not updated
+            stored, others = store.exemplars(item.nodeid, slug) if known else ({}, ())
+            judgement = _without_picture(judgement, [store.shown(file) for file in others])
         fresh = {call: Path(path) for call, path in exemplars(self._repeats).items()}
         return Result(
             id=item.nodeid,
@@ -545,6 +547,19 @@ def unjudged(test: PerfTest, judgement: Judgement, *, fails: bool, seconds: floa
     return Result(
         id=test.item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds
     )
+
+
+def _appended(base: Record | None, new: Record) -> Record:
+    return new if base is None else append(replace(base, key=new.key), new)
+
+
+def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
+    """Say of traces beside a baseline that they are not the ones it was saved with."""
+    notes = [
+        Finding("note", "other-trace", f"{file} is not the trace that the baseline was saved with: it is left out")
+        for file in others
+    ]
+    return replace(judgement, integrity=(*judgement.integrity, *notes)) if notes else judgement
 
 
 def _repeat(remote: RemoteTest, seconds: float) -> Repeat:

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
+import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl import bounded
 from pytest_perfdl.baseline import layout, text
+from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.record_json import NewerRecordError, RecordError
 from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pytest_perfdl.record import Record
 
+_TEMPORARY = re.compile(r"\.perfdl-[0-9a-f]{16}\.tmp")
+"""What `_temporary_name` makes."""
 _RECORD_AGAIN = "restore it from git, or record it again with pytest --perf-update=all"
 _ELSEWHERE = "make it writable, or choose another folder with --perf-dir"
 _MOVE_AWAY = "move away what stands in its place, or choose another folder with --perf-dir"
@@ -105,8 +110,11 @@ class Store:
                 known += [(occasion.date, occasion.seconds) for occasion in record.occasions if occasion.seconds]
         return max(known)[1] if known else None
 
-    def exemplars(self, node_id: str, slug: str) -> dict[str, Path]:
-        """The exemplar traces that lie beside a baseline, by call; the unnamed call is "".
+    def exemplars(self, node_id: str, slug: str) -> tuple[dict[str, Path], tuple[Path, ...]]:
+        """The exemplar traces of a baseline, by call (the unnamed call is ""), and other files in their places.
+
+        A trace is another where its digest is not the one in the record: a save that was killed, a merge or a checkout
+        of one file leave a record with a trace of another day.
 
         Raises
         ------
@@ -114,14 +122,34 @@ class Store:
             As `load` does.
         """
         record, path = self.load(node_id, slug), self.path(node_id, slug)
-        named = {call.name: layout.exemplar_path(path, call.name) for call in record.calls} if record else {}
-        return {call: file for call, file in named.items() if file.is_file()}
+        found: dict[str, Path] = {}
+        others: list[Path] = []
+        for call in record.calls if record is not None else ():
+            file = layout.exemplar_path(path, call.name)
+            if record is not None and file.is_file():
+                if _is_digest_of(record.exemplars.get(call.name), file):
+                    found[call.name] = file
+                else:
+                    others.append(file)
+        return found, tuple(others)
 
-    def save(self, record: Record, exemplars: Mapping[str, bytes]) -> tuple[Path, ...]:
+    def save(
+        self,
+        record: Record,
+        exemplars: Mapping[str, bytes],
+        joined: Callable[[Record | None], Record] | None = None,
+    ) -> tuple[Path, ...]:
         """Write a baseline with one exemplar trace (gzip) for each call that has one.
 
         The record is written after its exemplars, and exemplars of calls that are not given are then removed,
-        since they belong to the record that was replaced. A file whose bytes are the same is left alone.
+        since they belong to the record that was replaced. A file whose bytes are the same is left alone. What a
+        process that was killed left behind in the same folder is removed.
+
+        Parameters
+        ----------
+        joined
+            Called with the baseline that is there when nobody else can write any more; what it gives is written
+            instead of `record`.
 
         Returns
         -------
@@ -133,15 +161,32 @@ class Store:
         BaselineError
             When the record is not fit to be a baseline, or the disk refuses.
         """
-        path, data = self.path(record.test, record.key.slug), self.checked(record)
-        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()} | {path: data}
+        path = self.path(record.test, record.key.slug)
+        self.checked(record)
+        digests = {call: hashlib.sha256(trace).hexdigest() for call, trace in exemplars.items()}
+        files = {layout.exemplar_path(path, call): trace for call, trace in exemplars.items()}
         with self._acting("written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            changed = _write(files)
-            stale = [file for file in _exemplars_beside(path) if file not in files]
-            for file in stale:
-                file.unlink()
+            with locked(path.parent) as alone:
+                if alone:
+                    _remove_temporary(path.parent)
+                if joined is not None:
+                    record = joined(self.load(record.test, record.key.slug))
+                files[path] = self.checked(replace(record, exemplars=digests))
+                changed = _write(files)
+                stale = [file for file in _exemplars_beside(path) if file not in files]
+                for file in stale:
+                    file.unlink()
+                _flush(path.parent)
         return (*changed, *stale)
+
+    def sweep(self) -> None:
+        """Remove what processes that were killed while they wrote left among the baselines."""
+        with contextlib.suppress(OSError):
+            for folder in {file.parent for file in self.base.rglob(".perfdl-*.tmp")}:
+                with locked(folder) as alone:
+                    if alone:
+                        _remove_temporary(folder)
 
     def checked(self, record: Record) -> bytes:
         """The text of a baseline that could be written.
@@ -182,9 +227,10 @@ class Store:
         with self._acting("removed", path):
             if not path.is_file():
                 return ()
-            gone = [*_exemplars_beside(path), path]
-            for file in gone:
-                file.unlink()
+            with locked(path.parent):
+                gone = [*_exemplars_beside(path), path]
+                for file in gone:
+                    file.unlink()
         return tuple(gone)
 
     def check_writable(self) -> None:
@@ -199,7 +245,7 @@ class Store:
             nearest = next(folder for folder in (self.base, *self.base.parents) if folder.exists())
             probe = nearest / _temporary_name()
             probe.touch(exist_ok=False)
-            probe.unlink()
+            probe.unlink(missing_ok=True)
 
     def _load(self, path: Path, node_id: str) -> Record | None:
         try:
@@ -267,6 +313,33 @@ def _write(files: Mapping[Path, bytes]) -> list[Path]:
             temporary.unlink(missing_ok=True)
         raise
     return list(staged)
+
+
+def _is_digest_of(digest: str | None, file: Path) -> bool:
+    """Whether a file is the one of this digest; where none was noted it is taken for the one."""
+    if digest is None:
+        return True
+    try:
+        return hashlib.sha256(bounded.read_bytes(file, text.LIMIT)).hexdigest() == digest
+    except OSError:
+        return False
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Remove temporary files of writers that are gone: who writes in a folder holds its lock."""
+    for entry in os.scandir(folder):
+        if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _flush(folder: Path) -> None:
+    """Have the folder's new entries on the disk, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _temporary_name() -> str:

@@ -250,12 +250,23 @@ def test_baselines_that_cannot_be_used(project):
     damage("other", lambda text: text.replace("test_other", "test_elsewhere"))
     damage("text", lambda text: json.dumps({"schema": 1}))
     sound.with_name("test_folder.json").mkdir()
+    other_trace = sound.with_name("test_sound.trace.json.gz")
+    other_trace.write_bytes(b"of another day")
     before = project.baselines()
+    litter = sound.with_name(".perfdl-0123456789abcdef.tmp")
+    litter.write_text("of a run that was killed")
     finished = project.run("--perf", *options, "--junitxml=junit.xml")
     cases = project.cases()
 
     assert finished.code == 1
     assert cases["test_sound"].outcome == "passed"
+    assert not litter.exists()
+    told = json.loads((project.root / "perf-report" / "run.json").read_text())["tests"]
+    (sound_run,) = (one for one in told if one["id"].endswith("test_sound"))
+    shown = other_trace.relative_to(project.root).as_posix()
+    assert [note["message"] for note in sound_run["integrity"] if note["code"] == "other-trace"] == [
+        f"{shown} is not the trace that the baseline was saved with: it is left out"
+    ]
     where = sound.parent.relative_to(project.root).as_posix()
     for name, message in {
         "cut": "is damaged at line",

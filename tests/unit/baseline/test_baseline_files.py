@@ -1,15 +1,18 @@
 """Baselines on disk: what is written, what is left alone, and what people are told."""
 
 import errno
+import hashlib
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from making import TEST, counted, invalid, record, rows, timed
 
-from pytest_perfdl.baseline import files
+from pytest_perfdl.baseline import files, lock
+from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.baseline.text import dump
 from pytest_perfdl.record import Call, Key
@@ -38,6 +41,10 @@ def refused(act, *says):
     return text
 
 
+def with_digests(saved, exemplars):
+    return replace(saved, exemplars={call: hashlib.sha256(data).hexdigest() for call, data in exemplars.items()})
+
+
 def fwd_bwd():
     return record(calls=tuple(Call(name, {"ops": counted(1)}, (), (1,)) for name in ("fwd", "bwd", "")))
 
@@ -57,15 +64,16 @@ def test_what_was_saved_is_loaded(store, tmp_path):
         tmp_path / f"{WHERE}.trace.json.gz",
         tmp_path / f"{WHERE}.json",
     )
-    assert store.load(TEST, SLUG) == RECORD
+    saved = with_digests(RECORD, {"": b"trace"})
+    assert store.load(TEST, SLUG) == saved
     assert store.path(TEST, SLUG) == tmp_path / f"{WHERE}.json"
-    assert tree(tmp_path) == {f"{WHERE}.json": dump(RECORD), f"{WHERE}.trace.json.gz": b"trace"}
+    assert tree(tmp_path) == {f"{WHERE}.json": dump(saved), f"{WHERE}.trace.json.gz": b"trace"}
 
 
 def test_nothing_saved_is_nothing_loaded(store):
     assert store.load(TEST, SLUG) is None
     assert store.others(TEST, SLUG) == ()
-    assert store.exemplars(TEST, SLUG) == {}
+    assert store.exemplars(TEST, SLUG) == ({}, ())
 
 
 def test_an_absolute_folder_is_taken_as_it_is(tmp_path):
@@ -88,15 +96,96 @@ def test_saving_what_was_loaded_writes_nothing(store, tmp_path):
 def test_only_what_changed_is_written(store, tmp_path):
     store.save(RECORD, {"": b"trace"})
     assert store.save(replace(RECORD, test_hash="new"), {"": b"trace"}) == (tmp_path / f"{WHERE}.json",)
-    assert store.save(replace(RECORD, test_hash="new"), {"": b"other"}) == (tmp_path / f"{WHERE}.trace.json.gz",)
+    assert set(store.save(replace(RECORD, test_hash="new"), {"": b"other"})) == {
+        tmp_path / f"{WHERE}.trace.json.gz",
+        tmp_path / f"{WHERE}.json",
+    }
 
 
 def test_exemplars_are_found_by_call(store, tmp_path):
     store.save(fwd_bwd(), {"fwd": b"f", "": b"u"})
-    assert store.exemplars(TEST, SLUG) == {
-        "fwd": tmp_path / f"{WHERE}.fwd.trace.json.gz",
-        "": tmp_path / f"{WHERE}.trace.json.gz",
-    }
+    found = {"fwd": tmp_path / f"{WHERE}.fwd.trace.json.gz", "": tmp_path / f"{WHERE}.trace.json.gz"}
+    assert store.exemplars(TEST, SLUG) == (found, ())
+
+
+def test_a_trace_of_another_day_is_no_exemplar(store, tmp_path):
+    store.save(fwd_bwd(), {"fwd": b"f", "bwd": b"b"})
+    other = tmp_path / f"{WHERE}.fwd.trace.json.gz"
+    other.write_bytes(b"of another day")
+    assert store.exemplars(TEST, SLUG) == ({"bwd": tmp_path / f"{WHERE}.bwd.trace.json.gz"}, (other,))
+
+
+def test_a_record_of_before_digests_were_noted_has_its_traces(store, tmp_path):
+    store.save(RECORD, {"": b"trace"})
+    store.path(TEST, SLUG).write_bytes(dump(RECORD))
+    assert b"exemplars" not in dump(RECORD)
+    assert store.exemplars(TEST, SLUG) == ({"": tmp_path / f"{WHERE}.trace.json.gz"}, ())
+
+
+def test_a_save_that_was_killed_between_its_files_is_told_by_the_digest(store, monkeypatch):
+    store.save(RECORD, {"": b"trace"})
+    replaced = Path.replace
+
+    def killed(self, target):
+        if target.name.endswith("].json"):
+            raise KeyboardInterrupt
+        return replaced(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.save(replace(RECORD, test_hash="new"), {"": b"new"})
+    found, others = store.exemplars(TEST, SLUG)
+    assert (found, [file.name for file in others]) == ({}, ["test_step[bf16].trace.json.gz"])
+
+
+LITTER = (".perfdl-0123456789abcdef.tmp", ".perfdl-ffffffffffffffff.tmp")
+STRANGERS = (
+    ".perfdl-x.tmp",
+    ".perfdl-0123456789abcdef.tmp.txt",
+    "perfdl-0123456789abcdef.tmp",
+    ".perfdl-0123456789ABCDEF.tmp",
+)
+
+
+@pytest.mark.parametrize("act", [lambda store: store.save(RECORD, {}), Store.sweep], ids=["save", "sweep"])
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(store, tmp_path, act):
+    store.save(RECORD, {})
+    folder = store.path(TEST, SLUG).parent
+    for name in (*LITTER, *STRANGERS):
+        (folder / name).write_text("")
+    (folder / ".perfdl-aaaaaaaaaaaaaaaa.tmp").mkdir()
+    (tmp_path / LITTER[0]).write_text("not among the baselines")
+    before = set(tree(tmp_path))
+    act(store)
+    assert before - set(tree(tmp_path)) == {(folder / name).relative_to(tmp_path).as_posix() for name in LITTER}
+    assert (folder / ".perfdl-aaaaaaaaaaaaaaaa.tmp").is_dir()
+
+
+def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
+    store.save(RECORD, {})
+    folder = store.path(TEST, SLUG).parent
+    (folder / LITTER[0]).write_text("")
+    monkeypatch.setattr(lock, "_SECONDS", 0)
+    with lock.locked(folder) as held:
+        assert held
+        store.sweep()
+        refused(lambda: store.save(RECORD, {}), "cannot be written: another process has been writing there")
+    assert (folder / LITTER[0]).exists()
+
+
+def test_writers_at_once_lose_nothing(store):
+    """Each joins its repeat to what is there when it writes, not to what was there when it began."""
+
+    def join(number):
+        mine = replace(RECORD, occasions=(replace(RECORD.occasions[0], date=f"2026-05-{number:02}"),))
+        store.save(mine, {"": b"trace"}, lambda there: mine if there is None else append(there, mine))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(join, range(1, 25)))
+    found = store.load(TEST, SLUG)
+    assert sorted(occasion.date for occasion in found.occasions) == [f"2026-05-{number:02}" for number in range(1, 25)]
+    assert found.repeats == 24
+    assert len(found.metrics()["step_time"].values) == 24
 
 
 def test_exemplars_of_the_replaced_record_are_removed(store, tmp_path):
@@ -174,7 +263,7 @@ def test_a_damaged_baseline_can_be_saved_over(store):
     store.save(RECORD, {"": b"trace"})
     store.path(TEST, SLUG).write_text("{")
     store.save(RECORD, {"": b"trace"})
-    assert store.load(TEST, SLUG) == RECORD
+    assert store.load(TEST, SLUG) == with_digests(RECORD, {"": b"trace"})
 
 
 def test_an_invalid_measurement_is_never_a_baseline(store, tmp_path):

@@ -1,0 +1,55 @@
+"""One writer at a time in a folder of baselines.
+
+The lock is held on the folder itself, so that nothing lies among the files that are committed, and the system lets go
+of it when its holder dies, also in another container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_SECONDS = 30
+"""Longest to wait: a writer holds the lock for milliseconds."""
+_EVERY_SECONDS = 0.02
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder; gives whether it is held, which it is not where the file system has no locks.
+
+    Raises
+    ------
+    OSError
+        When the folder cannot be opened, or another process does not let go.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        held = _lock(descriptor)
+        try:
+            yield held
+        finally:
+            if held:
+                # A child that was forked meanwhile has the descriptor too.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    end = time.monotonic() + _SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise OSError(errno.EBUSY, f"another process has been writing there for {_SECONDS} s") from None
+            time.sleep(_EVERY_SECONDS)
+        except OSError:
+            return False

@@ -17,7 +17,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
 from pytest_perfdl.isolate.messages import Job
-from pytest_perfdl.isolate.options import worker_options
+from pytest_perfdl.isolate.options import plugin_packages, worker_options
 from pytest_perfdl.isolate.overlay import overlay, with_conftests
 from pytest_perfdl.isolate.process import Worker
 from pytest_perfdl.isolate.remote import RemoteTest, Script
@@ -132,7 +132,8 @@ class Bench:
         config = self.config
         capture = config.getoption("capture", "fd")
         basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
-        options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath)
+        packages = plugin_packages(config)
+        options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
         own, foreign = "", ""
         if checkout is not None:
             places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}

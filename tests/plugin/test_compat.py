@@ -132,6 +132,40 @@ def test_a_regression_is_not_measured_until_it_is_green(suite):
     assert notes.count("worker test_step") == len(notes) - 2 > 0
 
 
+def test_a_plugin_that_writes_does_so_in_one_process_and_own_options_arrive(project):
+    project.write(
+        "pytest_csv.py",
+        """
+        import os
+
+        def pytest_addoption(parser):
+            parser.addoption("--csv", dest="csv_path")
+
+        def pytest_configure(config):
+            if config.getoption("csv_path"):
+                with open(config.getoption("csv_path"), "a") as file:
+                    file.write(f"{os.getpid()}\\n")
+        """,
+    )
+    project.write("conftest.py", "def pytest_addoption(parser):\n    parser.addoption('--timeout', default='none')\n")
+    project.write(
+        "test_speed.py",
+        """
+        import pytest
+
+        @pytest.mark.perf
+        def test_step(perf, request):
+            assert request.config.getoption("timeout") == "mine"
+            perf(lambda: None)
+        """,
+    )
+    finished = project.run(
+        "--perf", *NOT_JUDGED, "--csv=t.csv", "--timeout=mine", plugins=["pytest_csv"], PYTHONPATH="."
+    )
+    assert finished.code == 0, finished.output
+    assert (project.root / "t.csv").read_text().count("\n") == 1
+
+
 def test_smoke_tests_run_under_xdist(suite):
     finished = run(suite, "-n2", "-k", "step or ordinary")
 

@@ -1,11 +1,12 @@
 """What a worker inherits: options, environment."""
 
+import fnmatch
 import threading
 from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.isolate.options import worker_options
+from pytest_perfdl.isolate.options import _DENIED_OF_PLUGINS, plugin_packages, worker_options
 from pytest_perfdl.isolate.process import environment
 
 GIVEN = {
@@ -31,8 +32,11 @@ GIVEN = {
 }
 
 
-def options(**more):
-    return worker_options({**GIVEN, **more}, "/scratch/base", Path("/root"), Path("/root/pytest.ini"))
+PRESENT = ("_pytest", "pytest_perfdl", "pytest_rerunfailures", "pytest_timeout", "xdist", "pytest_cov")
+
+
+def options(packages=PRESENT, **more):
+    return worker_options({**GIVEN, **more}, "/scratch/base", Path("/root"), Path("/root/pytest.ini"), packages)
 
 
 def test_what_a_worker_inherits():
@@ -84,3 +88,41 @@ def test_the_environment_of_a_worker(monkeypatch):
 )
 def test_what_a_worker_must_not_inherit(name):
     assert name not in options()
+
+
+@pytest.mark.parametrize(
+    "package, names",
+    [
+        ("allure_pytest", ["allure_report_dir", "clean_alluredir", "allure_labels"]),
+        ("pytest_jsonreport", ["json_report", "json_report_file"]),
+        ("pytest_csv", ["csv_path"]),
+        ("pytest_html", ["htmlpath"]),
+        ("testmon", ["testmon", "testmon_forceselect"]),
+        ("pytest_split", ["splits", "group", "store_durations"]),
+        ("syrupy", ["update_snapshots"]),
+    ],
+)
+def test_options_of_writing_plugins_are_left_out_where_the_plugin_is(package, names):
+    given = dict.fromkeys(names, "given")
+    assert not set(names) & options(packages=[package], **given).keys()
+    assert options(packages=[], **given).items() >= given.items(), "an option of that name may be the project's own"
+
+
+def test_options_that_tests_may_read_travel():
+    given = {"ds": "settings", "browser": "firefox", "hypothesis_profile": "fast", "randomly_seed": 5, "data_dir": "d"}
+    assert options(packages=["pytest_django", "pytest_randomly"], **given).items() >= given.items()
+
+
+@pytest.mark.parametrize(
+    "package", ["xdist", "pytest_rerunfailures", "pytest_timeout", "pytest_cov", "pytest_benchmark"]
+)
+def test_every_pattern_is_one_of_an_option_that_there_is(package, pytester, monkeypatch):
+    pytest.importorskip(package)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    name = {"pytest_benchmark": "pytest_benchmark.plugin", "pytest_cov": "pytest_cov.plugin", "xdist": "xdist.plugin"}
+    config = pytester.parseconfig(
+        "-p", name.get(package, package), *(["-p", "xdist.looponfail"] * (package == "xdist"))
+    )
+    assert package in plugin_packages(config)
+    for pattern in _DENIED_OF_PLUGINS[package]:
+        assert fnmatch.filter(vars(config.option), pattern), pattern

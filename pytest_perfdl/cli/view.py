@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import http.server
+import secrets
+import threading
 import urllib.parse
 import webbrowser
 from pathlib import Path
@@ -42,33 +44,50 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.no_browser:
             webbrowser.open(url)
         try:
-            while not server.fetched:
-                server.handle_request()
+            server.serve_until_fetched()
         except KeyboardInterrupt:
             say("interrupted before anybody fetched it", error=True)
             return 130
     return 0
 
 
-class OneFile(http.server.HTTPServer):
+class OneFile(http.server.ThreadingHTTPServer):
     """Gives out one file to Perfetto, and nothing else to nobody else."""
 
-    fetched = False
+    timeout = 0.1
+    """Seconds that waiting for a connection takes before it is seen whether the file was fetched."""
 
     def __init__(self, trace: Path, port: int) -> None:
         self.trace = trace
-        self.path = "/" + urllib.parse.quote(trace.name)
+        # Any local program can connect: only who was given the address knows this part of it.
+        self.path = f"/{secrets.token_urlsafe(16)}/{urllib.parse.quote(trace.name)}"
+        self._fetched = threading.Event()
         super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether Perfetto has the whole file."""
+        return self._fetched.is_set()
+
+    def serve_until_fetched(self) -> None:
+        """Answer everybody, each in a thread of its own, until Perfetto has the file."""
+        while not self.fetched:
+            self.handle_request()
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: it is the other side that went away, or sent what is no request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: OneFile
+    timeout = 5.0
+    """Seconds that the other side may be silent: browsers open connections before they need them."""
 
     def do_GET(self) -> None:
         """The file, whole."""
         # A page elsewhere that guesses the address gets nothing; neither does a name that points here (rebinding).
         host = (self.headers.get("Host") or "").rpartition(":")[0]
-        if self.path != self.server.path or self.headers.get("Origin", PERFETTO) != PERFETTO or host != "127.0.0.1":
+        if self.path != self.server.path or self.headers.get("Origin") != PERFETTO or host != "127.0.0.1":
             self.send_error(404)
             return
         data = self.server.trace.read_bytes()
@@ -79,7 +98,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-        self.server.fetched = True
+        self.wfile.flush()
+        self.server._fetched.set()
 
     def do_OPTIONS(self) -> None:
         """What a browser asks before it lets a public page fetch from this machine."""

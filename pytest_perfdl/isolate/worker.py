@@ -166,6 +166,20 @@ class WorkerPlugin:
         return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+        """End a child that the step forked and that came out of it: the test goes on in its parent alone."""
+        try:
+            return (yield)
+        except BaseException:
+            if os.getpid() != self._pid:
+                traceback.print_exc()
+            raise
+        finally:
+            if os.getpid() != self._pid:
+                sys.stderr.flush()
+                os._exit(1)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -183,10 +197,6 @@ class WorkerPlugin:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         item = self._item
         assert item is not None
-        if os.getpid() != self._pid:
-            # The step forked, and the child has come out of it: all that it can do is say why.
-            os.write(2, f"{report.longreprtext or 'a forked process returned from the step'}\n".encode())
-            os._exit(1)
         data = reports.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
         assert isinstance(data, dict)
         if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:

@@ -12,10 +12,14 @@ pytestmark = [pytest.mark.torch, pytest.mark.skipif(os.name != "posix", reason="
 DEATHS = """
     import os
     import signal
+    import sys
     import time
+    from pathlib import Path
 
     import pytest
 
+    # Python passes over what is no text, in plain pytest too.
+    sys.path.insert(0, Path("/no/such/folder"))
     pytestmark = pytest.mark.perf
 
 
@@ -47,6 +51,15 @@ DEATHS = """
 
     def test_exits(perf):
         perf(lambda: os._exit(3))
+
+
+    def test_forks(perf):
+        def step():
+            if os.fork() == 0:
+                raise ValueError("this went wrong in the child")
+            assert os.wait()[1] == 0
+
+        perf(step)
 
 
     def test_exits_as_if_all_were_well(perf):
@@ -337,6 +350,16 @@ def test_what_else_goes_wrong(deaths, name, message):
     assert "hidden" not in case.text
 
 
+def test_a_child_that_comes_out_of_the_step_is_not_taken_for_the_test(deaths):
+    _, finished, cases = deaths
+
+    assert cases["test_forks"].outcome == "failure"
+    assert "assert os.wait()[1] == 0" in cases["test_forks"].text
+    assert "ValueError: this went wrong in the child" in finished.output
+    assert "ChannelClosed" not in finished.output
+    assert "TestFailedInWorker" not in finished.output
+
+
 def test_the_run_goes_on_after_a_death(deaths):
     project, finished, cases = deaths
 
@@ -380,6 +403,7 @@ def test_what_the_parameters_of_a_call_mean(project):
 
 
 ENDLESS = """
+    import ctypes
     import os
     import subprocess
     import sys
@@ -402,33 +426,41 @@ ENDLESS = """
         def step():
             with open("pids", "w") as note:
                 print(os.getpid(), grandchild.pid, file=note)
+            if "HANGS" in os.environ:
+                # With the interpreter's lock.
+                ctypes.PyDLL(None).sleep(3600)
             time.sleep(0.2)
 
         perf(step, period=1000)
 """
 
 
-def test_no_process_outlives_a_killed_main_process(project):
-    running = start(project, ENDLESS)
+def test_no_process_outlives_a_killed_main_process_and_the_next_start_removes_its_folders(project, tmp_path):
+    running = start(project, ENDLESS, HANGS="in native code", TMPDIR=str(tmp_path))
     pids = project.note("pids")
     running.process.kill()
     running.process.wait()
 
     until(lambda: not any(map(alive, pids)))
+    assert list(tmp_path.glob("pytest-perfdl-*"))
+    assert project.run("--perf", "-k", "none_of_that_name", TMPDIR=str(tmp_path)).code == 5
+    assert not list(tmp_path.glob("pytest-perfdl-*"))
 
 
-def test_an_interrupt_ends_the_worker_and_the_run(project):
-    running = start(project, ENDLESS)
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", -signal.SIGTERM), ("SIGHUP", -signal.SIGHUP)])
+def test_an_interrupt_ends_the_worker_and_the_run(project, tmp_path, name, code):
+    running = start(project, ENDLESS, TMPDIR=str(tmp_path))
     pids = project.note("pids")
-    running.process.send_signal(signal.SIGINT)
+    running.process.send_signal(signal.Signals[name])
     finished = running.finish()
 
-    assert finished.code == 2
+    assert finished.code == code
     assert "KeyboardInterrupt" in finished.output
     assert not (project.root / "baselines").exists()
     # It had the chance to release what it held.
     assert project.note("torn_down") == ["yes"]
     until(lambda: not any(map(alive, pids)))
+    assert not list(tmp_path.glob("pytest-perfdl-*"))
 
 
 def test_an_interrupt_while_writing_leaves_the_old_baseline(project):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_ROUNDS = 64
+"""Levels of brackets that are looked into: each takes a pass over the name."""
 _IS_CPP = re.compile(r"[<{]|\w\(|::\(|^void ")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::|<unnamed>::")
 _LAMBDA = re.compile(
@@ -53,9 +55,10 @@ def flattened(name: str) -> str:
 
 
 def _until_same(pattern: re.Pattern[str], replacement: str | Callable[[re.Match[str]], str], text: str) -> str:
-    changed = 1
-    while changed:
+    for _ in range(_ROUNDS):
         text, changed = pattern.subn(replacement, text)
+        if not changed:
+            break
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _DENSE = re.compile(r"gemm|cudnn|xmma|fprop|dgrad|wgrad")
 _PLAIN = re.compile(r"\w+")
+_LONGEST = 4096
+"""Characters of a name that the rules see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +219,10 @@ def normalised(name: str, rules: Rules = NO_RULES) -> str:
     >>> normalised("ampere_sgemm_128x64_tn"), normalised("volta_sgemm_64x32_sliced1x4_tn")
     ('sgemm_tn', 'sgemm_tn')
     """
+    if len(name) > _LONGEST:
+        # Patterns take more than linear time; two that differ behind that are two still.
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return f"{normalised(name[:_LONGEST], rules)}~{digest}"
     for pattern, replacement in rules.own:
         name = pattern.sub(replacement, name)
     text = flattened(name)

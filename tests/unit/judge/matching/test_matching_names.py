@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from pytest_perfdl.judge.matching import cpp_names
 from pytest_perfdl.judge.matching.compilers import bare, neutral, replaced
 from pytest_perfdl.judge.matching.names import BUILT_IN, Rules, normalised, words
 
@@ -232,3 +233,39 @@ def test_operators_without_their_library():
 
 def test_bare_names():
     assert [bare(name) for name in ("aten::add_", "aten::_softmax", "AddBackward0")] == ["add", "_softmax", ""]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a<" * 150_000 + "b" + ">" * 150_000, "f(" * 150_000, "gpu_kernel_impl<" * 20_000, "{lambda(" * 40_000 + "a"],
+    ids=["templates", "parentheses", "kernels", "lambdas"],
+)
+def test_a_name_without_end_takes_bounded_work(name, monkeypatch):
+    passes = []
+    subn = cpp_names._until_same
+
+    def counted(pattern, replacement, text):
+        passes.append(len(text))
+        return subn(pattern, replacement, text)
+
+    monkeypatch.setattr(cpp_names, "_until_same", counted)
+    assert normalised(name) != normalised(name + "x"), "two that differ at their ends are two"
+    assert max(passes) <= 4096 + 17
+
+
+def test_brackets_are_looked_into_up_to_a_depth():
+    assert normalised("f<" * 20 + "int" + ">" * 20) == "f<" * 20 + "int" + ">" * 20
+    deep = cpp_names.flattened("f<" * 2000 + "g<1>" + ">" * 2000)
+    assert deep.startswith("f<f<")
+
+
+def test_the_passes_over_a_name_are_bounded():
+    seen = []
+
+    class Endless:
+        def subn(self, _, text):
+            seen.append(text)
+            return text, 1
+
+    assert cpp_names._until_same(Endless(), "", "f<f<f>>") == "f<f<f>>"
+    assert len(seen) == 64

@@ -23,6 +23,7 @@ from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest, adopt
 from pytest_perfdl.curves import Curves
 from pytest_perfdl.errors import PerfRegression
+from pytest_perfdl.invocation import invocation
 from pytest_perfdl.isolate.checkout import CheckoutError, sweep
 from pytest_perfdl.isolate.messages import Phase
 from pytest_perfdl.isolate.remote import dress, suspended_capture
@@ -58,6 +59,7 @@ class PerfSession:
         self.written: Written | None = None
         self.problems: list[str] = []
         """What could not be written, one line each; they fail the run."""
+        self._invocation = invocation(config, settings)
         self._nothing = False
         """Whether collecting succeeded and found no perf test."""
         store = Store(config.rootpath, settings.folder)
@@ -293,6 +295,7 @@ class PerfSession:
             commit=self._bench.source.commit,
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
+            invocation=self._invocation,
             traces=self.settings.traces,
         )
 

@@ -70,7 +70,7 @@ def _annotation(kind: str, result: Result, run: Run, environ: Mapping[str, str])
     title = f"perf {effect or judgement.verdict} {result.id.rpartition('::')[2]}"
     text = [f"{judgement.verdict}: {words.visible(judgement.reason)}"]
     text += [_metric(metric) for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
-    text += [f"{purpose}: {command}" for purpose, command in words.commands(result)]
+    text += [f"{purpose}: {command}" for purpose, command in words.commands(result, run.invocation)]
     place = f"file={_property(_from_workspace(result, run, environ))},line={result.line}"
     return f"::{kind} {place},title={_property(words.visible(title))}::{_data(chr(10).join(text))}"
 

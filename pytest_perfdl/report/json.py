@@ -34,6 +34,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "seconds": run.seconds,
         "notes": list(run.notes),
         "perf_dir": run.perf_dir,
+        "invocation": dataclasses.asdict(run.invocation),
         "counts": run.counts(),
         "tests": [_test(run, result) for result in run.results],
     }

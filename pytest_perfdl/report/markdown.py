@@ -40,7 +40,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     room = limit - _size(head)
     if room < 0:
         return ""
-    full = [_section(result) if result.fails else _folded(result) for result in listed]
+    full = [_section(result, run) if result.fails else _folded(result, run) for result in listed]
     lines = [_line(result) for result in listed]
     # What stands in the least room: all lines, and the note that some are left out.
     note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
@@ -131,16 +131,16 @@ def _listed(result: Result) -> bool:
     return words.fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
 
 
-def _section(result: Result) -> str:
-    return f"\n#### {result.judgement.verdict}: {code(result.id)}\n\n{_body(result)}"
+def _section(result: Result, run: Run) -> str:
+    return f"\n#### {result.judgement.verdict}: {code(result.id)}\n\n{_body(result, run)}"
 
 
-def _folded(result: Result) -> str:
+def _folded(result: Result, run: Run) -> str:
     title = html.escape(shorten(words.visible(result.id), 300))
-    return f"\n<details><summary>{_word(result)}: <code>{title}</code></summary>\n\n{_body(result)}\n</details>\n"
+    return f"\n<details><summary>{_word(result)}: <code>{title}</code></summary>\n\n{_body(result, run)}\n</details>\n"
 
 
-def _body(result: Result) -> str:
+def _body(result: Result, run: Run) -> str:
     judgement = result.judgement
     parts = [_prose(judgement.reason)] if judgement.reason else []
     metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
@@ -156,7 +156,7 @@ def _body(result: Result) -> str:
         parts.append("\n".join(findings))
     if notes := words.budget_notes(result):
         parts.append("\n".join(f"- {_prose(note)}" for note in notes))
-    todo = [f"{command}  # {purpose}" for purpose, command in words.commands(result)]
+    todo = [f"{command}  # {purpose}" for purpose, command in words.commands(result, run.invocation)]
     if todo:
         fence = _fence("\n".join(todo), least=3)
         parts.append("\n".join([f"{fence}sh", *todo, fence]))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pytest_perfdl.invocation import Invocation
 from pytest_perfdl.judge.verdict import VERDICTS, Judgement, Verdict
 from pytest_perfdl.record import Key, Record, Scalar
 
@@ -98,6 +99,8 @@ class Run:
     judged: bool = True
     """False under `--perf-isolate=none`: figures without verdicts."""
     notes: tuple[str, ...] = ()
+    invocation: Invocation = Invocation()
+    """How pytest was called: what the commands that reports show must repeat."""
     traces: Traces = "regressed"
     """Which tests' traces the report holds, as `--perf-traces` says."""
 

@@ -94,7 +94,7 @@ def failure_text(result: Result, run: Run) -> str:
     elif result.base_path:
         facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for key {run.key.slug}"))
     facts.append(("report", words.shown_path(run, run.report_dir / "index.html")))
-    facts += words.commands(result)
+    facts += words.commands(result, run.invocation)
     size = max(len(label) for label, _ in facts)
     lines += [f"{label:{size}}  {text}" for label, text in facts]
     return "\n".join(lines)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pytest_perfdl.invocation import Invocation
 from pytest_perfdl.judge.verdict import (
     VERDICTS,
     WARNS_BY_DEFAULT,
@@ -161,27 +161,12 @@ def shown_path(run: Run, path: Path) -> str:
         return path.as_posix()
 
 
-def accept_command(results: Sequence[Result]) -> str:
-    """The command that makes the measured state of these tests their baseline, quoted for a POSIX shell."""
-    return _command("pytest --perf-update", results)
-
-
-def record_command(results: Sequence[Result]) -> str:
-    """The command that writes first baselines for these tests."""
-    return _command("pytest --perf-update=new", results)
-
-
-def measure_command(results: Sequence[Result]) -> str:
-    """The command that measures and judges these tests again."""
-    against = next((result.against for result in results if result.against), "")
-    return _command(f"pytest --perf-against {shlex.quote(against)}" if against else "pytest --perf", results)
-
-
-def _command(start: str, results: Sequence[Result]) -> str:
+def _names(results: Sequence[Result]) -> list[str]:
+    """What a command names: tests, or the files of many."""
     names = [visible(result.id) for result in results]
     if len(names) > MANY:
         names = sorted({name.split("::", 1)[0] for name in names})
-    return " ".join([start, *(shlex.quote(name) for name in names)])
+    return names
 
 
 def acceptable(result: Result) -> bool:
@@ -264,10 +249,11 @@ def is_budget(limit: str) -> bool:
     return limit.startswith(("<", ">"))
 
 
-def commands(result: Result) -> list[tuple[str, str]]:
+def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     """What can be done about one test: (purpose, command) pairs, the likeliest first."""
     verdict = result.judgement.verdict
-    measure = ("measure again", measure_command([result]))
+    names = _names([result])
+    measure = ("measure again", invocation.measuring(names))
     if verdict == "unmeasured":
         return []
     if result.against:
@@ -275,10 +261,10 @@ def commands(result: Result) -> list[tuple[str, str]]:
     if result.updated or verdict in ("unchanged", "new"):
         return [measure]
     if verdict in ("missing", "incomparable"):
-        return [("record a baseline", record_command([result])), measure]
+        return [("record a baseline", invocation.updating(names, "new")), measure]
     if not acceptable(result) and verdict == "regressed":
         return [measure]
-    accept = ("accept the change", accept_command([result]))
+    accept = ("accept the change", invocation.updating(names))
     if verdict in SETTLED_BY_MEASURING:
         return [measure] if verdict == "invalid" else [measure, accept]
     return [accept, measure] if acceptable(result) else [measure]
@@ -294,9 +280,9 @@ def run_commands(run: Run) -> list[tuple[str, str]]:
     unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
     unsettled = [result for result in listed if result.judgement.verdict in SETTLED_BY_MEASURING]
     if accepted:
-        lines.append(("accept", accept_command(accepted)))
+        lines.append(("accept", run.invocation.updating(_names(accepted))))
     if unrecorded:
-        lines.append(("record", record_command(unrecorded)))
+        lines.append(("record", run.invocation.updating(_names(unrecorded), "new")))
     if unsettled:
-        lines.append(("again ", measure_command(unsettled)))
+        lines.append(("again ", run.invocation.measuring(_names(unsettled))))
     return lines

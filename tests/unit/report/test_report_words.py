@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from unit.report import runs
 
+from pytest_perfdl.invocation import Invocation
 from pytest_perfdl.judge.verdict import VERDICTS
 from pytest_perfdl.report import figures, layout, words
 
@@ -95,22 +96,18 @@ def test_every_verdict_has_an_order_for_its_metrics():
     ],
 )
 def test_each_verdict_has_its_commands(verdict, starts):
-    found = [command for _, command in words.commands(runs.result(verdict))]
+    found = [command for _, command in words.commands(runs.result(verdict), Invocation())]
     assert len(found) == len(starts)
     assert all(command.startswith(start) for command, start in zip(found, starts, strict=True))
 
 
-def test_ids_are_quoted_for_a_shell():
-    one = runs.result("regressed", "tests/a b.py::test_x['$HOME']")
-    assert words.accept_command([one]) == """pytest --perf-update 'tests/a b.py::test_x['"'"'$HOME'"'"']'"""
-
-
 def test_a_command_for_many_tests_names_their_files():
-    def many(number):
-        return [runs.result("regressed", f"tests/{'ab'[index % 2]}.py::test_{index}") for index in range(number)]
+    def accept(number):
+        tests = [runs.result("regressed", f"tests/{'ab'[index % 2]}.py::test_{index}") for index in range(number)]
+        return dict(words.run_commands(runs.run(*tests)))["accept"]
 
-    assert words.accept_command(many(10)).count("::") == 10
-    assert words.accept_command(many(11)) == "pytest --perf-update tests/a.py tests/b.py"
+    assert accept(10).count("::") == 10
+    assert accept(11) == "pytest --perf-update tests/a.py tests/b.py"
 
 
 def test_context_changes_count_the_tests_they_hold_for():

@@ -1,4 +1,5 @@
 # make test     sets up a virtual environment and runs the tests
+# make commands  runs every command that documents, messages and reports show
 # make demo     shows the tool at work: records baselines, runs green, plants a regression, catches it
 # make lint     ruff, mypy and import-linter
 # make browser  tests the reports in Chromium
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test demo browser docs lint clean
+.PHONY: test commands demo browser docs lint clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +42,10 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Half an hour: each command in the state that the text describes.
+commands: $(VENV)/.test
+	$(BIN)/python -m pytest -s tests/commands/every_command.py
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py

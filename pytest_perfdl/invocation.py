@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 class Invocation:
     """A call of pytest, as far as it must be repeated."""
 
-    program: str = "pytest"
+    program: Literal["pytest", "python -m pytest"] = "pytest"
     options: tuple[tuple[str, ...], ...] = ()
     """Options that shape what is measured, each with its value, as they were given."""
     root: str = ""
     """The root directory as seen from the folder that pytest was called in; empty where that is below it."""
     folder: str = ""
     """The folder that pytest was called in as seen from the root directory, where it is below it."""
-    perf: str = "--perf"
+    perf: Literal["--perf", "--perfdl"] = "--perf"
     """How that option is spelled here."""
-    update: str = "--perf-update"
+    update: Literal["--perf-update", "--perfdl-update"] = "--perf-update"
     """How that option is spelled here."""
 
     def measuring(self, tests: Sequence[str]) -> str:
@@ -91,8 +91,8 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
         options=tuple(_kept(config)),
         root="" if below else path,
         folder=path if below else "",
-        perf=settings.spelled("--perf"),
-        update=settings.spelled("--perf-update"),
+        perf="--perfdl" if "--perf" in settings.clashes else "--perf",
+        update="--perfdl-update" if "--perf-update" in settings.clashes else "--perf-update",
     )
 
 

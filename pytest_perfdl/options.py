@@ -283,10 +283,6 @@ class Settings:
     clashes: Mapping[str, str]
     """Short spellings of options that somebody else has registered, and who that is."""
 
-    def spelled(self, flag: str) -> str:
-        """How an option is written in this project."""
-        return long_name(flag) if flag in self.clashes else flag
-
     def records(self, *, has_baseline: bool) -> bool:
         """Whether a test is measured to be recorded from the beginning, rather than checked first."""
         return self.update in ("all", "append") or (self.update is not None and not has_baseline)

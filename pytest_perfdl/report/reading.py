@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from pytest_perfdl import run_json
+from pytest_perfdl.invocation import Invocation
 from pytest_perfdl.judge.verdict import (
     Bound,
     Cause,
@@ -43,6 +44,8 @@ class _RunForm(msgspec.Struct):
     seconds: _Number
     judged: bool
     notes: list[str]
+    invocation: Invocation | None = None
+    """Not in files of before it was noted."""
 
 
 class _MetricForm(msgspec.Struct):
@@ -159,8 +162,15 @@ def read_run(path: Path, report_dir: Path) -> Run:
         seconds=form.seconds,
         judged=form.judged,
         notes=tuple(form.notes),
+        invocation=form.invocation or _guessed(results),
         traces="all",
     )
+
+
+def _guessed(results: Sequence[Result]) -> Invocation:
+    """How pytest was called, as far as the results tell."""
+    against = next((result.against for result in results if result.against), "")
+    return Invocation(options=(("--perf-against", against),) if against else ())
 
 
 def with_history(runs: Sequence[Run]) -> Run:

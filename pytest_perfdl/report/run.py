@@ -6,7 +6,7 @@ Reporters are plain functions `Run -> text or files`; none of them measures or j
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -99,7 +99,7 @@ class Run:
     judged: bool = True
     """False under `--perf-isolate=none`: figures without verdicts."""
     notes: tuple[str, ...] = ()
-    invocation: Invocation = Invocation()
+    invocation: Invocation = field(default_factory=Invocation)
     """How pytest was called: what the commands that reports show must repeat."""
     traces: Traces = "regressed"
     """Which tests' traces the report holds, as `--perf-traces` says."""

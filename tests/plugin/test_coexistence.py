@@ -239,8 +239,6 @@ def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
 
     assert config.stash[SETTINGS].clashes == {"--perf-steps": "conftest.py"}
     assert "--perf-steps is registered by conftest.py, use --perfdl-steps" in str(named)
-    assert config.stash[SETTINGS].spelled("--perf-steps") == "--perfdl-steps"
-    assert config.stash[SETTINGS].spelled("--perf-warmup") == "--perf-warmup"
 
 
 def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester, monkeypatch):

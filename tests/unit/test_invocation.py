@@ -50,7 +50,11 @@ TEST = "tests/test_it.py::test_step[a b]"
             "--perf --perf-steps 8 --perf-limit step_time:5% --perfdl-dir=x",
             "--perf-update --perf-steps 8 --perf-limit step_time:5% --perfdl-dir=x",
         ),
-        ("--perf -q -x -vv --tb=short -k step -m perf tests/test_it.py --deselect a --maxfail 3", "--perf", "--perf-update"),
+        (
+            "--perf -q -x -vv --tb=short -k step -m perf tests/test_it.py --deselect a --maxfail 3",
+            "--perf",
+            "--perf-update",
+        ),
         ("--perf --junitxml x.xml -rA --color no -s --durations=3", "--perf", "--perf-update"),
         ("--perf --rootdir . -Werror", "--perf --rootdir . -Werror", "--perf-update --rootdir . -Werror"),
         (
@@ -84,7 +88,9 @@ def test_tests_are_named_from_the_folder_that_pytest_was_called_in(called, pytes
 
     assert Invocation(folder="tests").measuring([TEST]) == "pytest --perf 'test_it.py::test_step[a b]'"
     assert Invocation(folder="other/deep").measuring([TEST]) == "pytest --perf '../../tests/test_it.py::test_step[a b]'"
-    assert Invocation(root="../project").measuring([TEST]) == "pytest --perf '../project/tests/test_it.py::test_step[a b]'"
+    assert (
+        Invocation(root="../project").measuring([TEST]) == "pytest --perf '../project/tests/test_it.py::test_step[a b]'"
+    )
     assert config.rootpath == pytester.path
 
 

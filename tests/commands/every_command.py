@@ -1,0 +1,182 @@
+"""Runs every command that is shown, in the state that the text describes: `make commands`.
+
+Each document is a story of its own: its commands run in order in one folder. Then runs fail, and every command that
+they show, on the terminal, in annotations, in summary.md and on the page, is run on a copy of what they left.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import states
+from commands.shown import DOCUMENTS, ROOT, in_annotations, in_document, in_page, in_summary, in_terminal
+from commands.states import NOT_RUN, must, shell
+
+RAN = []
+"""Every command line that was run, for the count at the end."""
+
+_BARE = {"perfdl list", "perfdl check", "perfdl prune"}
+"""Commands that are whole without an argument; other subcommands by themselves are mentions."""
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory):
+    return states.recorded(tmp_path_factory.mktemp("recorded") / "project")
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory):
+    """A clone of this repository: what the examples' README speaks of."""
+    folder = tmp_path_factory.mktemp("clone") / "project"
+    must(f"git clone -q '{ROOT}' '{folder}'", ROOT)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def count():
+    yield
+    print(f"\n{len(RAN)} commands were run, {len(set(RAN))} of them different")
+
+
+def run(command, folder, expected=(0,), **more):
+    """Run a command as it is shown, and see that it does what is said of it."""
+    RAN.append(command)
+    code, output = shell(command, folder, **more)
+    assert code in expected, f"exit {code}, expected {expected}: {command}\n{output}"
+    assert "Traceback" not in output
+    return output
+
+
+def whole(shown):
+    """Whether a command is run, rather than a mention or a form."""
+    words = shown.text.split()
+    return (
+        shown.runs
+        and shown.text not in NOT_RUN
+        and (words[0] != "perfdl" or len(words) > 2 or shown.text in _BARE)
+        and not shown.text.startswith(("perfdl scaling predict`", "perfdl scaling fit|"))
+    )
+
+
+def told(name):
+    """A document's commands that are run, those between backticks once."""
+    return list({(each.text, each.state): each for each in in_document(name) if whole(each)}.values())
+
+
+GENERAL = [
+    name for name in DOCUMENTS if name not in ("README.md", "CHANGELOG.md", "docs/tutorial.md", "examples/README.md")
+]
+
+
+@pytest.mark.parametrize("name", [name for name in GENERAL if told(name)])
+def test_a_document(name, recorded, tmp_path):
+    folder = states.copy_of(recorded, tmp_path / "project")
+    for shown in told(name):
+        run(shown.text, folder, shown.exits)
+
+
+def test_the_readme_from_nothing(recorded, tmp_path):
+    folder = states.written(tmp_path / "project")
+    for shown in told("README.md"):
+        if shown.text == "perfdl accept run.json":
+            shutil.copy(folder / "perf-report" / "run.json", folder)
+        run(shown.text, ROOT if shown.text.startswith("make ") else folder, shown.exits)
+        if shown.text.startswith("pytest --perf-update"):
+            must("git add --all baselines && git diff --cached --quiet || git commit -q -m baselines", folder)
+
+
+def test_the_tutorial_from_nothing(tmp_path):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    must("git init -q -b main", folder)
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_" in block]
+    (diff,) = re.findall(r"(?s)```diff\n(.*?)```", text)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_speed.py").write_text(code, encoding="utf-8")
+    line_of_diff = text[: text.index("```diff")].count("\n") + 1
+    applied = False
+    for shown in [each for each in in_document("docs/tutorial.md") if whole(each)]:
+        if not applied and int(shown.place.rpartition(":")[2]) > line_of_diff:
+            states.apply_diff(folder, "tests/test_speed.py", diff)
+            applied = True
+        if shown.state == "mended":
+            undone = states.copy_of(folder, tmp_path / "mended")
+            must("git checkout -q tests", undone)
+            run(shown.text, undone, shown.exits)
+        else:
+            run(shown.text, folder, shown.exits)
+    assert applied
+
+
+def test_the_examples(project):
+    quick = "--perf-repeats=2 --perf-steps=12 --perf-warmup=3 --perf-budget=20"
+    for shown in told("examples/README.md"):
+        run(shown.text, project, shown.exits, PYTEST_ADDOPTS=quick)
+        must("git add --all baselines && git diff --cached --quiet || git commit -q -m baselines", project)
+
+
+# Runs that fail, and what they show.
+
+
+def shown_by(command, folder, expected=(1,)):
+    """The commands that a failing run shows, by where it shows them."""
+    summary = folder / "step-summary.txt"
+    summary.write_text("")
+    output = run(command, folder, expected, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    report = next(folder.rglob("perf-report"))
+    return {
+        "terminal": in_terminal(output),
+        "annotations": in_annotations(output),
+        "summary": in_summary(summary.read_text()),
+        "page": in_page((report / "index.html").read_text()),
+    }
+
+
+CASES = {
+    "a regression": ("pytest --perf", "."),
+    "against a revision": ("pytest --perf-against origin/main -o perf_threads=1 --perf-limit=step_time:5%", "."),
+    "in a folder below": ("pytest -q --perf test_speed.py", "tests"),
+    "as a module, with options": ("python -m pytest --perf -k train -p no:cacheprovider --perf-threads 1", "."),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_failing_run_shows(case, recorded, tmp_path):
+    command, where = CASES[case]
+    failed = states.copy_of(recorded, tmp_path / "failed")
+    states.make_slower(failed)
+    found = shown_by(command, failed / where)
+    against = "--perf-against" in command
+
+    for place, commands in found.items():
+        assert [each for each in commands if "--perf-update" not in each], place
+        assert bool([each for each in commands if "--perf-update" in each]) != against, place
+    for number, (place, each) in enumerate((place, each) for place, commands in found.items() for each in commands):
+        folder = states.copy_of(failed, tmp_path / f"copy-{number}") / where
+        updates = "--perf-update" in each
+        output = run(each, folder, (0,) if updates else (1,))
+        assert ("PERF UPDATED" if updates else "PERF REGRESSED") in output, (place, each)
+        if updates and place == "page":
+            run(command, folder)
+
+
+def test_what_a_run_without_baselines_shows(tmp_path):
+    folder = states.written(tmp_path / "project", ini=states.QUICK)
+    found = shown_by("pytest --perf", folder)
+    for commands in found.values():
+        assert [each for each in commands if "--perf-update=new" in each]
+    run(found["terminal"][0], folder)
+    run("pytest --perf", folder)
+
+
+def test_a_run_that_wrote_nothing_shows_how_to_accept_it_elsewhere(recorded, tmp_path):
+    folder = states.copy_of(recorded, tmp_path / "project")
+    states.make_slower(folder)
+    run("pytest --perf", folder, (1,))
+    before = {path: path.read_bytes() for path in Path(folder, "baselines").rglob("*.json")}
+    output = run("perfdl accept perf-report/run.json", folder)
+    assert {path: path.read_bytes() for path in before} != before
+    for command in in_terminal(output):
+        run(command, folder)

@@ -1,0 +1,175 @@
+"""Projects in the states that the documents describe, for their commands to run in."""
+
+import gzip
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from commands.shown import ROOT
+
+NOT_RUN = {
+    "pip install pytest-perfdl": "network",
+    "pip install -e . pytest-perfdl": "network",
+    "xdg-open perf-report/index.html": "browser",
+    "make browser": "browser",
+    "make docs": "network: installs mkdocs; a CI job of its own",
+    "make test": "a CI job of its own",
+    "make lint": "a CI job of its own",
+}
+"""Reviewed: commands that are shown and not run, and why. At most ten."""
+
+QUICK = "perf_repeats = 4\nperf_warmup = 5\nperf_steps = 20\nperf_budget = 60\n"
+"""For states where the text does not depend on how long measuring takes."""
+
+SLOWER = (
+    "loss = model(batch).square().mean()",
+    "loss = (model(batch) + model(batch) + model(batch)).square().mean() / 9",
+)
+"""A change of README's step that does more, and takes longer."""
+
+_ENVIRONMENT = {"COLUMNS": "120", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_NOT_INHERITED = ("PYTEST_", "GITHUB_", "COV_", "PERFDL_", "GIT_")
+
+
+def environment(**more):
+    """As a shell has it in which this project's virtual environment is active."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    author = {
+        f"GIT_{who}_{what}": "perfdl@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+    }
+    return {**kept, **_ENVIRONMENT, **author, "PATH": path, **more}
+
+
+def shell(command, folder, timeout=900, **more):
+    """Run a command as a person would type it; its exit code and what it printed."""
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def must(command, folder, **more):
+    """Run a command of our own, which must succeed."""
+    code, output = shell(command, folder, **more)
+    assert code == 0, f"{command}\n{output}"
+
+
+def readmes_test():
+    """The test file that README begins with."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_train_step" in block)
+
+
+def written(folder, *, ini=""):
+    """A repository with README's test, committed and pushed to a remote, and the files that documents speak of."""
+    folder.mkdir(parents=True)
+    (folder / "tests" / "perf").mkdir(parents=True)
+    (folder / "tests" / "test_speed.py").write_text(readmes_test(), encoding="utf-8")
+    if ini:
+        (folder / "pytest.ini").write_text(f"[pytest]\n{ini}", encoding="utf-8")
+    must("git init -q -b main && git add --all && git commit -q -m 'A perf test'", folder)
+    data(folder)
+    names = "\n".join(path.name for path in folder.iterdir() if path.name not in ("tests", "pytest.ini", ".git"))
+    (folder / ".git" / "info" / "exclude").write_text(
+        f"{names}\nperf-report\nperf-qualify.jsonl\n*.json\n__pycache__\n"
+    )
+    must(f"git clone -q --bare . '{folder}.origin' && git remote add origin '{folder}.origin' && git fetch -q", folder)
+    return folder
+
+
+def recorded(folder):
+    """`written`, with baselines that are committed, a tag, and a report of a run."""
+    written(folder, ini=QUICK)
+    must("pytest -q --perf-update && git add baselines && git commit -q -m 'Its baseline' && git tag v1.2", folder)
+    must("pytest -q --perf", folder)
+    report = folder / "perf-report"
+    shutil.copy(report / "run.json", folder / "run.json")
+    shutil.copytree(report / "traces", folder / "traces", dirs_exist_ok=True) if (report / "traces").is_dir() else None
+    for name in ("old", "new"):
+        (folder / name).mkdir()
+        shutil.copy(report / "run.json", folder / name / "run.json")
+    campaigns(folder)
+    return folder
+
+
+def copy_of(state, folder):
+    """A state to change, with a remote of its own."""
+    shutil.copytree(state, folder, symlinks=True)
+    return folder
+
+
+def data(folder):
+    """Traces and tables under every name that documents give them."""
+    source = folder / "trace.json.gz"
+    must(f"'{sys.executable}' '{Path(__file__).with_name('profile_step.py')}' '{source}'", folder)
+    for name in ("resnet50", "before", "after", "rank0", "rank1"):
+        shutil.copy(source, folder / f"{name}.json.gz")
+    for name in ("before", "after", "runs-before", "runs-after", "traces"):
+        (folder / name).mkdir()
+        for number in (0, 1):
+            shutil.copy(source, folder / name / f"{number}.json.gz")
+    for name in ("A", "B"):
+        shutil.copy(source, folder / name)
+    for rank in (0, 1):
+        _as_rank(source, [folder / f"rank{rank}.json.gz", folder / "traces" / f"{rank}.json.gz"], rank)
+    rows = ["layers,batch,workers,time_ms"]
+    for layers in (2, 4, 8):
+        for batch in (4, 8, 16):
+            for workers in (1, 2, 4):
+                wave = math.sin(7 * layers + 3 * batch + workers)
+                rows.append(f"{layers},{batch},{workers},{(4 + layers * batch / 8 / workers) * (1 + 0.01 * wave):.4f}")
+    (folder / "points.csv").write_text("\n".join(rows) + "\n")
+
+
+def _as_rank(source, targets, rank):
+    trace = json.loads(gzip.decompress(source.read_bytes()))
+    trace["distributedInfo"] = {"backend": "gloo", "rank": rank, "world_size": 2}
+    for target in targets:
+        target.write_bytes(gzip.compress(json.dumps(trace).encode()))
+
+
+def campaigns(folder):
+    """Campaigns of `perfdl qualify` that have ended: each of the document's goes on, and has nothing left to do."""
+    must("perfdl qualify -n 1 -m 1 --effects 20 --out one.jsonl tests/test_speed.py", folder)
+    unchanged, slower = (json.loads(line) for line in (folder / "one.jsonl").read_text().splitlines())
+    for name, words in {
+        "perf-qualify.jsonl": ["tests/perf"],
+        "gpt.jsonl": ["tests/perf", "-k", "gpt and not slow"],
+    }.items():
+        lines = [{**unchanged, "arguments": words} for _ in range(60)]
+        for share in (0.02, 0.03, 0.05, 0.1, 0.2):
+            lines += [{**slower, "arguments": words, "inject": share} for _ in range(20)]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def make_slower(folder):
+    """Apply `SLOWER`, and leave it uncommitted."""
+    path = folder / "tests" / "test_speed.py"
+    text = path.read_text(encoding="utf-8")
+    assert SLOWER[0] in text
+    path.write_text(text.replace(*SLOWER), encoding="utf-8")
+
+
+def apply_diff(folder, path, diff):
+    """Apply the minus and plus lines of a document's diff."""
+    lines = [line for line in diff.splitlines() if line[:1] in "+-"]
+    old = "\n".join(line[1:] for line in lines if line.startswith("-"))
+    new = "\n".join(line[1:] for line in lines if line.startswith("+"))
+    text = (folder / path).read_text(encoding="utf-8")
+    assert text.count(old) == 1, old
+    (folder / path).write_text(text.replace(old, new), encoding="utf-8")

@@ -16,8 +16,9 @@ from pytest_perfdl.baseline.source import Source, commit_of, describe_source, is
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
-from pytest_perfdl.isolate.messages import Job
+from pytest_perfdl.isolate.messages import Job, Origins
 from pytest_perfdl.isolate.options import plugin_packages, worker_options
+from pytest_perfdl.isolate.origins import Elsewhere, code_names, elsewhere
 from pytest_perfdl.isolate.overlay import overlay, with_conftests
 from pytest_perfdl.isolate.process import Worker
 from pytest_perfdl.isolate.remote import RemoteTest, Script
@@ -43,8 +44,8 @@ USED_BY_WORKERS = (
 """Of our own, what measuring needs; importing them imports no torch."""
 
 
-CODE_CHANGED = "code-changed"
-"""Code of the note on a record that is tied to no commit, since it is not of the code of the beginning."""
+UNTIED = "untied"
+"""Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
 
 
 @dataclass(slots=True)
@@ -68,25 +69,57 @@ class Bench:
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
     source: Source = field(init=False)
     """The code as it is when the run begins."""
+    top: Path | None = field(init=False)
+    """Top of the repository, if there is one."""
     _checkouts: dict[str, Checkout] = field(default_factory=dict)
     _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
+        self.top = top_of(self.config.rootpath)
         self.source = describe_source(self.config.rootpath, self.left_out, keep=self.scratch / "code.index")
 
-    def tied(self, record: Record) -> Record:
+    def tied(self, record: Record, loaded: Origins | None) -> Record:
         """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
-        if self.source.tree is None or is_as_before(self.config.rootpath, self.source):
+        if self.source.tree is None:
+            return record
+        installed = self._elsewhere(loaded, None)
+        if installed is not None and not installed.is_the_same:
+            why = f"the test imported {installed.told}, which is not the code of this tree (pip install -e .)"
+        elif not is_as_before(self.config.rootpath, self.source):
+            why = "the code changed while it was measured"
+        else:
             return record
         *earlier, last = record.occasions
-        note = Finding(
-            "note",
-            CODE_CHANGED,
-            "the code changed while it was measured: the measurement is tied to no commit, and as a baseline its times "
-            "will be judged unpaired; measure again to mend that",
+        more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
+        return replace(
+            record,
+            occasions=(*earlier, replace(last, tree=None)),
+            integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")),
         )
-        occasions = (*earlier, replace(last, tree=None))
-        return replace(record, occasions=occasions, integrity=(*record.integrity, note))
+
+    def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
+        """Why a side did not run its own code, which makes a comparison meaningless; empty if it did."""
+        if loaded is None:
+            return ""
+        do = "install editable (pip install -e .) or set pythonpath = src in the ini"
+        if loaded.foreign:
+            names = ", ".join(loaded.foreign[:3])
+            return f"loaded the other side's code ({names}): both would run the same; {do}, or set perf_against_setup"
+        installed = self._elsewhere(loaded, checkout)
+        return "" if installed is None else f"imported {installed.told}: both sides would run the same; {do}"
+
+    def _elsewhere(self, loaded: Origins | None, checkout: Checkout | None) -> Elsewhere | None:
+        return None if loaded is None else elsewhere(loaded, self._import_folders(checkout))
+
+    def _import_folders(self, checkout: Checkout | None) -> list[Path]:
+        """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names."""
+        assert self.top is not None
+        tops = (self.top, self.config.rootpath)
+        places = [*tops, *(top / "src" for top in tops)]
+        with contextlib.suppress(ValueError):  # pytest's plugin for it can be turned off
+            places += self.config.getini("pythonpath")
+        moved = places if checkout is None else [Path(checkout.path(place)) for place in places]
+        return list(dict.fromkeys(moved))
 
     @property
     def scratch(self) -> Path:
@@ -134,7 +167,7 @@ class Bench:
         basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
         packages = plugin_packages(config)
         options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
-        own, foreign = "", ""
+        own, foreign = "" if self.top is None else str(self.top), ""
         if checkout is not None:
             places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}
             options = checkout.options(options) | places
@@ -152,6 +185,7 @@ class Bench:
                 preload=USED_BY_WORKERS,
                 own=own,
                 foreign=foreign,
+                names=() if self.top is None else code_names(self._import_folders(checkout)),
                 side=side,
                 inject=self.settings.inject if checkout is None and not side.startswith("base") else 0.0,
             ),
@@ -202,7 +236,7 @@ class Bench:
         CheckoutError
         """
         if commit not in self._checkouts:
-            top = top_of(self.config.rootpath)
+            top = self.top
             if top is None:
                 raise CheckoutError(trouble(self.config.rootpath) or "there is no git repository")
             with contextlib.ExitStack() as cleaning:

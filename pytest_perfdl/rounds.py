@@ -169,13 +169,9 @@ class Rounds:
             raise SideError(
                 f"the test did not pass on the {side.name} side in round {number}: {said}\n{text}", invalid=False
             )
-        if remote.origins is not None and remote.origins.foreign:
-            names = ", ".join(remote.origins.foreign[:3])
-            raise SideError(
-                f"the {side.name} side loaded the other side's code ({names}): both would run the same; install the "
-                "package editable from the repository, or set perf_against_setup",
-                invalid=True,
-            )
+        # Two alternatives of one code are no two sides of it.
+        if not side.variant and (mistake := self._bench.mistaken(remote.origins, side.checkout)):
+            raise SideError(f"the {side.name} side {mistake}", invalid=True)
 
 
 def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:

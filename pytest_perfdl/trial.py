@@ -17,7 +17,7 @@ from typing import NoReturn
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
-from pytest_perfdl.bench import CODE_CHANGED, Bench
+from pytest_perfdl.bench import UNTIED, Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation, Suspects
 from pytest_perfdl.errors import PerfError
@@ -180,16 +180,16 @@ class Trial:
                 note = Finding("note", "unpaired", f"judged unpaired: {code.reason}")
                 judgement = replace(judgement, integrity=(*judgement.integrity, note))
         updated = False
-        new = self.bench.tied(new)
+        new = self.bench.tied(new, self.remote.origins)
         if update is not None and judgement.verdict != "invalid":
             if update == "changed" and base is not None and judgement.verdict in _REWRITTEN:
                 self._draw(recording)
-                new = self.bench.tied(self._record(self._repeats))
+                new = self.bench.tied(self._record(self._repeats), self.remote.origins)
                 if judgement.verdict == "improved":
                     # One lucky repeat is no reason to rewrite a baseline: all of them together decide.
                     judgement = screen(new, base, self._others, limits)
             updated = self._update(new, judgement)
-        untied = (finding for finding in new.integrity if finding.code == CODE_CHANGED)
+        untied = (finding for finding in new.integrity if finding.code == UNTIED)
         judgement = replace(judgement, integrity=(*judgement.integrity, *untied))
         if base is not None and base.key.slug != new.key.slug and not updated:
             note = Finding(
@@ -267,6 +267,8 @@ class Trial:
         """The commit with the baseline's code."""
         if self._base is None:
             return BaselineCode(None)
+        if mistake := self.bench.mistaken(self.remote.origins, None):
+            return BaselineCode(None, f"the test {mistake}")
         store = self.bench.store
         return self.bench.code_of(self._base, store.path(self.test.item.nodeid, self._base.key.slug))
 
@@ -292,6 +294,9 @@ class Trial:
         self._check_phases(remote, f"on the side of {self.bench.settings.against} the test")
         if not remote.results or remote.origins is None:
             self._fail(f"the test measured nothing on the side of {self.bench.settings.against}")
+        for name, origins, code in (("base", remote.origins, checkout), ("head", self.remote.origins, None)):
+            if mistake := self.bench.mistaken(origins, code):
+                self._fail(f"the {name} side {mistake}")
         self._base_repeats.append(_repeat(remote, 0.0))
         self._base = self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
         judgement = screen(new, self._base, (), self.test.limits)

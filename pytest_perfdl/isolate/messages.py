@@ -37,7 +37,9 @@ class Job:
     own: str = ""
     """Folder of the code that is to be measured; empty where nothing else could be loaded."""
     foreign: str = ""
-    """Folder of the other side's code, of which nothing may be loaded."""
+    """Folder of the other side's code, of which nothing may be loaded; empty where there is no other side."""
+    names: tuple[str, ...] = ()
+    """Top-level names of the repository's code."""
     side: str = ""
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
     inject: float = 0.0
@@ -125,6 +127,8 @@ class Origins:
     """Modules from the other side's folder."""
     test_hash: str
     """Of the test as this side has it."""
+    outside: tuple[tuple[str, str], ...] = ()
+    """Modules of the repository's names that are in neither folder, with their files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,12 @@ import socket
 import sys
 import traceback
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_perfdl.isolate import reports
 from pytest_perfdl.isolate.channel import Channel, ChannelClosed
-from pytest_perfdl.isolate.checkout import is_installed
 from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.messages import (
     Broken,
@@ -32,7 +30,6 @@ from pytest_perfdl.isolate.messages import (
     Expected,
     ExtraReport,
     Job,
-    Origins,
     Phase,
     PhaseReport,
     RawOutcome,
@@ -41,6 +38,7 @@ from pytest_perfdl.isolate.messages import (
     UserMetric,
 )
 from pytest_perfdl.isolate.options import exempt_from_timeout
+from pytest_perfdl.isolate.origins import origins
 from pytest_perfdl.record import Better
 from pytest_perfdl.units import plural
 
@@ -150,7 +148,7 @@ class WorkerPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if self.job.own and self._item is not None:
-            self.channel.send(_origins(self.job.own, self.job.foreign, test_hash(self._item)))
+            self.channel.send(origins(self.job.own, self.job.foreign, self.job.names, test_hash(self._item)))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
         gc.freeze()
 
@@ -242,20 +240,3 @@ class WorkerPlugin:
     def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
         """Pass on a `perf.metric(...)`."""
         self.channel.send(UserMetric(call, name, value, unit, better))
-
-
-def _origins(own: str, foreign: str, identity: str) -> Origins:
-    """Modules by the folder they come from; installed packages in either, and this one, are left out."""
-    # The checkout may lie within the working tree: a module belongs to the innermost of the two.
-    folders = {Path(os.path.realpath(folder)): folder for folder in (own, foreign)}
-    inward = sorted(folders, key=lambda folder: len(folder.parts), reverse=True)
-    found: dict[str, list[str]] = {own: [], foreign: []}
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or name.split(".")[0] == "pytest_perfdl":
-            continue
-        place = Path(os.path.realpath(file))
-        folder = next((folder for folder in inward if folder in place.parents), None)
-        if folder is not None and not is_installed(place, folder):
-            found[folders[folder]].append(name)
-    return Origins(tuple(found[own]), tuple(found[foreign]), identity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -133,6 +134,40 @@ def test_the_heads_code_on_both_sides_is_caught(project):
     assert test["verdict"] == "invalid"
     assert "loaded the other side's code (demo_package)" in test["reason"]
     assert done.code == 1
+
+
+def test_an_installed_copy_of_the_code_is_caught(project):
+    # As after `pip install .`: the working tree has other code, and nobody runs it.
+    project.ini("perf_budget = 1")
+    commit(project, "three")
+    site = project.root.parent / "site-packages"
+    shutil.copytree(project.root / "src", site)
+    project.write("src/demo_package/__init__.py", PACKAGE.format(size=900_000))
+    done, (test,) = run(project, "--perf-against=HEAD", PYTHONPATH=str(site))
+    assert test["verdict"] == "invalid"
+    assert f"the base side imported demo_package from {site}: both sides would run the same; " in test["reason"]
+    assert "install editable (pip install -e .) or set pythonpath = src in the ini" in test["reason"]
+    assert done.code == 1
+
+
+def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project):
+    """As under tox: the package is installed, and its tests run from the checkout."""
+    project.ini()
+    project.write("src/older_package.py", "def work():\n    return 1\n")
+    project.write("tests/test_older.py", TEST.replace("demo_package", "older_package"))
+    site = project.root.parent / "site-packages"
+    shutil.copytree(project.root / "src", site)
+    project.write("src/older_package.py", "def work():\n    return 2\n")
+    commit(project, "three")
+    done = project.run(*SHORT, "--perf-update", "--perf-repeats=1", PYTHONPATH=str(site))
+    assert done.code == 0, done.output
+    records = {
+        name: json.loads(project.baseline(f"{name}/test_work").read_bytes()) for name in ("test_speed", "test_older")
+    }
+    assert records["test_speed"]["occasions"][0]["tree"] is not None
+    assert records["test_older"]["occasions"][0]["tree"] is None
+    (told,) = [finding["message"] for finding in records["test_older"]["integrity"] if finding["code"] == "untied"]
+    assert told.startswith(f"the test imported older_package from {site}, which is not the code of this tree")
 
 
 @pytest.mark.parametrize(

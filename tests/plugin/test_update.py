@@ -359,5 +359,5 @@ def test_code_that_changes_while_it_is_measured_is_no_commits(project):
 
     assert finished.code == 0, finished.output
     assert stored["occasions"][-1]["tree"] is None
-    assert "code-changed" in [finding["code"] for finding in test["integrity"]]
+    assert "untied" in [finding["code"] for finding in test["integrity"]]
     assert "git does not know (notes.txt): commit them with" in " ".join(finished.output.split())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, is_installed, sweep
-from pytest_perfdl.isolate.worker import _origins
+from pytest_perfdl.isolate.origins import origins
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_modules_count_for_the_innermost_of_the_two_folders(tmp_path, monkeypatc
         modules[name].__file__ = str(file)
     monkeypatch.setattr(sys, "modules", modules)
     checkout = str(tree / ".git/perfdl/one/repo")
-    base, head = _origins(checkout, str(tree), ""), _origins(str(tree), checkout, "")
+    base, head = origins(checkout, str(tree), (), ""), origins(str(tree), checkout, (), "")
     assert (base.own, base.foreign) == (("of_checkout",), ("of_tree",))
     assert (head.own, head.foreign) == (("of_tree",), ("of_checkout",))
 
 
 def test_a_module_without_a_path_is_nobodys(monkeypatch):
     monkeypatch.setattr(sys, "modules", {"made_up": types.ModuleType("made_up")})
-    assert _origins(str(Path("/one")), str(Path("/two")), "").own == ()
+    assert origins(str(Path("/one")), str(Path("/two")), (), "").own == ()
 
 
 def git(root, *arguments):

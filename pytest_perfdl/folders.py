@@ -1,4 +1,4 @@
-"""Folders that this package makes for itself, and the only place that deletes folders.
+"""Folders that this package makes for itself, and the only place that deletes anything.
 
 A folder is deleted only if it is provably one of these: it is called as `make` calls them, it belongs to this user, and
 the lock file within it is held by this process. The lock tells whether the run that made a folder still lives, also
@@ -116,6 +116,24 @@ def for_a_while(purpose: str) -> Iterator[Path]:
         yield folder.path
     finally:
         folder.remove()
+
+
+def delete_file(path: Path, within: Path) -> None:
+    """Delete a file of ours, if it is there; a link is deleted itself.
+
+    Parameters
+    ----------
+    path, within
+        The file, and the folder that it must lie in: the baselines', the report's.
+
+    Raises
+    ------
+    OSError
+        When a link on the way leads out of the folder, and when the system refuses.
+    """
+    if not path.parent.resolve().is_relative_to(within.resolve()):
+        raise OSError(errno.EPERM, f"a link leads out of {within}", str(path))
+    path.unlink(missing_ok=True)
 
 
 def sweep(parent: Path, purpose: str, before: Callable[[Folder], None] = Folder.clear) -> None:

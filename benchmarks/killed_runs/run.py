@@ -50,7 +50,7 @@ FILES = {
     "pytest.ini": "[pytest]\npythonpath = src\n",
     ".gitignore": "__pycache__/\n.pytest_cache/\nperf-report/\n",
     "build.sh": "sleep 600 &\nsleep 1\necho built > built.txt\n",
-    "src/demo/__init__.py": "import torch\n\n\ndef work():\n    return torch.ones({size}, {size}).sum()\n",
+    "src/demo/__init__.py": "def work():\n    import torch\n\n    return torch.ones({size}, {size}).sum()\n",
     "tests/perf/conftest.py": """
         import subprocess
         import pytest

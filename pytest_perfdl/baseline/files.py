@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl import bounded
 from pytest_perfdl.baseline import layout, text
 from pytest_perfdl.baseline.lock import locked
+from pytest_perfdl.folders import delete_file
 from pytest_perfdl.record_json import NewerRecordError, RecordError
 from pytest_perfdl.visible import visible
 
@@ -176,7 +177,7 @@ class Store:
                 changed = _write(files)
                 stale = [file for file in _exemplars_beside(path) if file not in files]
                 for file in stale:
-                    file.unlink()
+                    delete_file(file, self.base)
                 _flush(path.parent)
         return (*changed, *stale)
 
@@ -230,7 +231,7 @@ class Store:
             with locked(path.parent):
                 gone = [*_exemplars_beside(path), path]
                 for file in gone:
-                    file.unlink()
+                    delete_file(file, self.base)
         return tuple(gone)
 
     def check_writable(self) -> None:
@@ -245,7 +246,7 @@ class Store:
             nearest = next(folder for folder in (self.base, *self.base.parents) if folder.exists())
             probe = nearest / _temporary_name()
             probe.touch(exist_ok=False)
-            probe.unlink(missing_ok=True)
+            delete_file(probe, nearest)
 
     def _load(self, path: Path, node_id: str) -> Record | None:
         try:
@@ -310,7 +311,7 @@ def _write(files: Mapping[Path, bytes]) -> list[Path]:
             temporary.replace(path)
     except BaseException:
         for temporary in staged.values():
-            temporary.unlink(missing_ok=True)
+            delete_file(temporary, temporary.parent)
         raise
     return list(staged)
 
@@ -329,7 +330,7 @@ def _remove_temporary(folder: Path) -> None:
     """Remove temporary files of writers that are gone: who writes in a folder holds its lock."""
     for entry in os.scandir(folder):
         if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            Path(entry.path).unlink(missing_ok=True)
+            delete_file(Path(entry.path), folder)
 
 
 def _flush(folder: Path) -> None:

@@ -18,6 +18,7 @@ from pytest_perfdl.baseline.source import git
 from pytest_perfdl.cli.collecting import Collected, collect
 from pytest_perfdl.cli.common import CommandError, baselines, say, shown
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
+from pytest_perfdl.folders import delete_file
 from pytest_perfdl.record import Record
 from pytest_perfdl.units import plural
 from pytest_perfdl.visible import visible
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.apply:
             # The record last: while it is there, a command that was interrupted is repeated.
             for file in reversed(each.files):
-                file.unlink(missing_ok=True)
+                _delete(file, folder)
     total = plural(len(found), "baseline")
     if not orphans:
         say(f"no orphan among {total}" + (f", {len(kept)} of unknown tests" if kept else ""))
@@ -159,6 +160,13 @@ def _defined(path: Path) -> set[str]:
 def _is_sparse(root: Path, file: str) -> bool:
     """Whether git has the file, and leaves it out of the working tree on purpose."""
     return (git(root, "ls-files", "-t", "--", file) or "").startswith("S ")
+
+
+def _delete(file: Path, folder: Path) -> None:
+    try:
+        delete_file(file, folder)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be deleted: {error.strerror or error}") from error
 
 
 def _check(orphans: Sequence[_Baseline], *, of: int, folder: Path, everything: bool, force: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_perfdl.folders import delete_file
 from pytest_perfdl.measure import flops, profiled
 from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.optional import Optional
@@ -86,7 +87,7 @@ def _recorded(
     try:
         trace = profiled.read_written(path)
     finally:
-        path.unlink(missing_ok=True)
+        delete_file(path, Path(command.scratch))
     figures = memory_figures(trace)
     if figures is not None and command.exemplar is not None:
         with Optional("no-memory-picture", "memory over the exemplar step", notes):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_perfdl.errors import PerfError
+from pytest_perfdl.folders import delete_file
 from pytest_perfdl.measure import machine
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
@@ -65,7 +66,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
             with Optional("no-parts", "the parts of a step", notes):
                 parts = without_delays(step_parts(trace), delays)
     finally:
-        path.unlink(missing_ok=True)
+        delete_file(path, Path(command.scratch))
     device = uses_device()
     return Profiled(
         step_ns=tables.step_ns,

@@ -58,7 +58,7 @@ def write_all(run: Run) -> Written:
     except ReportError:
         raise
     except Exception as error:
-        remove_files(run.report_dir / name for name in ("index.html", "summary.md"))
+        remove_files((run.report_dir / name for name in ("index.html", "summary.md")), run.report_dir)
         raise ReportError(
             f"the page cannot be drawn: {type(error).__name__}: {error}; what was measured is in {file}"
         ) from error
@@ -82,5 +82,5 @@ def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
     contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
     write_files(contents)
     stale = [path for path in (folder / "traces").glob("*.json.gz") if path not in written.traces]
-    remove_files(path for path in stale if traces.OURS.fullmatch(path.name))
+    remove_files((path for path in stale if traces.OURS.fullmatch(path.name)), folder)
     return written

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pytest_perfdl.folders import delete_file
+
 
 class ReportError(Exception):
     """The report cannot be written; the message is one line for people."""
@@ -37,11 +39,12 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             "free some space or name another folder with --perf-report"
         ) from error
     finally:
-        remove_files(staged)
+        for temporary in staged:
+            remove_files([temporary], temporary.parent)
 
 
-def remove_files(paths: Iterable[Path]) -> None:
-    """Remove what is there and can be removed."""
+def remove_files(paths: Iterable[Path], folder: Path) -> None:
+    """Remove what of a folder is there and can be removed."""
     for path in paths:
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            delete_file(path, folder)

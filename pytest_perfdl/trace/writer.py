@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import orjson
 
+from pytest_perfdl.folders import delete_file
+
 _MAX_ID = 2**32 - 1
 _END = b"\n]}\n"
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"
@@ -219,5 +221,5 @@ def _store(path: Path, data: bytes) -> None:
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
         except BaseException:
-            temporary.unlink()
+            delete_file(temporary, path.parent)
             raise

@@ -113,8 +113,22 @@ def test_links_are_not_followed_and_what_a_build_made_read_only_goes_too(tmp_pat
     assert (precious / "users/work.py").exists()
 
 
-def test_this_is_the_only_place_that_makes_or_deletes_folders():
-    word = re.compile(r"\b(rmtree|removedirs|rmdir|TemporaryDirectory|mkdtemp)\b")
+def test_a_file_is_not_deleted_through_a_link_that_leads_elsewhere(tmp_path):
+    precious = lookalike(tmp_path / "precious")
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "link").symlink_to(precious / "users")
+    (ours / "link.py").symlink_to(precious / "users/work.py")
+    with pytest.raises(OSError, match="a link leads out of"):
+        folders.delete_file(ours / "link/work.py", ours)
+    folders.delete_file(ours / "link.py", ours)
+    folders.delete_file(ours / "absent.py", ours)
+    assert [path.name for path in ours.iterdir()] == ["link"]
+    assert (precious / "users/work.py").exists()
+
+
+def test_this_is_the_only_place_that_makes_folders_or_deletes_anything():
+    word = re.compile(r"\b(rmtree|removedirs|rmdir|TemporaryDirectory|mkdtemp|unlink|os\.remove)\b")
     found = {path.name for path in PACKAGE.rglob("*.py") if word.search(path.read_text())}
     # The git folder's own is removed only when it is empty, by rmdir.
     assert found == {"folders.py", "checkout.py"}

@@ -11,16 +11,17 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def script(name):
-    """A script of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+def script(path):
+    """A script in a folder that is no package."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-REFERENCE, SAMPLES = script("reference"), script("samples")
+REFERENCE, SAMPLES = script(DOCS / "reference.py"), script(DOCS / "samples.py")
+RECORD = script(SAMPLES.DATA / "record.py")
 
 
 @pytest.mark.parametrize("name", REFERENCE.PAGES)
@@ -44,7 +45,7 @@ def test_samples_are_what_the_program_prints(name):
     assert SAMPLES.rewritten(text) == text, "run python docs/samples.py"
 
 
-@pytest.mark.parametrize("name", sorted(set(SAMPLES.FILES) - {"docs/qualify.md", "docs/scaling.md"}))
+@pytest.mark.parametrize("name", [name for name in SAMPLES.FILES if name != "docs/scaling.md"])
 def test_all_output_in_the_documentation_is_a_sample(name):
     """Outside of samples are commands, code and settings, never what a program printed."""
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
@@ -57,21 +58,38 @@ def test_all_output_in_the_documentation_is_a_sample(name):
     assert all(command.match(line) for line in prose.splitlines() if line.startswith("    ")), name
 
 
+def test_the_tutorial_shows_what_its_own_change_did():
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    change = re.search(r"(?s)```diff\n(.*?)```", text)[1].splitlines()
+    shown = next(found["body"] for found in SAMPLES.SAMPLE.finditer(text) if found["name"] == "tutorial")
+    assert {line.replace(" ", "") for line in change} <= {line.replace(" ", "") for line in shown.splitlines()}
+
+
+def test_what_is_made_up_is_made_as_its_script_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(RECORD, "DATA", tmp_path)
+    RECORD.points()
+    RECORD.campaign()
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(made) == {"points.csv", "perf-qualify.jsonl"}
+    assert made == {name: (SAMPLES.DATA / name).read_bytes() for name in made}
+
+
 def sample(text, name="command", about=""):
     return f"Before.\n\n<!-- sample: {name}{about} -->\n```console\n{text}```\n<!-- end -->\n\nAfter.\n"
 
 
-POINTS = "$ perfdl scaling fit points.csv --intrinsic layers --extrinsic batch,workers\n"
+TRACE = "$ perfdl trace mixer.json.gz --top 5\n"
 
 
 def test_a_sample_is_what_its_own_command_prints():
-    made = SAMPLES.rewritten(sample(POINTS, about=" lines=1"))
-    assert made == sample(POINTS + "128 points of 64 configurations: layers, batch, workers\n...\n", about=" lines=1")
-    assert SAMPLES.rewritten(made.replace("128 points", "127 points")) == made
+    made = SAMPLES.rewritten(sample(TRACE, about=" lines=1"))
+    assert made == sample(TRACE + "mixer.json.gz  3 steps, 1,546 events\n...\n", about=" lines=1")
+    assert SAMPLES.rewritten(made.replace("1,546", "1,547")) == made
 
 
 def test_commands_of_a_document_follow_each_other():
-    saved = sample(POINTS.replace("\n", " --save model.json  # for later\n"), about=" lines=1")
+    fit = "$ perfdl scaling fit points.csv --intrinsic layers --extrinsic batch,workers --save model.json  # kept\n"
+    saved = sample(fit, about=" lines=1")
     asked = sample("$ perfdl scaling predict model.json --layers 8 --batch 16 --workers 6\n", about=" lines=1")
     assert "\nlayers 8, batch 16, workers 6: " in SAMPLES.rewritten(saved + asked)
     with pytest.raises(SAMPLES.SampleError, match=r"model\.json: cannot be read"):
@@ -125,7 +143,7 @@ def test_lines_that_are_not_there_are_an_error(lines):
 def test_the_check_names_stale_documents_and_leaves_them(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(SAMPLES, "ROOT", tmp_path)
     monkeypatch.setattr(SAMPLES, "FILES", ("stale.md", "no-samples.md"))
-    stale = sample(POINTS + "127 points\n", about=" lines=1")
+    stale = sample(TRACE + "4 steps\n", about=" lines=1")
     (tmp_path / "stale.md").write_text(stale)
     (tmp_path / "no-samples.md").write_text("Nothing.\n")
     monkeypatch.setattr(sys, "argv", ["samples.py", "--check"])
@@ -134,7 +152,7 @@ def test_the_check_names_stale_documents_and_leaves_them(tmp_path, monkeypatch, 
     assert (tmp_path / "stale.md").read_text() == stale
     monkeypatch.setattr(sys, "argv", ["samples.py"])
     assert SAMPLES.main() == 0
-    assert "\n128 points" in (tmp_path / "stale.md").read_text()
+    assert "\nmixer.json.gz  3 steps" in (tmp_path / "stale.md").read_text()
 
 
 def test_every_metric_of_a_run_is_described():

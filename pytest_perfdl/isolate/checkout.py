@@ -63,9 +63,16 @@ class Checkout:
         return {name: self._moved(value) for name, value in options.items()}
 
     def environment(self) -> dict[str, str]:
-        """What processes that a step starts need of the environment, to import this side's code."""
-        entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        return {"PYTHONPATH": os.pathsep.join(self._moved(entry) for entry in entries)} if any(entries) else {}
+        """What processes that a step starts need of the environment, to import this side's code.
+
+        They know nothing of this process's import path: where the working tree is installed editable, its installation
+        would lead them there.
+        """
+        given = os.environ.get("PYTHONPATH", "")
+        installed = dict.fromkeys(self.path(entry) for entry in (*editable_folders(), *linked_folders()))
+        ours = [entry for entry in installed if Path(entry).is_relative_to(self.root)]
+        entries = [*ours, *(self._moved(entry) for entry in given.split(os.pathsep) if given)]
+        return {"PYTHONPATH": os.pathsep.join(entries)} if entries else {}
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -105,6 +112,17 @@ def editable_folders() -> list[str]:
         if isinstance(mapping, dict):
             folders += [str(Path(place).parent) for place in mapping.values() if isinstance(place, str)]
     return folders
+
+
+def linked_folders() -> list[str]:
+    """Folders that editable installs with a path file (`.pth`: hatch's, poetry's, pip's of old) import from."""
+    named = set()
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for file in Path(place).glob("*.pth"):
+            with contextlib.suppress(OSError):
+                lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
+                named |= {str(Path(place, line).resolve()) for line in lines if line and not line.startswith("import")}
+    return [entry for entry in sys.path if entry and str(Path(entry).resolve()) in named]
 
 
 @contextlib.contextmanager

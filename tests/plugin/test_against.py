@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from plugin.project import SHORT, Project
@@ -151,7 +152,9 @@ def test_an_installed_copy_of_the_code_is_caught(project):
 
 
 def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project):
-    """As under tox: the package is installed, and its tests run from the checkout."""
+    """As under tox, with the command of our recipe: the package is installed, and its tests run from the checkout."""
+    recipe = (Path(__file__).parents[2] / "docs/how-to/tox.md").read_text()
+    (command,) = re.findall(r"^commands = pytest (.*) \{posargs\}$", recipe, re.MULTILINE)
     project.ini()
     project.write("src/older_package.py", "def work():\n    return 1\n")
     project.write("tests/test_older.py", TEST.replace("demo_package", "older_package"))
@@ -159,7 +162,7 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     shutil.copytree(project.root / "src", site)
     project.write("src/older_package.py", "def work():\n    return 2\n")
     commit(project, "three")
-    done = project.run(*SHORT, "--perf-update", "--perf-repeats=1", PYTHONPATH=str(site))
+    done = project.run(*command.split(), "--perf-update", *SHORT, "--perf-repeats=1", PYTHONPATH=str(site))
     assert done.code == 0, done.output
     records = {
         name: json.loads(project.baseline(f"{name}/test_work").read_bytes()) for name in ("test_speed", "test_older")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.isolate import checkout as checkout_module
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, is_installed, sweep
 from pytest_perfdl.isolate.origins import origins
 
@@ -190,3 +191,22 @@ def test_processes_that_a_step_starts_import_their_sides_code(tmp_path, monkeypa
     assert checkout.environment() == {"PYTHONPATH": f"{tmp_path}/other/src:/usr/share/demo"}
     monkeypatch.delenv("PYTHONPATH")
     assert checkout.environment() == {}
+
+
+def test_they_do_so_where_the_working_tree_is_installed_editable(tmp_path, monkeypatch):
+    for side in ("repo", "other"):
+        (tmp_path / side / "src").mkdir(parents=True)
+        (tmp_path / side / "src/demo_installed.py").write_text(f"side = {side!r}")
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "demo.pth").write_text(f"import this_is_code\n{tmp_path}/repo/src\n/nowhere\n")
+    monkeypatch.setattr(checkout_module.sysconfig, "get_path", lambda name: str(site))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "repo/src")])
+    monkeypatch.setenv("PYTHONPATH", "/usr/share/demo")
+    environment = Checkout(tmp_path / "repo", tmp_path / "other").environment()
+    assert environment == {"PYTHONPATH": f"{tmp_path}/other/src:/usr/share/demo"}
+    # As the editable install would lead a process that a step starts.
+    installed = f"import sys; sys.path.append({str(tmp_path / 'repo/src')!r})"
+    code = f"{installed}; import demo_installed; print(demo_installed.side)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "other\n"

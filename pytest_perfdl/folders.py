@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import re
 import secrets
@@ -104,8 +105,13 @@ def make(parent: Path, purpose: str) -> Folder:
 def temporary(purpose: str) -> Folder:
     """Make a folder where the system keeps temporary files; what killed runs have left there is deleted."""
     parent = Path(tempfile.gettempdir())
-    sweep(parent, purpose)
+    _sweep_once(parent, purpose)
     return make(parent, purpose)
+
+
+@functools.cache
+def _sweep_once(parent: Path, purpose: str) -> None:
+    sweep(parent, purpose)
 
 
 @contextlib.contextmanager

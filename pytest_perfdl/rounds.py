@@ -7,8 +7,9 @@ them do not fit into memory, one runs after the other, in the order drawn.
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -23,12 +24,16 @@ from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
-from pytest_perfdl.measure.free_memory import free_memory
+from pytest_perfdl.measure.free_memory import free_memory, kills_for_memory
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
 _EXHAUSTED = "out of memory"
 """How torch's allocators say so, on the host and on devices."""
+
+
+class _KilledForMemoryError(Exception):
+    """The system has ended one of two workers for the memory that they took together."""
 
 
 class SideError(Exception):
@@ -125,7 +130,10 @@ class Rounds:
 
     def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
         """Both at once; `None` if they do not fit into memory together."""
-        remotes = self._alternating(order)
+        try:
+            remotes = self._alternating(order)
+        except _KilledForMemoryError:
+            return None
         if any(_EXHAUSTED in _failure(remote, self._bench.config) for remote in remotes.values()):
             return None
         return remotes
@@ -133,18 +141,30 @@ class Rounds:
     def _alternating(self, order: Sequence[Side]) -> dict[str, RemoteTest]:
         """Start these sides' workers and let them take turns until both are over."""
         remotes: dict[str, RemoteTest] = {}
+        killed = kills_for_memory()
+
+        @contextlib.contextmanager
+        def serving(remote: RemoteTest) -> Iterator[None]:
+            with self._serving(remote):
+                try:
+                    yield
+                except WorkerDied:
+                    if len(remotes) > 1 and kills_for_memory() > killed:
+                        raise _KilledForMemoryError from None
+                    raise
+
         try:
             for side in order:
                 remotes[side.name] = self._start(side)
             for remote in remotes.values():
-                with self._serving(remote):
+                with serving(remote):
                     remote.advance()
             if len(remotes) > 1 and free_memory() < FREE_MEMORY:
                 self._fits = False
             while any(remote.waits for remote in remotes.values()):
                 for remote in remotes.values():
                     if remote.waits:
-                        with self._serving(remote):
+                        with serving(remote):
                             remote.take_turn()
         finally:
             # Where one has died, the other would hold its memory until the run ends.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 def free_memory(system: Path = Path("/")) -> float:
@@ -20,30 +21,60 @@ def free_memory(system: Path = Path("/")) -> float:
     return min((share for share in shares if share is not None), default=1.0)
 
 
+def kills_for_memory(system: Path = Path("/")) -> int:
+    """How many processes the system has killed because a control group of this process was out of memory."""
+    return sum(
+        _table(folder / name).get("oom_kill", 0)
+        for _, own, top in _groups(system)
+        for folder in _outwards(own, top)
+        for name in ("memory.events", "memory.oom_control")
+    )
+
+
 def _of_machine(system: Path) -> float | None:
     known = _table(system / "proc/meminfo")
     return known["MemAvailable"] / known["MemTotal"] if {"MemAvailable", "MemTotal"} <= known.keys() else None
 
 
-def _of_groups(system: Path) -> Iterator[float | None]:
+def _of_groups(system: Path) -> Iterator[float]:
     """For each control group that this process is in, from its own outwards: any of them may have the limit."""
+    for names, own, top in _groups(system):
+        for folder in _outwards(own, top):
+            most, taken = _text(folder / names.limit).strip(), _text(folder / names.used).strip()
+            if most.isdigit() and taken.isdigit() and int(most):
+                # Cached files are given back when memory runs short.
+                given_back = _table(folder / "memory.stat").get(names.cached, 0)
+                yield 1 - (int(taken) - given_back) / int(most)
+
+
+class _Names(NamedTuple):
+    """What the files of a control group's memory are called."""
+
+    limit: str
+    used: str
+    cached: str
+    """A line of `memory.stat`."""
+
+
+_FIRST = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_SECOND = _Names("memory.max", "memory.current", "inactive_file")
+
+
+def _groups(system: Path) -> Iterator[tuple[_Names, Path, Path]]:
+    """The control group of this process in each hierarchy with memory, and the top of that."""
     for line in _text(system / "proc/self/cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers == "":
-            top, limit, used, cached = system / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+            top = system / "sys/fs/cgroup"
+            yield _SECOND, top / name.strip("/"), top
         elif "memory" in controllers.split(","):
             top = system / "sys/fs/cgroup/memory"
-            limit, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        # Within a container the group's own path may not be there, but its files are at the top.
-        own = top / name.strip("/")
-        for folder in [own, *(parent for parent in own.parents if parent.is_relative_to(top))]:
-            most, taken = _text(folder / limit).strip(), _text(folder / used).strip()
-            if most.isdigit() and taken.isdigit() and int(most):
-                # Cached files are given back when memory runs short.
-                given_back = _table(folder / "memory.stat").get(cached, 0)
-                yield 1 - (int(taken) - given_back) / int(most)
+            yield _FIRST, top / name.strip("/"), top
+
+
+def _outwards(own: Path, top: Path) -> list[Path]:
+    # Within a container the group's own path may not be there, but its files are at the top.
+    return [own, *(parent for parent in own.parents if parent.is_relative_to(top))]
 
 
 def _table(path: Path) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl import folders
+from pytest_perfdl import folders, processes
 from pytest_perfdl.judge.verdict import Verdict
 from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, outcome_of, reasons_of
 
@@ -84,24 +85,21 @@ def command(
 
 def _finished(words: Sequence[str], output: Path) -> int:
     with output.open("wb") as file:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
+            processes.guard(process.pid)
             return process.wait()
         except BaseException:
-            _end(process)
+            # As Ctrl-C does, so that it can tear down.
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
             raise
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End pytest as Ctrl-C does; at a terminal it had the same one and is about to end by itself."""
-    for how in (None, signal.SIGINT, signal.SIGKILL):
-        if how is not None:
-            process.send_signal(how)
-        try:
-            process.wait(1.0 if how is None else GRACE_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            continue
+        finally:
+            processes.end(process.pid)
+            process.wait()
 
 
 def _check(run: Any, outcome: Outcome, *, first: bool) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.measure.free_memory import free_memory
+from pytest_perfdl.measure.free_memory import free_memory, kills_for_memory
 
 
 def system(root, files):
@@ -73,3 +73,11 @@ NEW, OLD = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 )
 def test_the_least_share_counts(tmp_path, files, share):
     assert free_memory(system(tmp_path, files)) == pytest.approx(share)
+
+
+def test_processes_that_were_killed_for_memory_are_counted_in_every_group(tmp_path):
+    assert kills_for_memory(tmp_path) == 0
+    events = {f"{NEW}/user/job/memory.events": "oom 3\noom_kill 2\n", f"{NEW}/memory.events": "oom_kill 5\n"}
+    assert kills_for_memory(system(tmp_path / "second", V2 | events)) == 7
+    first = V1 | {f"{OLD}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"}
+    assert kills_for_memory(system(tmp_path / "first", first)) == 1

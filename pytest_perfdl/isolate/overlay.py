@@ -13,7 +13,9 @@ def with_conftests(tests: Iterable[Path], top: Path) -> list[Path]:
     """Test files, and the conftest files on the way to them from a top folder on."""
     found: dict[Path, None] = {}
     for test in tests:
-        way = [folder for folder in test.parents if folder.is_relative_to(top)] or [test.parent]
+        # A test that was named through a link is below the top folder only once that is resolved.
+        below = (folder for folder in test.parents if folder.resolve().is_relative_to(top.resolve()))
+        way = list(below) or [test.parent]
         found |= dict.fromkeys(file for folder in way if (file := folder / "conftest.py").is_file())
         found[test] = None
     return list(found)

@@ -447,7 +447,7 @@ def test_no_process_outlives_a_killed_main_process_and_the_next_start_removes_it
     assert not list(tmp_path.glob("pytest-perfdl-*"))
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", -signal.SIGTERM), ("SIGHUP", -signal.SIGHUP)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 2), ("SIGTERM", -signal.SIGTERM)])
 def test_an_interrupt_ends_the_worker_and_the_run(project, tmp_path, name, code):
     running = start(project, ENDLESS, TMPDIR=str(tmp_path))
     pids = project.note("pids")

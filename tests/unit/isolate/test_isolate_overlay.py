@@ -38,6 +38,12 @@ def test_the_conftests_on_the_way_and_no_others(checkout):
     assert top / "conftest.py" not in with_conftests([top / "tests/perf/test_a.py"], top / "tests")
 
 
+def test_the_conftests_on_the_way_of_a_test_named_through_a_link(checkout, tmp_path):
+    (tmp_path / "link").symlink_to(checkout.working_tree)
+    test = tmp_path / "link/tests/test_it.py"
+    assert with_conftests([test], checkout.working_tree) == [tmp_path / "link/conftest.py", test]
+
+
 def test_a_folder_that_the_other_revision_lacks_is_made(checkout):
     test = checkout.working_tree / "tests/new/deep/test_it.py"
     test.parent.mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import math
 import os
 import re
 import shutil
@@ -117,7 +116,7 @@ def data(folder):
     """Traces and tables under every name that documents give them."""
     source = folder / "trace.json.gz"
     must(f"'{sys.executable}' '{Path(__file__).with_name('profile_step.py')}' '{source}'", folder)
-    for name in ("resnet50", "before", "after", "rank0", "rank1"):
+    for name in ("before", "after", "rank0", "rank1"):
         shutil.copy(source, folder / f"{name}.json.gz")
     for name in ("before", "after", "runs-before", "runs-after", "traces"):
         (folder / name).mkdir()
@@ -127,13 +126,8 @@ def data(folder):
         shutil.copy(source, folder / name)
     for rank in (0, 1):
         _as_rank(source, [folder / f"rank{rank}.json.gz", folder / "traces" / f"{rank}.json.gz"], rank)
-    rows = ["layers,batch,workers,time_ms"]
-    for layers in (2, 4, 8):
-        for batch in (4, 8, 16):
-            for workers in (1, 2, 4):
-                wave = math.sin(7 * layers + 3 * batch + workers)
-                rows.append(f"{layers},{batch},{workers},{(4 + layers * batch / 8 / workers) * (1 + 0.01 * wave):.4f}")
-    (folder / "points.csv").write_text("\n".join(rows) + "\n")
+    for name in ("mixer.json.gz", "points.csv"):
+        shutil.copy(ROOT / "tests" / "data" / name, folder)
 
 
 def _as_rank(source, targets, rank):

@@ -112,12 +112,13 @@ class Bench:
         return None if loaded is None else elsewhere(loaded, self._import_folders(checkout))
 
     def _import_folders(self, checkout: Checkout | None) -> list[Path]:
-        """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names."""
+        """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names there."""
         assert self.top is not None
-        tops = (self.top, self.config.rootpath)
+        tops = (self.top, self.config.rootpath.resolve())
         places = [*tops, *(top / "src" for top in tops)]
         with contextlib.suppress(ValueError):  # pytest's plugin for it can be turned off
-            places += self.config.getini("pythonpath")
+            named = (place.resolve() for place in self.config.getini("pythonpath"))
+            places += (place for place in named if place.is_relative_to(self.top))
         moved = places if checkout is None else [Path(checkout.path(place)) for place in places]
         return list(dict.fromkeys(moved))
 

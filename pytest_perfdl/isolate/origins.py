@@ -105,8 +105,10 @@ def elsewhere(found: Origins, folders: Sequence[Path]) -> Elsewhere | None:
     """
     by_name: dict[str, list[tuple[Path, Path | None]]] = defaultdict(list)
     for name, file in found.outside:
-        if file.endswith(".py"):
-            by_name[name.split(".")[0]].append((Path(file), _counterpart(name, Path(file), folders)))
+        counterpart = _counterpart(name, Path(file), folders)
+        # A folder that is called like one of packages may be the repository's own.
+        if file.endswith(".py") and (counterpart is None or os.path.realpath(counterpart) != file):
+            by_name[name.split(".")[0]].append((Path(file), counterpart))
     files = {
         name: pairs for name, pairs in by_name.items() if 2 * sum(own is not None for _, own in pairs) >= len(pairs)
     }

@@ -83,5 +83,14 @@ def test_stubs_of_another_package_are_not_that_package(tree, tmp_path):
     assert reported(tree, tmp_path / "site-packages", "torch", "torch.nn", "torch.optim") is None
 
 
+def test_a_folder_of_ones_own_that_is_called_like_one_of_packages(tree):
+    file = tree / "vendor/site-packages/helper.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("vendored")
+    found = Origins((), (), "", (("helper", str(file)),))
+    assert elsewhere(found, [file.parent]) is None
+    assert elsewhere(found, [tree]).names == ("helper",)
+
+
 def test_a_compiled_extension_says_nothing(tree):
     assert elsewhere(Origins((), (), "", (("demo._C", "/site-packages/demo/_C.so"),)), [tree]) is None

@@ -19,6 +19,7 @@ from pytest_perfdl.cli.common import CommandError, say
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001
 """The only port of this machine that Perfetto's own security policy lets it fetch from."""
+_LAST_PORT = 65_535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve the file until it was fetched; 130 when interrupted before."""
     if not arguments.trace.is_file():
         raise CommandError(f"{arguments.trace} is no file")
+    if not 0 <= arguments.port <= _LAST_PORT:
+        raise CommandError(f"--port {arguments.port}: a port is a number from 0 (any that is free) to {_LAST_PORT}")
     try:
         server = serving(arguments.trace, arguments.port)
     except OSError as error:

@@ -19,6 +19,7 @@ from pytest_perfdl.report.run import Run
 __all__ = ["ReportError", "Written", "write_all"]
 
 
+_ELSEWHERE = "free some space or name another folder with --perf-report"
 _IGNORED = b"# Made by pytest-perfdl: a report is made again by every run.\n*\n"
 
 
@@ -52,7 +53,7 @@ def write_all(run: Run) -> Written:
     data = json.to_json(run)
     file = run.report_dir / "run.json"
     made = {} if run.report_dir.is_dir() else {run.report_dir / ".gitignore": _IGNORED}
-    write_files(made | {file: json.dump(data)})
+    write_files(made | {file: json.dump(data)}, elsewhere=_ELSEWHERE)
     try:
         return _drawn(run, data, file)
     except ReportError:
@@ -80,7 +81,7 @@ def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
     contents = {folder / "traces" / file.name: file.data for call in calls for file in call.files}
     contents[written.markdown] = markdown.summary(run, markdown.COMMENT_LIMIT).encode("utf-8", "backslashreplace")
     contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
-    write_files(contents)
+    write_files(contents, elsewhere=_ELSEWHERE)
     stale = [path for path in (folder / "traces").glob("*.json.gz") if path not in written.traces]
     remove_files((path for path in stale if traces.OURS.fullmatch(path.name)), folder)
     return written

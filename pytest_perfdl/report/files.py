@@ -14,8 +14,13 @@ class ReportError(Exception):
     """The report cannot be written; the message is one line for people."""
 
 
-def write_files(contents: Mapping[Path, bytes]) -> None:
+def write_files(contents: Mapping[Path, bytes], *, elsewhere: str = "") -> None:
     """Write each file to a temporary one beside it; only when all are complete, put them in their places.
+
+    Parameters
+    ----------
+    elsewhere
+        What to do when that fails.
 
     Raises
     ------
@@ -35,8 +40,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
             temporary.replace(path)
     except OSError as error:
         raise ReportError(
-            f"the report file {path} cannot be written: {error.strerror or error}; "
-            "free some space or name another folder with --perf-report"
+            f"{path} cannot be written: {error.strerror or error}" + (f"; {elsewhere}" if elsewhere else "")
         ) from error
     finally:
         for temporary in staged:

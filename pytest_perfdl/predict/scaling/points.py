@@ -134,7 +134,7 @@ def read_csv(path: Path, *, intrinsic: Sequence[str] | None = None, extrinsic: S
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScalingError(f"{path}: cannot be read ({error})") from None
+        raise ScalingError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     reader = csv.reader(text.splitlines(), strict=True)
     try:
         return _parsed(reader, intrinsic, extrinsic)

@@ -25,3 +25,43 @@ def test_a_wrong_call_is_one_line(arguments, said, capsys):
     (line,) = printed.err.splitlines()
     assert line.startswith(said)
     assert line.endswith(f"(see {said.split(':')[0]} --help)")
+
+
+NOTHING = '{"traceEvents": []}'
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (
+            ["view", "none.json", "--no-browser", "--port", "99999"],
+            "perfdl view: --port 99999: a port is a number from 0",
+        ),
+        (["view", "none.json", "--no-browser", "--port", "-1"], "perfdl view: --port -1: a port is a number from 0"),
+        (["view", "folder"], "perfdl view: folder is no file"),
+        (["trace", "none.json", "--html", "folder"], "perfdl trace: folder cannot be written: Is a directory"),
+        (["trace", "folder"], "perfdl trace: folder cannot be read: Is a directory"),
+        (["scaling", "fit", "nowhere.csv"], "perfdl scaling: nowhere.csv: cannot be read (No such file or directory)"),
+        (["scaling", "predict", "none.json"], "perfdl scaling: none.json: is no model of perfdl scaling fit --save"),
+        (["diff", "none.json", "none.json"], "perfdl diff: none.json has no step"),
+        (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is no file, no folder and no git revision"),
+        (["whatif", "folder"], "perfdl whatif: there is no trace in folder: expected files named *.json or *.json.gz"),
+        (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
+        (["report", "folder"], "perfdl report: folder/run.json cannot be read: No such file or directory"),
+        (
+            ["accept", "none.json"],
+            "perfdl accept: none.json is not a run file of pytest --perf: it has no list of tests",
+        ),
+        (["list"], "perfdl list: there is no folder baselines: name the folder of the baselines with --dir"),
+        (["prune", "--dir", "none.json"], "perfdl prune: there is no folder none.json: name the folder"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "none.json").write_text(NOTHING)
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+    assert "--perf-report" not in line

@@ -209,6 +209,8 @@ def converted(data: Any, form: type[_T]) -> _T:
         place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$", "a key of ")
         said = f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
         raise RecordError(f"is malformed ({visible(said[:_SAID])})") from None
+    except UnicodeError:
+        raise RecordError("is malformed (a name is no Unicode text)") from None
 
 
 def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.exemplar import LIMIT, unpack
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace, TraceError
 from pytest_perfdl.trace.reader import loads
 from pytest_perfdl.trace.writer import Event, append, compress
 
@@ -64,12 +64,17 @@ def with_memory(picture: bytes, trace: Trace, step: int, held: int, *, limit: in
     text = unpack(picture, "exemplar")
     own = loads(text, "exemplar")
     annotations, _ = step_annotations(own)
+    if not len(annotations):
+        raise TraceError("exemplar: it has no step")
     opened, _ = step_annotations(trace)
     clocks = _clocks(own, int(annotations[0]), trace, int(opened[step]))
     if clocks is None:
         return None
     events = list(_events(trace, int(opened[step]), clocks, held))
-    data = compress(append(text, events))
+    try:
+        data = compress(append(text, events))
+    except ValueError as error:
+        raise TraceError(f"exemplar: {error}") from None
     return data if events and len(data) <= limit else None
 
 

@@ -169,6 +169,7 @@ def broken(**change):
         ({"integrity__0__level": KeyError}, "(integrity[0]: there is no `level`)"),
         ({"integrity__0__level": "fatal"}, "(integrity[0].level: invalid enum value 'fatal')"),
         ({"modes": None}, "(modes: expected `object`, got `null`)"),
+        ({"plan__\ud800": 1}, "(a name is no Unicode text)"),
         ({"exemplars": {"": "/etc/passwd"}}, "(exemplars[...]: not a full hash in lower case)"),
     ],
 )

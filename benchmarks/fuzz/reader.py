@@ -5,9 +5,9 @@ consistent, and one without findings must not depend on the slices in which it w
 recordings and generated traces. With atheris installed the run is guided by coverage, else inputs are mutated at
 random. An input that breaks a rule is saved, with the command that repeats it.
 
-    python benchmarks/fuzz_reader/run.py --minutes 10
-    python benchmarks/fuzz_reader/run.py --minutes 1 --seed 7
-    python benchmarks/fuzz_reader/run.py --input crash-1a2b3c4d.bin
+    python benchmarks/fuzz/reader.py --minutes 10
+    python benchmarks/fuzz/reader.py --minutes 1 --seed 7
+    python benchmarks/fuzz/reader.py --input crash-1a2b3c4d.bin
 """
 
 from __future__ import annotations

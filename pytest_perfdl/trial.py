@@ -182,7 +182,7 @@ class Trial:
         updated = False
         new = self.bench.tied(new, self.remote.origins)
         if update is not None and judgement.verdict != "invalid":
-            if update == "changed" and base is not None and judgement.verdict in _REWRITTEN:
+            if base is not None and self._rewrites(judgement):
                 self._draw(recording)
                 new = self.bench.tied(self._record(self._repeats), self.remote.origins)
                 if judgement.verdict == "improved":
@@ -476,11 +476,16 @@ class Trial:
             return record
         return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", self._no_flops)))
 
+    def _rewrites(self, judgement: Judgement) -> bool:
+        """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
+        mode, verdict = self.bench.settings.update, judgement.verdict
+        return (mode == "changed" and verdict in _REWRITTEN) or (mode == "new" and verdict == "missing")
+
     def _update(self, new: Record, judgement: Judgement) -> bool:
         """Write the baseline if the mode and the verdict call for it; true if a file changed."""
         settings, base = self.bench.settings, self._base
         mode = settings.update
-        wanted = base is None or mode in ("all", "append") or (mode == "changed" and judgement.verdict in _REWRITTEN)
+        wanted = base is None or mode in ("all", "append") or self._rewrites(judgement)
         moved = base is not None and base.key.slug != new.key.slug
         if not wanted and (not moved or judgement.verdict in self.bench.fail_on):
             return False

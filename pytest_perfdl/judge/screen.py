@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pytest_perfdl.limits import Limit, Limits
     from pytest_perfdl.record import Record, Series
 
+_ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
+"""Metrics that were recorded and judged in every version: a baseline without one lost it, in a merge for instance. Any
+other may be of a later version, or one that a machine cannot measure."""
 EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "improved"})
 """Verdicts that come with blame: in the others the differences are noise, or of another test."""
 
@@ -154,6 +157,9 @@ def _metric(
         return replace(shown, verdict="invalid", reason=reason)
     if base is not None and before is not None:
         shown = _against(shown, base, before, new, series, limit, standing)
+    elif standing is None and limit is not None and name.rpartition(".")[2] in _ALWAYS_RECORDED:
+        reason = "is not in the baseline, as it is in every whole one: restore it from git, or record it again"
+        shown = replace(shown, verdict="missing", reason=reason)
     elif standing is None:
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:

@@ -237,3 +237,42 @@ def test_a_word_that_is_no_failing_verdict_is_refused(text, word):
         ValueError, match=rf"^'{word}' is not a verdict that can fail a test: choose from invalid, .*or all$"
     ):
         parse_fail_on(text)
+
+
+@pytest.mark.parametrize("lost", ["step_time", "block_time"])
+def test_a_baseline_that_lost_a_time_is_a_missing_one(lost):
+    whole = {"step_time": timed(100.0, 101.0, 99.0), "block_time": timed(100.0, 101.0, 99.0), "ops": counted(3, 3, 3)}
+    base = record({name: series for name, series in whole.items() if name != lost})
+    judgement = screen(record(whole), base, (), UNPAIRED)
+    assert judgement.verdict == "missing"
+    assert judgement.reason.startswith(
+        f"{lost} is not in the baseline, as it is in every whole one: restore it from git"
+    )
+    assert verdicts(judgement)["ops"] == "unchanged"
+    assert "missing" in FAILS_BY_DEFAULT
+
+
+def test_a_call_that_the_baseline_lost_is_missing():
+    forward = Call("forward", {"step_time": timed(5.0), "block_time": timed(5.0)}, (), (5,))
+    unnamed = Call("", {"step_time": timed(100.0)}, (), (5,))
+    judgement = screen(record(calls=(unnamed, forward)), record({"step_time": timed(100.0)}), (), UNPAIRED)
+    assert judgement.verdict == "missing"
+    assert judgement.reason.startswith("forward.step_time is not in the baseline")
+
+
+def test_a_metric_of_a_later_version_or_of_another_machine_is_new():
+    """Neither what this version learned to measure, nor what the recording machine could not, fails a baseline."""
+    later = {**SERIES, "peak_memory": counted(5, 5, 5, unit="B"), "energy": timed(1.0, 1.0, 1.0)}
+    judgement = screen(record(later), BASE, (), UNPAIRED)
+    assert {name: verdicts(judgement)[name] for name in ("peak_memory", "energy")} == {
+        "peak_memory": "new",
+        "energy": "new",
+    }
+    assert judgement.verdict not in FAILS_BY_DEFAULT
+
+
+def test_a_time_that_is_not_judged_may_be_new():
+    limits = Limits.parse({"block_time": "off", "step_time": "3%"})
+    both = {"step_time": timed(100.0, 101.0, 99.0), "block_time": timed(100.0, 101.0, 99.0)}
+    judgement = screen(record(both), record({"step_time": timed(100.0, 101.0, 99.0)}), (), limits)
+    assert verdicts(judgement)["block_time"] == "new"

@@ -67,6 +67,9 @@ def options() -> str:
     only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
     return (
         "# Options and ini keys\n\nThe marker wins over the command line, the command line over the ini file.\n\n"
+        "`--perf-steps` may be written `--perfdl-steps`, `perf_steps` in the ini file `perfdl_steps`, and so on: names "
+        "that no other plugin has. Where a project or another plugin has registered the short name, only the long one "
+        "is ours.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

@@ -69,7 +69,7 @@ def test_a_test_without_a_baseline_fails_and_says_how_to_record_one(project):
 
     assert finished.code == 1
     assert "PERF MISSING test_speed.py::test_step" in finished.output
-    assert "pytest --perf-update=new test_speed.py::test_step" in finished.output
+    assert f"python -m pytest --perf-update=new -pperfdl {' '.join(WIDE)} test_speed.py::test_step" in finished.output
     assert not (project.root / "baselines").exists()
 
 
@@ -111,7 +111,8 @@ def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     assert finished.code == 1
     assert finished.line("PERF REGRESSED test_speed.py::test_step")
     assert "regressed: " in finished.output
-    assert "pytest --perf-update test_speed.py::test_step" in finished.output
+    kept = " ".join(["-pperfdl", *WIDE, "--perf-limit=loss:10%"])
+    assert f"accept the change  python -m pytest --perf-update {kept} test_speed.py::test_step" in finished.output
     assert "perf-report/index.html" in finished.output
     assert "USDT:" not in finished.output
 
@@ -173,7 +174,8 @@ def test_a_baseline_is_outdated_when_the_test_changes_and_not_when_its_decorator
     finished = recorded.run("--perf", *WIDE)
     assert finished.code == 1
     assert "PERF OUTDATED test_speed.py::test_step" in finished.output
-    assert "pytest --perf-update test_speed.py::test_step" in finished.output
+    kept = " ".join(["-pperfdl", *WIDE])
+    assert f"accept the change  python -m pytest --perf-update {kept} test_speed.py::test_step" in finished.output
 
 
 @pytest.mark.torch

@@ -45,7 +45,7 @@ test: $(VENV)/.test
 
 # Half an hour: each command in the state that the text describes.
 commands: $(VENV)/.test
-	$(BIN)/python -m pytest -s tests/commands/every_command.py
+	$(BIN)/python -m pytest -s tests/commands/test_commands_parse.py tests/commands/every_command.py
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py

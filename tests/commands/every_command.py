@@ -16,6 +16,24 @@ from commands.states import NOT_RUN, must, shell
 RAN = []
 """Every command line that was run, for the count at the end."""
 
+
+class Story:
+    """A document's commands as they are run: what goes wrong with one does not hide what is wrong with the next."""
+
+    def __init__(self):
+        self.wrong = []
+
+    def run(self, shown, folder, **more):
+        try:
+            run(shown.text, folder, shown.exits, **more)
+        except AssertionError as error:
+            self.wrong.append(f"{shown.place}: {error}")
+
+    def end(self):
+        assert not self.wrong, f"{len(self.wrong)} commands\n\n" + "\n\n".join(self.wrong)
+
+
+COMMIT = "git add --all baselines && (git diff --cached --quiet || git commit -q -m baselines)"
 _BARE = {"perfdl list", "perfdl check", "perfdl prune"}
 """Commands that are whole without an argument; other subcommands by themselves are mentions."""
 
@@ -72,18 +90,22 @@ GENERAL = [
 @pytest.mark.parametrize("name", [name for name in GENERAL if told(name)])
 def test_a_document(name, recorded, tmp_path):
     folder = states.copy_of(recorded, tmp_path / "project")
+    story = Story()
     for shown in told(name):
-        run(shown.text, folder, shown.exits)
+        story.run(shown, folder)
+    story.end()
 
 
 def test_the_readme_from_nothing(recorded, tmp_path):
     folder = states.written(tmp_path / "project")
+    story = Story()
     for shown in told("README.md"):
         if shown.text == "perfdl accept run.json":
             shutil.copy(folder / "perf-report" / "run.json", folder)
-        run(shown.text, ROOT if shown.text.startswith("make ") else folder, shown.exits)
+        story.run(shown, ROOT if shown.text.startswith("make ") else folder)
         if shown.text.startswith("pytest --perf-update"):
-            must("git add --all baselines && git diff --cached --quiet || git commit -q -m baselines", folder)
+            must(COMMIT, folder)
+    story.end()
 
 
 def test_the_tutorial_from_nothing(tmp_path):
@@ -96,7 +118,7 @@ def test_the_tutorial_from_nothing(tmp_path):
     (folder / "tests").mkdir()
     (folder / "tests" / "test_speed.py").write_text(code, encoding="utf-8")
     line_of_diff = text[: text.index("```diff")].count("\n") + 1
-    applied = False
+    applied, story = False, Story()
     for shown in [each for each in in_document("docs/tutorial.md") if whole(each)]:
         if not applied and int(shown.place.rpartition(":")[2]) > line_of_diff:
             states.apply_diff(folder, "tests/test_speed.py", diff)
@@ -104,17 +126,20 @@ def test_the_tutorial_from_nothing(tmp_path):
         if shown.state == "mended":
             undone = states.copy_of(folder, tmp_path / "mended")
             must("git checkout -q tests", undone)
-            run(shown.text, undone, shown.exits)
+            story.run(shown, undone)
         else:
-            run(shown.text, folder, shown.exits)
+            story.run(shown, folder)
+    story.end()
     assert applied
 
 
 def test_the_examples(project):
     quick = "--perf-repeats=2 --perf-steps=12 --perf-warmup=3 --perf-budget=20"
+    story = Story()
     for shown in told("examples/README.md"):
-        run(shown.text, project, shown.exits, PYTEST_ADDOPTS=quick)
-        must("git add --all baselines && git diff --cached --quiet || git commit -q -m baselines", project)
+        story.run(shown, project, PYTEST_ADDOPTS=quick)
+        must(COMMIT, project)
+    story.end()
 
 
 # Runs that fail, and what they show.

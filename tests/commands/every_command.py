@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import states
-from commands.shown import DOCUMENTS, ROOT, in_annotations, in_document, in_page, in_summary, in_terminal
+from commands.shown import DOCUMENTS, ROOT, Shown, in_annotations, in_document, in_page, in_summary, in_terminal
 from commands.states import NOT_RUN, must, shell
 
 RAN = []
@@ -23,9 +23,10 @@ class Story:
     def __init__(self):
         self.wrong = []
 
-    def run(self, shown, folder, **more):
+    def run(self, shown, folder, said="", **more):
         try:
-            run(shown.text, folder, shown.exits, **more)
+            output = run(shown.text, folder, shown.exits, **more)
+            assert said in output, f"{shown.text} did not say {said!r}:\n{output}"
         except AssertionError as error:
             self.wrong.append(f"{shown.place}: {error}")
 
@@ -178,13 +179,15 @@ def test_what_a_failing_run_shows(case, recorded, tmp_path):
     for place, commands in found.items():
         assert [each for each in commands if "--perf-update" not in each], place
         assert bool([each for each in commands if "--perf-update" in each]) != against, place
+    story = Story()
     for number, (place, each) in enumerate((place, each) for place, commands in found.items() for each in commands):
         folder = states.copy_of(failed, tmp_path / f"copy-{number}") / where
         updates = "--perf-update" in each
-        output = run(each, folder, (0,) if updates else (1,))
-        assert ("PERF UPDATED" if updates else "PERF REGRESSED") in output, (place, each)
+        exits, said = ((0,), "PERF UPDATED") if updates else ((1,), "PERF REGRESSED")
+        story.run(Shown(each, place, exits), folder, said)
         if updates and place == "page":
-            run(command, folder)
+            story.run(Shown(command, "the run itself"), folder)
+    story.end()
 
 
 def test_what_a_run_without_baselines_shows(tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from commands.shown import ROOT
 
+from pytest_perfdl.qualify.outcomes import outcome_of, to_json
+
 NOT_RUN = {
     "pip install pytest-perfdl": "network",
     "pip install -e . pytest-perfdl": "network",
@@ -138,17 +140,15 @@ def _as_rank(source, targets, rank):
 
 
 def campaigns(folder):
-    """Campaigns of `perfdl qualify` that have ended: each of the document's goes on, and has nothing left to do."""
-    must("perfdl qualify -n 1 -m 1 --effects 20 --out one.jsonl tests/test_speed.py", folder)
-    unchanged, slower = (json.loads(line) for line in (folder / "one.jsonl").read_text().splitlines())
+    """Campaigns of `perfdl qualify` that have ended: the document's commands go on with them, and nothing is left."""
+    run = json.loads((folder / "perf-report" / "run.json").read_bytes())
     for name, words in {
         "perf-qualify.jsonl": ["tests/perf"],
         "gpt.jsonl": ["tests/perf", "-k", "gpt and not slow"],
     }.items():
-        lines = [{**unchanged, "arguments": words} for _ in range(60)]
-        for share in (0.02, 0.03, 0.05, 0.1, 0.2):
-            lines += [{**slower, "arguments": words, "inject": share} for _ in range(20)]
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        shares = [0.0] * 60 + [0.02, 0.03, 0.05, 0.1, 0.2] * 20
+        runs = [outcome_of(run, inject=share, seconds=10.0, arguments=words) for share in shares]
+        (folder / name).write_text("".join(json.dumps(to_json(each)) + "\n" for each in runs))
 
 
 def make_slower(folder):

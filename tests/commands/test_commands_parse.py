@@ -17,10 +17,10 @@ from pytest_perfdl.plugin import SETTINGS
 import pytest_perfdl.session  # noqa: F401  # isort: skip
 
 ALL = everywhere()
-PYTESTS = list(
-    {each.text: each for each in ALL if re.match(r"([A-Z_]+=\S+ )*(python -m )?pytest ", each.text)}.values()
-)
-PERFDLS = list({each.text: each for each in ALL if each.text.startswith("perfdl ")}.values())
+ONCE = list({(each.place.partition(":")[0], each.text): each for each in ALL}.values())
+"""A document's or module's commands, each once."""
+PYTESTS = [each for each in ONCE if re.match(r"([A-Z_]+=\S+ )*(python -m )?pytest ", each.text)]
+PERFDLS = [each for each in ONCE if each.text.startswith("perfdl ")]
 
 
 def test_the_collection_finds_what_is_shown():

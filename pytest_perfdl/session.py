@@ -133,6 +133,8 @@ class PerfSession:
             assert commit is not None
             self._bench.checkout(commit)
         except CheckoutError as error:
+            # Nothing will be measured: there is no summary to print, and no report to put in an earlier one's place.
+            self.tests = {}
             raise pytest.UsageError(str(error)) from None
 
     # The three phases

@@ -192,6 +192,8 @@ def test_wrong_usage_is_one_line(project, arguments, message):
     assert done.code == 4
     assert message in done.output
     assert "Traceback" not in done.output
+    assert "perf summary" not in done.output
+    assert not (project.root / "perf-report").exists()
     assert git(project.root, "worktree", "list").count("\n") == 0
 
 

@@ -48,6 +48,11 @@ _MODULES = {
     "scaling": "scaling",
 }
 """Module of each subcommand in this package."""
+_BEYOND = {
+    RecursionError: "what it was given is nested too deeply",
+    MemoryError: "there is not enough memory for what it was given",
+    OverflowError: "what it was given has numbers of which no figure can be made",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
         return 2
-    except (RecursionError, MemoryError) as error:
-        # Of a file that nests as no file of ours does, or is as large: every reader may meet one.
-        why = "a file is nested too deeply" if isinstance(error, RecursionError) else "there is not enough memory"
-        say(f"perfdl {parsed.command}: {why} (it may not be what it seems)", error=True)
+    except (RecursionError, MemoryError, OverflowError) as error:
+        # Of a file that nests as no file of ours does, is as large, or tells of millennia: every reader may meet one.
+        why = next(why for kind, why in _BEYOND.items() if isinstance(error, kind))
+        say(f"perfdl {parsed.command}: {why}: a file may not be what it seems", error=True)
         return 2
     except BrokenPipeError:
         # The reader, `head` say, has seen enough.

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.trace.annotations import MODULE
-from pytest_perfdl.trace.events import RawEvent, concatenated, nanoseconds
+from pytest_perfdl.trace.events import LONGEST_NS, RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.ids import Ids
 from pytest_perfdl.trace.model import (
     DEVICE_CATEGORIES,
@@ -119,6 +119,10 @@ class Columns:
 
     def _durations(self, events: list[RawEvent]) -> I64:
         duration, usable = nanoseconds([event.dur for event in events])
+        endless = duration > LONGEST_NS
+        if endless.any():
+            duration = np.where(endless, 0, duration)
+            usable = usable & ~endless
         self.without_duration += int(np.count_nonzero(~usable))
         negative = duration < 0
         if negative.any():

@@ -18,6 +18,8 @@ _Number = TypeVar("_Number", np.int64, np.int32)
 EXACT_BELOW_US = 2**43
 """Microseconds with three decimals are told apart by float64 below this: its spacing is under 0.001 there."""
 
+LONGEST_NS = 2**55
+"""Nanoseconds that an event may last, a year: sums over hundreds of them stay 64-bit integers."""
 _MAX_EXPONENT = 18
 """Decimal digits, less one, beyond which microseconds cannot be nanoseconds of 64 bits."""
 

@@ -65,3 +65,21 @@ def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch,
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
     assert "--perf-report" not in line
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (RecursionError("maximum recursion depth"), "what it was given is nested too deeply"),
+        (MemoryError(), "there is not enough memory for what it was given"),
+        (OverflowError("int too big"), "what it was given has numbers of which no figure can be made"),
+    ],
+    ids=["nested", "large", "numbers"],
+)
+def test_what_no_file_of_ours_holds_is_one_line(error, said, monkeypatch, capsys):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("pytest_perfdl.cli.listing.run", fail)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == f"perfdl list: {said}: a file may not be what it seems\n"

@@ -81,3 +81,12 @@ def test_decimal_reference_on_a_recording():
         found = read(path)
         assert found.start.tolist() == [int(event["ts"] * 1000) for event in complete]
         assert found.duration.tolist() == [int(event["dur"] * 1000) for event in complete]
+
+
+def test_an_event_lasts_a_year_at_most():
+    """So that sums over many stay within 64 bits, whatever a damaged file says."""
+    year = 2**55 // 1000
+    text = json.dumps({"traceEvents": [{"ph": "X", "ts": 1, "dur": us} for us in (5, year, year + 1, 2**51)]})
+    trace = loads(text.encode())
+    assert trace.duration.tolist() == [5000, year * 1000, 0, 0]
+    assert any("2 " in finding and "duration" in finding for finding in trace.findings)

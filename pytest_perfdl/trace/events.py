@@ -80,7 +80,10 @@ def nanoseconds(values: list[Number]) -> tuple[I64, npt.NDArray[np.bool_]]:
             return micros * 1000, np.ones(len(values), dtype=bool)
         return _one_by_one(values)
     if kinds <= {int, float}:
-        floats = np.array(values, dtype=np.float64)
+        try:
+            floats = np.array(values, dtype=np.float64)
+        except OverflowError:
+            return _one_by_one(values)
         if np.isfinite(floats).all() and np.abs(floats).max() < EXACT_BELOW_US:
             # Multiplying the whole number would round twice, and be 1 ns off for one time in hundreds.
             whole = np.floor(floats)

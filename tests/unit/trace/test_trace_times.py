@@ -90,3 +90,8 @@ def test_an_event_lasts_a_year_at_most():
     trace = loads(text.encode())
     assert trace.duration.tolist() == [5000, year * 1000, 0, 0]
     assert any("2 " in finding and "duration" in finding for finding in trace.findings)
+
+
+def test_a_whole_number_beyond_all_floats_beside_a_fraction_is_no_time():
+    found, usable = nanoseconds([1.5, 10**400])
+    assert (found.tolist(), usable.tolist()) == ([1500, 0], [True, False])

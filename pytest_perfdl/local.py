@@ -13,6 +13,7 @@ from pytest_perfdl.measure.assemble import assemble
 from pytest_perfdl.measure.local import LocalHost
 from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.units import format_quantity
+from pytest_perfdl.visible import harmless, visible
 
 
 class LocalSession:
@@ -60,10 +61,10 @@ class LocalSession:
             if not repeat.calls:
                 continue
             record = assemble(nodeid, test.hash, test.plan, [repeat], date="", commit=None, tree=None)
-            terminal.write_line(nodeid)
+            terminal.write_line(harmless(visible(nodeid)))
             for name, series in record.metrics().items():
                 value = format_quantity(statistics.fmean(series.values), series.unit)
-                terminal.write_line(f"    {name:16} {value}")
+                terminal.write_line(f"    {visible(name):16} {value}")
 
     def close(self) -> None:
         """Remove the scratch folder."""

@@ -299,6 +299,18 @@ def test_nothing_was_compiled(dynamo, monkeypatch):
     assert (compiling.events(), compiling.compilations(), compiling.names_since(0)) == (0, 0, ())
 
 
+def test_counters_of_another_torch_are_left_out_with_a_note(dynamo, monkeypatch):
+    dynamo.metrics.append(compilation("step", "0/0", 900))
+    monkeypatch.setattr(dynamo, "counters", {})
+    found = compiling.summary()
+    assert not found.used
+    assert [(note.level, note.code) for note in found.findings] == [("note", "no-compile-counts")]
+    assert compiling.events() > 0
+    monkeypatch.setattr(dynamo, "get_compilation_metrics", None)
+    assert (compiling.events(), compiling.compilations(), compiling.names_since(0)) == (0, 0, ())
+    assert compiling.summary().findings == ()
+
+
 PARTS = {"cpu": "AMD EPYC(TM) 7B13", "family": "25", "model": "1", "stepping": "0", "capability": "AVX2", "cores": 8}
 
 

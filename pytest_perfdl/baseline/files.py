@@ -170,7 +170,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             with locked(path.parent) as alone:
                 if alone:
-                    _remove_temporary(path.parent)
+                    _remove_temporary(path.parent, self.base)
                 if joined is not None:
                     record = joined(self.load(record.test, record.key.slug))
                 files[path] = self.checked(replace(record, exemplars=digests))
@@ -187,7 +187,7 @@ class Store:
             for folder in {file.parent for file in self.base.rglob(".perfdl-*.tmp")}:
                 with locked(folder) as alone:
                     if alone:
-                        _remove_temporary(folder)
+                        _remove_temporary(folder, self.base)
 
     def checked(self, record: Record) -> bytes:
         """The text of a baseline that could be written.
@@ -326,11 +326,11 @@ def _is_digest_of(digest: str | None, file: Path) -> bool:
         return False
 
 
-def _remove_temporary(folder: Path) -> None:
+def _remove_temporary(folder: Path, base: Path) -> None:
     """Remove temporary files of writers that are gone: who writes in a folder holds its lock."""
     for entry in os.scandir(folder):
         if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            delete_file(Path(entry.path), folder)
+            delete_file(Path(entry.path), base)
 
 
 def _flush(folder: Path) -> None:

@@ -161,6 +161,17 @@ def test_what_a_killed_writer_left_is_removed_and_nothing_else(store, tmp_path, 
     assert (folder / ".perfdl-aaaaaaaaaaaaaaaa.tmp").is_dir()
 
 
+def test_nothing_is_swept_through_a_link(store, tmp_path):
+    store.save(RECORD, {})
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / LITTER[0]).write_text("mine")
+    (store.base / "link").symlink_to(outside)
+    (store.base / "again").symlink_to(store.base)
+    store.sweep()
+    assert (outside / LITTER[0]).read_text() == "mine"
+
+
 def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
     store.save(RECORD, {})
     folder = store.path(TEST, SLUG).parent

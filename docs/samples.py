@@ -25,6 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from pytest_perfdl.cli import main as perfdl
+from pytest_perfdl.report.files import ReportError
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.run import Run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
@@ -138,8 +139,11 @@ def _of_run(name: str, folder: Path) -> str:
     if name not in RUNS:
         raise SampleError(f"there is no sample {name!r}, only command, {', '.join(RUNS)}")
     path, say = RUNS[name]
-    with _inside(folder):
-        return say(read_run(path, folder / "perf-report"))
+    try:
+        with _inside(folder):
+            return say(read_run(path, folder / "perf-report"))
+    except ReportError as error:
+        raise SampleError(str(error)) from error
 
 
 def _failure(run: Run) -> str:
@@ -154,7 +158,7 @@ def _summary(run: Run) -> str:
 RUNS = {
     "failure": (RUN, _failure),
     "tutorial": (DATA / "tutorial" / "run.json", _failure),
-    "curve": (DATA / "run.json", _summary),
+    "curve": (DATA / "sizes.json", _summary),
 }
 """Recorded runs of pytest, and what is shown of each."""
 

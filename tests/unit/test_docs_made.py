@@ -45,7 +45,7 @@ def test_samples_are_what_the_program_prints(name):
     assert SAMPLES.rewritten(text) == text, "run python docs/samples.py"
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES.FILES if name != "docs/scaling.md"])
+@pytest.mark.parametrize("name", SAMPLES.FILES)
 def test_all_output_in_the_documentation_is_a_sample(name):
     """Outside of samples are commands, code and settings, never what a program printed."""
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))

@@ -87,7 +87,7 @@ def _changed(data: Any, draw: random.Random) -> Any:
         place = draw.randrange(len(holder[key]) + 1)
         holder[key] = holder[key][:place] + draw.choice(WORDS) + holder[key][place:]
     elif isinstance(holder[key], (int, float)) and not isinstance(holder[key], bool):
-        holder[key] = draw.choice((-holder[key], holder[key] * 1000, holder[key] / 3, str(holder[key])))
+        holder[key] = draw.choice((-holder[key], holder[key] * 1000, holder[key] // 3, str(holder[key])[:50]))
     else:
         holder[key] = draw.choice(WORDS)
     return data

@@ -272,3 +272,34 @@ def test_options_are_frozen(inner):
     with pytest.raises(AttributeError):
         found.enabled = True
     assert replace(found, enabled=True).enabled
+
+
+@pytest.mark.parametrize("spelling", ["--perf-update", "--perfdl-update"])
+@pytest.mark.parametrize(
+    "args, update, paths",
+    [
+        (["UPDATE"], "changed", []),
+        (["UPDATE", "a.py::test_one", "b"], "changed", ["a.py::test_one", "b"]),
+        (["a.py", "b", "UPDATE"], "changed", ["a.py", "b"]),
+        (["UPDATE=all", "a.py"], "all", ["a.py"]),
+        (["a.py", "UPDATE=append"], "append", ["a.py"]),
+        (["-x", "UPDATE", "-k", "one", "a.py"], "changed", ["a.py"]),
+        (["UPDATE", "-k", "one", "-x", "a.py"], "changed", ["a.py"]),
+        (["-k", "one", "a.py", "UPDATE=new", "-x", "b"], "new", ["a.py", "b"]),
+        (["UPDATE=new", "UPDATE", "a.py"], "changed", ["a.py"]),
+    ],
+)
+def test_updating_takes_no_path_for_a_mode(inner, spelling, args, update, paths):
+    config = inner.parseconfigure(*(word.replace("UPDATE", spelling) for word in args))
+
+    assert config.stash[SETTINGS].update == update
+    assert config.option.file_or_dir == paths
+
+
+def test_a_mode_without_an_equals_sign(inner):
+    with pytest.raises(
+        pytest.UsageError, match="no file or folder is called 'all': for the mode write --perf-update=all"
+    ):
+        inner.parseconfigure("--perf-update", "all")
+    inner.mkdir("all")
+    assert inner.parseconfigure("--perf-update", "all").stash[SETTINGS].update == "changed"

@@ -443,9 +443,12 @@ class _Reader:
     def choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = self.text(name, default)
         if value not in allowed:
-            where = f"ini {name}" if _option(self.config, _flag(name)) is None else _flag(name)
-            raise pytest.UsageError(f"{where} = {value!r}: expected one of {', '.join(allowed)}")
+            raise pytest.UsageError(f"{self._where(name)} = {value!r}: expected one of {', '.join(allowed)}")
         return value
+
+    def _where(self, name: str) -> str:
+        """What to call a setting by: where it was given."""
+        return f"ini {name}" if _option(self.config, _flag(name)) is None else _flag(name)
 
     def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
         value = read_ini(self.config, name) or default
@@ -471,7 +474,7 @@ class _Reader:
         except ValueError:
             value = -1.0
         if not 0 < value < float("inf"):
-            raise pytest.UsageError(f"{name} = {text!r}: expected a number of seconds above 0")
+            raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of seconds above 0")
         return value
 
     @staticmethod

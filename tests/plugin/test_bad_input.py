@@ -133,7 +133,8 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
     if way == "ini":
         inner.makeini(f"[pytest]\n{ini} = {value}\n")
     args = {"flag": [f"{option}={value}"], "ini": [], "override": [f"-o{ini}={value}"]}[way]
-    refused(inner, "--perf", *args, message=message)
+    place = option if way == "flag" else f"ini {ini}"
+    refused(inner, "--perf", *args, message=f"{place} {message}" if message.startswith("=") else message)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ they show, on the terminal, in annotations, in summary.md and on the page, is ru
 
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ class Story:
             output = run(shown.text, folder, shown.exits, **more)
             assert said in output, f"{shown.text} did not say {said!r}:\n{output}"
         except AssertionError as error:
+            print(f"         WRONG  {shown.place}: {str(error)[-2000:]}", flush=True)
             self.wrong.append(f"{shown.place}: {error}")
 
     def end(self):
@@ -61,7 +63,10 @@ def count():
 def run(command, folder, expected=(0,), **more):
     """Run a command as it is shown, and see that it does what is said of it."""
     RAN.append(command)
+    started = time.monotonic()
     code, output = shell(command, folder, **more)
+    wrong = "" if code in expected else f", expected {' or '.join(map(str, expected))}"
+    print(f"{time.monotonic() - started:6.1f} s  exit {code}{wrong}  $ {command}", flush=True)
     assert code in expected, f"exit {code}, expected {expected}: {command}\n{output}"
     assert "Traceback" not in output
     return output

@@ -163,9 +163,13 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             _set_up(root, setup, seconds)
         yield Checkout(working_tree, root)
     finally:
-        with contextlib.suppress(OSError):
+        try:
             _deregister(common, folder)
-        folder.remove()
+        except OSError:
+            # The empty folder stays, so that the next sweep tries again.
+            folder.release()
+        else:
+            folder.remove()
         _remove_if_empty(common)
 
 
@@ -184,12 +188,31 @@ def common_folder(working_tree: Path) -> Path | None:
 
 
 def _deregister(common: Path, folder: Folder) -> None:
-    """Delete the worktree in a folder of ours, then git's note of it; no other worktree is touched."""
+    """Delete the worktree in a folder of ours, then git's note of it; no other worktree is touched.
+
+    Raises
+    ------
+    OSError
+        When git still has the note.
+    """
     folder.clear()
-    for note in common.glob("worktrees/*/gitdir"):
-        worktree = Path(note.read_text().strip()).parent
-        if worktree.parent == folder.path:
+    for worktree in _worktrees(common, folder):
+        try:
             _git(common, "worktree", "remove", "--force", "--force", str(worktree))
+        except CheckoutError as error:
+            raise OSError(str(error)) from error
+    if _worktrees(common, folder):
+        raise OSError(f"git still has a worktree in {folder.path}")
+
+
+def _worktrees(common: Path, folder: Folder) -> list[Path]:
+    """Worktrees in a folder of ours that git has a note of."""
+    found = []
+    for note in common.glob("worktrees/*/gitdir"):
+        # Another run may remove its own meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Path(note.read_text().strip()).parent)
+    return [worktree for worktree in found if worktree.parent == folder.path]
 
 
 def _remove_if_empty(common: Path) -> None:

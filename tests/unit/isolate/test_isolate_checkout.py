@@ -1,5 +1,7 @@
 """Where the files of another revision are, and what of a repository is no code of it."""
 
+import os
+import shutil
 import subprocess
 import sys
 import types
@@ -118,6 +120,24 @@ def test_the_checkout_of_a_killed_run_is_swept_and_no_other_worktree(repository,
     if state_of_worktree == "deleted":
         (left / "demo.py").unlink()
         left.rmdir()
+    sweep(repository)
+    assert state(repository) == before
+
+
+def test_what_git_could_not_forget_at_the_end_the_next_sweep_makes_it_forget(repository, tmp_path, monkeypatch):
+    before = state(repository)
+    failing = tmp_path / "bin/git"
+    failing.parent.mkdir()
+    failing.write_text(
+        f'#!/bin/sh\ncase "$*" in *"worktree remove"*) kill -9 $$;; esac\nexec {shutil.which("git")} "$@"\n'
+    )
+    failing.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(failing.parent), prepend=os.pathsep)
+        with checked(repository):
+            pass
+        sweep(repository)
+    assert state(repository) != before
     sweep(repository)
     assert state(repository) == before
 

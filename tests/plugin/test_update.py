@@ -6,6 +6,7 @@ the machine does meanwhile, and limits are so wide that nothing else does.
 
 import gzip
 import json
+import re
 import subprocess
 
 import pytest
@@ -79,7 +80,8 @@ def test_recording_passes_and_says_what_was_written(first):
     case = project.cases()["test_step"]
 
     assert finished.code == 0
-    assert "test_speed.py U" in finished.output
+    # On a slow machine a line of progress stands between the file and the letter.
+    assert re.search(r"(?m)^(test_speed\.py )?U +\[100%\]$", finished.output)
     assert "UPDATED       test_speed.py::test_step  no baseline under any key" in finished.output
     assert "1 baseline written" in finished.output
     assert (case.outcome, case.properties["perf.verdict"]) == ("passed", "missing")

@@ -5,7 +5,6 @@ they show, on the terminal, in annotations, in summary.md and on the page, is ru
 """
 
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -97,8 +96,9 @@ GENERAL = [
 def test_a_document(name, recorded, tmp_path):
     folder = states.copy_of(recorded, tmp_path / "project")
     story = Story()
-    for shown in told(name):
-        story.run(shown, folder)
+    for number, shown in enumerate(told(name)):
+        make = states.STATES.get(shown.state)
+        story.run(shown, make(recorded, tmp_path / str(number)) if make else folder)
     story.end()
 
 
@@ -106,9 +106,10 @@ def test_the_readme_from_nothing(recorded, tmp_path):
     folder = states.written(tmp_path / "project")
     story = Story()
     for shown in told("README.md"):
-        if shown.text == "perfdl accept run.json":
-            shutil.copy(folder / "perf-report" / "run.json", folder)
-        story.run(shown, ROOT if shown.text.startswith("make ") else folder)
+        if make := states.STATES.get(shown.state):
+            story.run(shown, make(recorded, tmp_path / shown.state))
+        else:
+            story.run(shown, ROOT if shown.text.startswith("make ") else folder)
         if shown.text.startswith("pytest --perf-update"):
             must(COMMIT, folder)
     story.end()

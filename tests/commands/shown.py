@@ -11,6 +11,7 @@ What it is expected to do, if that is not to succeed in the state that the docum
 beside it, in a comment before the fence or block or on the line of the backticks:
 
     <!-- exit: 1 -->           this exit code; `0 or 1` where both may be
+    # ... exit code 1 ...      behind a command in a fence: this exit code, or 0
     <!-- with: PATCH -->       in the state that states.py calls PATCH
     <!-- only parsed -->       not run: a part of a command, or one that is explained in states.NOT_RUN
 """
@@ -64,7 +65,7 @@ def in_document(name):
         elif fence == "console" and line.startswith("$ "):
             found.append(Shown(_without_comment(line[2:]), place, **note))
         elif fence == "yaml" and (run := re.match(r"[ -]*run: (?!\|)(.+)", line)):
-            found.append(Shown(_without_comment(run[1]), place, **note))
+            found.append(Shown(_without_comment(run[1]), place, **{**note, **_comment(run[1])}))
         elif fence is None and line.startswith("    ") and _STARTS.match(line[4:]):
             found.append(Shown(_without_comment(line[4:]), place, **pending))
         elif fence is None:
@@ -145,6 +146,12 @@ def _notes(line):
         if note["parsed"]:
             said["runs"] = False
     return said
+
+
+def _comment(text):
+    """What a shell's comment behind a command says of its exit code."""
+    said = re.search(r"\s#\s.*\bexit code (\d+)", text)
+    return {"exits": (0, int(said[1]))} if said else {}
 
 
 def _without_comment(text):

@@ -87,7 +87,7 @@ def written(folder, *, ini=""):
     data(folder)
     names = "\n".join(path.name for path in folder.iterdir() if path.name not in ("tests", "pytest.ini", ".git"))
     (folder / ".git" / "info" / "exclude").write_text(
-        f"{names}\nperf-report\nperf-qualify.jsonl\n*.json\n__pycache__\n"
+        f"{names}\nperf-report\nfirst-report\n*.jsonl\n/*.json\nold\nnew\n__pycache__\n"
     )
     must(f"git clone -q --bare . '{folder}.origin' && git remote add origin '{folder}.origin' && git fetch -q", folder)
     return folder
@@ -97,6 +97,7 @@ def recorded(folder):
     """`written`, with baselines that are committed, a tag, and a report of a run."""
     written(folder, ini=QUICK)
     must("pytest -q --perf-update && git add baselines && git commit -q -m 'Its baseline' && git tag v1.2", folder)
+    shutil.copytree(folder / "perf-report", folder / "first-report")
     must("pytest -q --perf", folder)
     report = folder / "perf-report"
     shutil.copy(report / "run.json", folder / "run.json")
@@ -106,6 +107,20 @@ def recorded(folder):
         shutil.copy(report / "run.json", folder / name / "run.json")
     campaigns(folder)
     return folder
+
+
+def laptop(state, folder):
+    """Another checkout, without the baselines that CI recorded, and with the report of that run."""
+    copy_of(state, folder)
+    shutil.rmtree(folder / "baselines", ignore_errors=True)
+    shutil.rmtree(folder / "perf-report", ignore_errors=True)
+    shutil.copytree(folder / "first-report", folder / "perf-report")
+    shutil.copy(folder / "perf-report" / "run.json", folder / "run.json")
+    return folder
+
+
+STATES = {"laptop": laptop}
+"""What a document calls a state in `with:`, made of `recorded`."""
 
 
 def copy_of(state, folder):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from pytest_perfdl import bounded
@@ -102,6 +103,11 @@ def unpack(data: bytes, source: str) -> bytes:
         raise TraceError(f"{source} is damaged: {error}") from None
     if text.count(b"{") > _OBJECTS:
         raise TraceError(f"{source} has more events than an exemplar trace")
+    try:
+        # One that is no JSON is not repaired, as a recording is: that may take seconds, and this one can be made again.
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise TraceError(f"{source} is damaged: {error}") from None
     return text
 
 

@@ -164,6 +164,7 @@ DAMAGED = {
     "large": gzip.compress(b'{"traceEvents": [' + b" " * 40_000_000 + b"]}"),
     "many-events": gzip.compress(b'{"traceEvents": [' + b"{}," * 600_000 + b"{}]}"),
     "two-members": gzip.compress(b'{"traceEvents": []}') + gzip.compress(b"{}"),
+    "list-cut-short": gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}, {"ph": "X", "ts": 2'),
     "negative-duration": gzip.compress(b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": -2}]}'),
     "huge-number": gzip.compress(
         b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1, "args": {"n": 99999999999999999999999}}]}'

@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 from unit.trace.chrome import DATA, each_corpus_file, each_recording, kernel, launch, step, text, trace, x
 from unit.trace.test_trace_write import assert_nests
 
-from pytest_perfdl.trace import Category, TraceError, exemplar, loads, read
+from pytest_perfdl.trace import Category, TraceError, exemplar, loads, read, read_exemplar
 
 EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 100, "tid": 0, "args": {"name": "python"}},
@@ -210,3 +211,16 @@ def test_cuts_of_public_traces_nest_and_fit(path):
         return
     assert len(data) <= 30_000
     assert_nests(gzip.decompress(data))
+
+
+@pytest.mark.parametrize(
+    "broken", [b'{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1},,]}', b'{"traceEvents": [', b"{]", b"[" * 9000]
+)
+def test_an_exemplar_that_is_no_json_is_refused_and_not_repaired(tmp_path, broken, monkeypatch):
+    module = sys.modules["pytest_perfdl.trace.exemplar"]
+    monkeypatch.setattr(module, "loads", lambda *_: pytest.fail("only a recording is repaired"))
+    path = tmp_path / "a.trace.json.gz"
+    path.write_bytes(gzip.compress(broken))
+    with pytest.raises(TraceError, match=r"a\.trace\.json\.gz is damaged: ") as error:
+        read_exemplar(path)
+    assert "\n" not in str(error.value)

@@ -83,8 +83,12 @@ def whole(shown):
 
 
 def told(name):
-    """A document's commands that are run, those between backticks once."""
-    return list({(each.text, each.state): each for each in in_document(name) if whole(each)}.values())
+    """A document's commands that are run, each once in each state: as it is expected to end where it stands first."""
+    found = {}
+    for each in in_document(name):
+        if whole(each):
+            found.setdefault((each.text, each.state), each)
+    return list(found.values())
 
 
 GENERAL = [

@@ -24,8 +24,15 @@ NOT_RUN = {
 }
 """Reviewed: commands that are shown and not run, and why. At most ten."""
 
-QUICK = "perf_repeats = 4\nperf_warmup = 5\nperf_steps = 20\nperf_budget = 60\n"
-"""For states where the text does not depend on how long measuring takes."""
+QUICK = """perf_repeats = 3
+perf_warmup = 5
+perf_steps = 20
+perf_budget = 30
+perf_limits =
+    step_time:20%
+    block_time:20%
+"""
+"""For states where the text does not depend on how long measuring takes, nor on how small a slowdown is found."""
 
 SLOWER = (
     "loss = model(batch).square().mean()",

@@ -83,11 +83,11 @@ def whole(shown):
 
 
 def told(name):
-    """A document's commands that are run, each once in each state: as it is expected to end where it stands first."""
+    """A document's commands that are run, each once: in the state and with the end that it has where it stands first."""
     found = {}
     for each in in_document(name):
         if whole(each):
-            found.setdefault((each.text, each.state), each)
+            found.setdefault(each.text, each)
     return list(found.values())
 
 

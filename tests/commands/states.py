@@ -126,7 +126,18 @@ def laptop(state, folder):
     return folder
 
 
-STATES = {"laptop": laptop}
+def orphan(state, folder):
+    """A baseline, committed, whose test is gone, beside that of one that is there."""
+    copy_of(state, folder)
+    (record,) = folder.glob("baselines/*/tests/test_speed/test_train_step.json")
+    gone = record.parents[1] / "test_gone" / record.name
+    gone.parent.mkdir()
+    gone.write_text(record.read_text().replace("tests/test_speed.py::", "tests/test_gone.py::"))
+    must("git add baselines && git commit -q -m 'A baseline without a test'", folder)
+    return folder
+
+
+STATES = {"laptop": laptop, "orphan": orphan}
 """What a document calls a state in `with:`, made of `recorded`."""
 
 

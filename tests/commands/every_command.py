@@ -36,8 +36,6 @@ class Story:
 
 
 COMMIT = "git add --all baselines && (git diff --cached --quiet || git commit -q -m baselines)"
-_BARE = {"perfdl list", "perfdl check", "perfdl prune"}
-"""Commands that are whole without an argument; other subcommands by themselves are mentions."""
 
 
 @pytest.fixture(scope="session")
@@ -73,17 +71,11 @@ def run(command, folder, expected=(0,), **more):
 
 def whole(shown):
     """Whether a command is run, rather than a mention or a form."""
-    words = shown.text.split()
-    return (
-        shown.runs
-        and shown.text not in NOT_RUN
-        and (words[0] != "perfdl" or len(words) > 2 or shown.text in _BARE)
-        and not shown.text.startswith(("perfdl scaling predict`", "perfdl scaling fit|"))
-    )
+    return shown.runs and shown.text not in NOT_RUN
 
 
 def told(name):
-    """A document's commands that are run, each once: in the state and with the end that it has where it stands first."""
+    """A document's commands that are run, each once: in the state, and with the end, of where it stands first."""
     found = {}
     for each in in_document(name):
         if whole(each):

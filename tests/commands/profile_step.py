@@ -17,7 +17,10 @@ def main(path):
     schedule = torch.profiler.schedule(wait=0, warmup=1, active=6, repeat=1)
     plain = path.with_suffix(".plain")
     with torch.profiler.profile(
-        schedule=schedule, record_shapes=True, on_trace_ready=lambda profile: profile.export_chrome_trace(str(plain))
+        schedule=schedule,
+        record_shapes=True,
+        with_stack=True,
+        on_trace_ready=lambda profile: profile.export_chrome_trace(str(plain)),
     ) as profile:
         for _ in range(7):
             loss = model(torch.randn(256, 64)).square().mean()

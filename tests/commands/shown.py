@@ -34,7 +34,8 @@ _FENCE = re.compile(r"^ *```(\w*)")
 _NOTE = re.compile(r"<!-- (exit: (?P<exits>\d+(?: or \d+)*)|with: (?P<state>\w+)|(?P<parsed>only parsed)) -->")
 _SPAN = re.compile(r"(?<!`)`((?:pytest|perfdl|python) [^`]+)`(?!`)")
 _STARTS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python|make|pip|git|xdg-open)\b")
-_PROGRAMS = ("pytest", "perfdl")
+WHOLE = ("perfdl list", "perfdl check", "perfdl prune", "perfdl prune --apply", "perfdl whatif --list")
+"""Commands of ours that are whole without naming a file."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def in_document(name):
             found.append(Shown(_without_comment(run[1]), place, **{**note, **_comment(run[1])}))
         elif fence is None and line.startswith("    ") and _STARTS.match(line[4:]):
             found.append(Shown(_without_comment(line[4:]), place, **pending))
-        elif fence is None:
+        elif fence is None and not line.startswith("#"):
             spans = [Shown(span[1], place, **{"runs": _whole(span[1]), **here}) for span in _SPAN.finditer(line)]
             found += spans
             # A note on a line of its own is for the block behind it.
@@ -159,8 +160,12 @@ def _without_comment(text):
 
 
 def _whole(text):
-    """Whether backticks hold a whole command, without metavariables and dots."""
+    """Whether backticks hold a whole command, without metavariables and dots, rather than a mention of one."""
     words = text.split()
+    if words[0] == "perfdl" and text not in WHOLE:
+        given = [word for word in words[2:] if not word.startswith("-") and word not in ("fit", "predict")]
+        if not given:
+            return False
     return "..." not in text and not any(
         re.fullmatch(r"(?:[A-Z][A-Z0-9_]*|\S*=[A-Z]+)(?:\.\.\.)?", word) for word in words
     )

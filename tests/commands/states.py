@@ -108,7 +108,6 @@ def recorded(folder):
     must("pytest -q --perf", folder)
     report = folder / "perf-report"
     shutil.copy(report / "run.json", folder / "run.json")
-    shutil.copytree(report / "traces", folder / "traces", dirs_exist_ok=True) if (report / "traces").is_dir() else None
     for name in ("old", "new"):
         (folder / name).mkdir()
         shutil.copy(report / "run.json", folder / name / "run.json")
@@ -123,6 +122,8 @@ def laptop(state, folder):
     shutil.rmtree(folder / "perf-report", ignore_errors=True)
     shutil.copytree(folder / "first-report", folder / "perf-report")
     shutil.copy(folder / "perf-report" / "run.json", folder / "run.json")
+    shutil.rmtree(folder / "traces")
+    shutil.copytree(folder / "perf-report" / "traces", folder / "traces")
     return folder
 
 

@@ -62,9 +62,14 @@ def test_a_command_that_is_not_there(tmp_path):
 @pytest.mark.parametrize("guard", ["keep the guard", "lose the guard"])
 def test_a_command_ends_with_this_process_however_that_ends(tmp_path, number, guard):
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, guard], cwd=tmp_path, stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-c", PARENT, guard],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        # Where these tests run in the background, they ignore it, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     pids = note(tmp_path / "pids")
     parent.send_signal(number)
-    parent.wait()
+    parent.wait(60)
     until(lambda: not any(map(alive, pids)))

@@ -11,8 +11,8 @@ import os, signal, sys
 from pytest_perfdl.signals import Ending
 
 number = signal.Signals[sys.argv[1]]
-if sys.argv[2] == "ignored":
-    signal.signal(number, signal.SIG_IGN)
+# In the background, or under nohup, these tests ignore it, and so would their children.
+signal.signal(number, signal.SIG_IGN if sys.argv[2] == "ignored" else signal.SIG_DFL)
 if sys.argv[2] == "handled":
     signal.signal(number, lambda *_: print("theirs"))
 ending = Ending()

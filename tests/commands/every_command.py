@@ -182,12 +182,13 @@ def test_what_a_failing_run_shows(case, recorded, tmp_path):
         assert [each for each in commands if "--perf-update" not in each], place
         assert bool([each for each in commands if "--perf-update" in each]) != against, place
     story = Story()
-    for number, (place, each) in enumerate((place, each) for place, commands in found.items() for each in commands):
+    for number, each in enumerate(dict.fromkeys(each for commands in found.values() for each in commands)):
         folder = states.copy_of(failed, tmp_path / f"copy-{number}") / where
         updates = "--perf-update" in each
         exits, said = ((0,), "PERF UPDATED") if updates else ((1,), "PERF REGRESSED")
-        story.run(Shown(each, place, exits), folder, said)
-        if updates and place == "page":
+        places = ", ".join(place for place, commands in found.items() if each in commands)
+        story.run(Shown(each, places, exits), folder, said)
+        if updates:
             story.run(Shown(command, "the run itself"), folder)
     story.end()
 

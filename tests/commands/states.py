@@ -21,6 +21,7 @@ NOT_RUN = {
     "make docs": "network: installs mkdocs; a CI job of its own",
     "make test": "a CI job of its own",
     "make lint": "a CI job of its own",
+    "make commands": "this very run",
 }
 """Reviewed: commands that are shown and not run, and why. At most ten."""
 

@@ -127,7 +127,8 @@ def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     assert all(isinstance(metric[side], int) for side in ("base", "new"))
     assert metric["ci95"][0] <= metric["effect"] <= metric["ci95"][1]
     assert told["blame"][0]["name"] == "Python and host"
-    assert told["blame"][0]["delta_ns"] > 15e6
+    # Of the profiled steps, from which others' share of the processor is taken off: most of what the timed ones lost.
+    assert told["blame"][0]["delta_ns"] > (metric["new"] - metric["base"]) / 2
     # A metric of one's own is judged too, by the limit that it was given.
     own = told["metrics"]["loss"]
     assert (own["base"], own["new"], own["limit"], own["verdict"]) == (1, 2, "10%", "regressed")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from pytest_perfdl.options import FLAGS
-from pytest_perfdl.short_names import long_name
+from pytest_perfdl.short_names import destinations, long_name
 from pytest_perfdl.visible import visible
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
     private: Any = config
     plain: Any = get_config()
     known = private._parser.optparser._option_string_actions
-    pytests = {option.dest for group in plain._parser._groups for option in group.options} | {
-        option.dest for option in plain._parser._anonymous.options
-    }
+    pytests = destinations(plain._parser)
     words = [os.fspath(word) for word in config.invocation_params.args]
     place = 0
     while place < len(words) and words[place] != "--":

@@ -47,7 +47,7 @@ class Option:
     @property
     def dest(self) -> str:
         """Attribute of `config.option`."""
-        return long_name(self.flag).lstrip("-").replace("-", "_")
+        return _dest(self.flag)
 
     @property
     def shown(self) -> str:
@@ -406,7 +406,11 @@ def refuse_mode_as_path(config: pytest.Config) -> None:
 
 def _option(config: pytest.Config, flag: str) -> Any:
     """What the command line says, `None` where it says nothing."""
-    return config.getoption(long_name(flag).lstrip("-").replace("-", "_"))
+    return config.getoption(_dest(flag))
+
+
+def _dest(flag: str) -> str:
+    return long_name(flag).lstrip("-").replace("-", "_")
 
 
 def _share(text: str) -> float:

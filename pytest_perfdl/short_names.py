@@ -70,9 +70,19 @@ def restore(args: list[str], parser: pytest.Parser) -> None:
 
 def registered(parser: pytest.Parser) -> set[str]:
     """Every option string that somebody has registered."""
+    return {name for option in _options(parser) for name in option.names()}
+
+
+def destinations(parser: pytest.Parser) -> set[str]:
+    """Where the values of all registered options are kept."""
+    return {option.dest for option in _options(parser)}
+
+
+def _options(parser: pytest.Parser) -> list[Any]:
     private: Any = parser
+    # The anonymous group is among the others only since pytest 9.
     groups = {id(group): group for group in (*private._groups, private._anonymous)}
-    return {name for group in groups.values() for option in group.options for name in option.names()}
+    return [option for group in groups.values() for option in group.options]
 
 
 def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:

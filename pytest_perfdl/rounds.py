@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.isolate.messages import Shown
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.rounds import Round, orders
@@ -30,6 +31,7 @@ FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
 _EXHAUSTED = "out of memory"
 """How torch's allocators say so, on the host and on devices."""
+_NOT_SHOWN = "no started process of each side has shown how the test loads and runs"
 
 
 class _KilledForMemoryError(Exception):
@@ -73,6 +75,9 @@ class Rounds:
         Of the lots.
     profiled
         Whether each side also profiles some steps, after those that are timed.
+    shown
+        What the first, started process of each side showed, base and head; `None` where there was none. Without them
+        rounds are neither forked nor bound to a core.
     """
 
     def __init__(
@@ -85,6 +90,7 @@ class Rounds:
         *,
         seed: int,
         profiled: bool,
+        shown: tuple[Shown, Shown] | None = None,
     ) -> None:
         self._bench = bench
         self._test = test
@@ -93,6 +99,13 @@ class Rounds:
         self._seed = seed
         self._profiled = profiled
         self._fits = True
+        self._shown = shown
+        self.start_reason = "there is no process to fork them from" if shown else _NOT_SHOWN
+        """Why rounds are not forked, in one line; empty where they are."""
+        self.pin_reason = "nothing binds them" if shown else _NOT_SHOWN
+        """Why rounds are not bound to a core, in one line; empty where they are."""
+        self.size_note = ""
+        """What of the steps was reduced for the budget, in one line; empty for nothing."""
         self.results: list[SideResult] = []
         """What all processes measured so far, of both sides."""
 
@@ -126,6 +139,7 @@ class Rounds:
             kernels_head=side_rows(remotes[head.name].results),
             parts_base=side_parts(remotes[base.name].results),
             parts_head=side_parts(remotes[head.name].results),
+            together=self._fits,
         )
 
     def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_perfdl.fixture import CurveExpectation, Expectation, WhatIfExpectation
@@ -31,6 +32,23 @@ class Host(Protocol):
 
     def answer(self, reply: object) -> None:
         """Answer the last command."""
+        ...
+
+    def show(
+        self,
+        name: str,
+        *,
+        step_ns: int,
+        children: bool,
+        threads: bool,
+        device: bool,
+        tracer: str,
+        loaded: Sequence[str],
+    ) -> None:
+        """Tell how a call's steps ran, once it is over; see `isolate.messages.CallShown`.
+
+        `loaded` are the modules that were loaded while steps were profiled or counted.
+        """
         ...
 
     def expect(self, expectation: Expectation | CurveExpectation | WhatIfExpectation) -> None:

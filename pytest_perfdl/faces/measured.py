@@ -248,8 +248,21 @@ class Measured(Perf):
         self._last = name
         self._metrics.clear()
         delay = Delay(self._host.inject, period)
+
+        def show(program: Program) -> None:
+            self._host.show(
+                name,
+                step_ns=program.step_ns,
+                children=program.had_children,
+                threads=program.had_threads,
+                device=program.had_device,
+                tracer=program.tracer,
+                loaded=program.loaded,
+            )
+
         self._program = Program(
             self._host,
+            finished=show,
             reset=reset,
             iterates=kind == "iterable",
             prepares=prepares,

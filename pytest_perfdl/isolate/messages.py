@@ -132,6 +132,43 @@ class Origins:
 
 
 @dataclass(frozen=True, slots=True)
+class CallShown:
+    """What one `perf(...)` call of a started process showed in its timed steps."""
+
+    name: str
+    step_ns: int
+    """Lower quartile of the timed steps."""
+    children: bool
+    """Whether there were child processes: alive after the steps, or ended during them."""
+    threads: bool
+    """Whether other threads of the process worked meanwhile."""
+    device: bool
+    """Whether a device was in use."""
+    tracer: str
+    """What traced Python meanwhile; empty for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a started process showed of how its test loads and runs.
+
+    The two of them, one of each side, decide whether rounds may be forked and pinned to a core.
+    """
+
+    modules: tuple[tuple[str, str], ...] = ()
+    """Third-party modules that the test loaded, with their files, in the order of loading."""
+    besides: tuple[tuple[str, str], ...] = ()
+    """The same of what only counting and profiling loaded, such as torch's counter of FLOPs."""
+    environment: tuple[str, ...] = ()
+    """Names of environment variables that had changed when a third-party module was imported."""
+    hooks: tuple[str, ...] = ()
+    """What was put into Python's importing by others than Python, pytest and us."""
+    calls: tuple[CallShown, ...] = ()
+    start_seconds: float = 0.0
+    """From the beginning of the process to its first call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The worker cannot run the test at all; `text` says why."""
 

@@ -24,6 +24,7 @@ from pytest_perfdl.isolate.messages import (
     PhaseReport,
     RecordedWarning,
     Reply,
+    Shown,
     Stopped,
     UserMetric,
 )
@@ -72,6 +73,8 @@ class RemoteTest:
         self.metrics: list[UserMetric] = []
         self.expectations: list[Any] = []
         self.origins: Origins | None = None
+        self.shown: Shown | None = None
+        """What a started process showed of how its test loads and runs; there once it is over."""
         self.over = False
 
     def wait(self, phase: Phase) -> PhaseReport:
@@ -186,6 +189,9 @@ class RemoteTest:
 
     def _on_Origins(self, message: Origins) -> None:  # noqa: N802
         self.origins = message
+
+    def _on_Shown(self, message: Shown) -> None:  # noqa: N802
+        self.shown = message
 
     def _on_Broken(self, message: Broken) -> None:  # noqa: N802
         self.end(gently=False)

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from pytest_perfdl.isolate.channel import Channel, ChannelClosed
 from pytest_perfdl.isolate.identity import test_hash
 from pytest_perfdl.isolate.messages import (
     Broken,
+    CallShown,
     CallStarted,
     Expected,
     ExtraReport,
@@ -39,6 +40,7 @@ from pytest_perfdl.isolate.messages import (
 )
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.isolate.origins import origins
+from pytest_perfdl.isolate.shown import Watch
 from pytest_perfdl.record import Better
 from pytest_perfdl.units import plural
 
@@ -70,8 +72,9 @@ def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
         job: Job = channel.receive()
         for name in job.preload:
             importlib.import_module(name)
+        watch = Watch(job.names)
         config = pytest.Config.fromdictargs(dict(job.options), [job.path])
-        plugin = WorkerPlugin(channel, job)
+        plugin = WorkerPlugin(channel, job, watch)
         config.pluginmanager.register(plugin, PLUGIN_NAME)
         config.hook.pytest_cmdline_main(config=config)
     except ChannelClosed:
@@ -96,8 +99,9 @@ def _die_with(parent: int) -> None:
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
-    def __init__(self, channel: Channel, job: Job) -> None:
+    def __init__(self, channel: Channel, job: Job, watch: Watch) -> None:
         self.channel = channel
+        self._watch = watch
         self.job = job
         self.plan = job.plan
         self.key_extra = job.key_extra
@@ -149,6 +153,8 @@ class WorkerPlugin:
     def pytest_sessionfinish(self) -> None:
         if self.job.own and self._item is not None:
             self.channel.send(origins(self.job.own, self.job.foreign, self.job.names, test_hash(self._item)))
+        if self._item is not None:
+            self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
         gc.freeze()
 
@@ -223,6 +229,7 @@ class WorkerPlugin:
 
     def start_call(self, call: object) -> None:
         """Announce a `perf(...)` call: `command` and `answer` now converse about it."""
+        self._watch.start_call()
         self.channel.send(CallStarted(call))
 
     def command(self) -> object:
@@ -232,6 +239,20 @@ class WorkerPlugin:
     def answer(self, reply: object) -> None:
         """Answer the last command."""
         self.channel.send(Reply(reply))
+
+    def show(
+        self,
+        name: str,
+        *,
+        step_ns: int,
+        children: bool,
+        threads: bool,
+        device: bool,
+        tracer: str,
+        loaded: Sequence[str],
+    ) -> None:
+        """Keep what a call's steps showed, and which modules only measuring loaded."""
+        self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
 
     def expect(self, expectation: object) -> None:
         """Pass on what the test expects of two alternatives."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.parts import StepParts
 
 Order = Literal["base first", "head first"]
+Start = Literal["forked", "started"]
+"""How both processes of a round began: forked from one that had loaded the third-party modules, or started anew."""
 
 ONE_ORDER_ALPHA = 1e-4
 """Orders are called fixed when a coin gives all of them alike less often than this: from 11 rounds on."""
@@ -43,6 +45,11 @@ class Round:
     parts_base: Mapping[str, StepParts] = field(default_factory=dict)
     """What the profiled steps are made of, by call."""
     parts_head: Mapping[str, StepParts] = field(default_factory=dict)
+    start: Start = "started"
+    core: int | None = None
+    """The processor that both were bound to while they warmed up and were timed; `None` where they were free."""
+    together: bool = True
+    """Whether both were alive at once and took turns; else one ran after the other, in this order."""
 
 
 def orders(seed: int, count: int) -> tuple[Order, ...]:

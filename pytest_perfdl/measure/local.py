@@ -25,6 +25,9 @@ class LocalHost:
     side = ""
     inject = 0.0
 
+    def show(self, name: str, **seen: object) -> None:
+        """Of no use: nothing is forked or pinned."""
+
     def expect(self, expectation: object) -> None:
         """Two alternatives are judged in processes of their own only."""
 

@@ -34,6 +34,50 @@ class Usage:
         )
 
 
+_HELPING = 0.1
+"""Processors that other threads keep busy on average before they count as working for the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Who works for this thread: child processes, and other threads of this process."""
+
+    children: bool
+    """Whether there are any now, at work or not."""
+    ended: tuple[float, ...]
+    """What those that have ended had used."""
+    wall_s: float
+    threads_s: float
+    """Processor time of all threads but this one."""
+
+    @classmethod
+    def now(cls) -> Helpers:
+        """Ask the system."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return cls(
+            _has_children(),
+            (used.ru_utime, used.ru_stime, used.ru_minflt),
+            time.monotonic(),
+            time.process_time() - time.thread_time(),
+        )
+
+    def since(self, before: Helpers) -> tuple[bool, bool]:
+        """Whether child processes, and whether other threads, worked between two moments."""
+        busy = (self.threads_s - before.threads_s) / max(self.wall_s - before.wall_s, 1e-6)
+        return self.children or before.children or self.ended != before.ended, busy > _HELPING
+
+
+def _has_children() -> bool:
+    """Whether this process has children that it has not waited for; they stay as they are."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    except (AttributeError, OSError):  # not every system has it
+        return True
+    return True
+
+
 _SCHEDULER = "/proc/thread-self/schedstat"
 
 

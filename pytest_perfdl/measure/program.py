@@ -18,7 +18,7 @@ from typing import Protocol
 from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
-from pytest_perfdl.measure.machine import collect_garbage, run_delay_reader
+from pytest_perfdl.measure.machine import Helpers, collect_garbage, run_delay_reader
 from pytest_perfdl.record import Finding
 
 SETTLED_WITHIN = 0.05
@@ -68,6 +68,8 @@ class Program:
         What slows every step down on purpose once the warm-up is over; by default nothing does.
     threads
         Intra-op threads that times are kept under; by default nobody asks.
+    finished
+        Told when everything that was asked for has been measured.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Program:
         prepares: bool = False,
         delay: Delay | None = None,
         threads: int | None = None,
+        finished: Callable[[Program], None] = lambda _: None,
     ) -> None:
         self._conversation = conversation
         self._reset = reset
@@ -86,12 +89,22 @@ class Program:
         self._prepares = prepares
         self._delay = delay or Delay(0.0)
         self._threads = threads
+        self._tell_finished = finished
         self.annotating = False
         """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
         self.step_ns = 0
         """Lower quartile of the timed steps, once they are timed."""
         self.finished = False
         """Whether everything that was asked for has been measured."""
+        self.had_children = False
+        """Whether there were child processes in the timed steps."""
+        self.had_threads = False
+        """Whether other threads of this process worked in the timed steps."""
+        self.had_device = False
+        self.tracer = ""
+        """What traced Python in the timed steps."""
+        self.loaded: tuple[str, ...] = ()
+        """Modules that were loaded while steps were profiled or counted."""
 
     def steps(self) -> Steps:
         """Run until told to finish."""
@@ -99,6 +112,7 @@ class Program:
             command = self._conversation.command()
             if isinstance(command, Finish):
                 self.finished = True
+                self._tell_finished(self)
                 done = compiling.summary()
                 self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
                 return
@@ -124,10 +138,17 @@ class Program:
         if isinstance(command, Time):
             collect_garbage()
             timing = timed.run(command, iterates=self._iterates, prepares=self._prepares)
+            helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
+            children, threads = Helpers.now().since(helpers)
+            self.had_children |= children
+            self.had_threads |= threads
+            self.had_device |= timed.uses_device()
+            self.tracer = self.tracer or result.tracer
             self.step_ns = timed.lower_quartile(result.step_ns)
             return result
         self.annotating = True
+        loaded = set(sys.modules)
         try:
             if isinstance(command, Profile):
                 return self._delay.confess((yield from self._delay.after_each(profiled.run(command))))
@@ -135,6 +156,7 @@ class Program:
                 return (yield from self._delay.after_each(counted.run(command)))
         finally:
             self.annotating = False
+            self.loaded += tuple(name for name in sys.modules if name not in loaded)
         raise TypeError(f"unknown command {command!r}")
 
     def _settle(self, command: Settle) -> Generator[bool, Aside | None, Settled]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from pytest_perfdl import folders
+from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.pair import BaselineCode, code_of
-from pytest_perfdl.baseline.source import Source, commit_of, describe_source, is_as_before, top_of, trouble
+from pytest_perfdl.baseline.pair import BaselineCode, pair_of
+from pytest_perfdl.baseline.source import commit_of, git, some, top_of, trouble
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
@@ -67,8 +69,11 @@ class Bench:
     """How the run's chance of a false alarm is shared."""
     confirmed: list[bool] = field(default_factory=list)
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
-    source: Source = field(init=False)
-    """The code as it is when the run begins."""
+    commit: str | None = field(init=False)
+    """The commit that is checked out when the run begins."""
+    unknown: set[str] = field(default_factory=set)
+    """Files that tests loaded or read and that git does not know yet."""
+    _began: int = field(default_factory=time.time_ns)
     top: Path | None = field(init=False)
     """Top of the repository, if there is one."""
     _checkouts: dict[str, Checkout] = field(default_factory=dict)
@@ -76,25 +81,45 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.top = top_of(self.config.rootpath)
-        self.source = describe_source(self.config.rootpath, self.left_out, keep=self.scratch / "code.index")
+        self.commit = git(self.config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
 
     def tied(self, record: Record, loaded: Origins | None) -> Record:
         """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
-        if self.source.tree is None:
+        if self.top is None or loaded is None:
             return record
         installed = self._elsewhere(loaded, None)
+        copies = [] if installed is None else installed.counterparts
+        names = [place.relative_to(self.top).as_posix() for place in copies if place.is_relative_to(self.top)]
+        found = measured_code(
+            self.top,
+            (*loaded.files, *names),
+            loaded.packages,
+            without=[self.config.rootpath / folder for folder in self.left_out],
+            commit=self.commit,
+            since_ns=self._began,
+        )
         if installed is not None and not installed.is_the_same:
             why = f"the test imported {installed.told}, which is not the code of this tree (pip install -e .)"
-        elif not is_as_before(self.config.rootpath, self.source):
-            why = "the code changed while it was measured"
+        elif found.changed:
+            why = f"the code changed while it was measured ({some(found.changed)})"
+        elif not found.code.files:
+            why = trouble(self.config.rootpath) or "git cannot read the repository's files"
         else:
-            return record
-        *earlier, last = record.occasions
+            self.unknown.update(found.unknown)
+            return replace(record, code=found.code)
         more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
-        return replace(
-            record,
-            occasions=(*earlier, replace(last, tree=None)),
-            integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")),
+        return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
+
+    @property
+    def warning(self) -> str:
+        """What a run that records must say: why its baselines have no commit yet; empty where all is well."""
+        if said := trouble(self.config.rootpath):
+            return f"the baselines are tied to no commit, and times will be judged unpaired: {said}"
+        if not self.unknown:
+            return ""
+        return (
+            f"the tests used files that git does not know ({some(sorted(self.unknown))}): commit them with the "
+            "baselines; otherwise no commit has that code, and the pair would be of a commit without them"
         )
 
     def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
@@ -202,9 +227,16 @@ class Bench:
         self.running.append(remote)
         return remote
 
-    def code_of(self, base: Record, path: Path) -> BaselineCode:
-        """The commit that holds a baseline's code, if there is one."""
-        return code_of(base, path, self.config.rootpath, self.left_out)
+    def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
+        """The commit to pair the working tree with, by the baselines of a test under its key and under others."""
+        return pair_of(
+            own,
+            others,
+            lambda record: self.store.path(record.test, record.key.slug),
+            self.config.rootpath,
+            self.left_out,
+            prefer=tuple(self._checkouts),
+        )
 
     @property
     def left_out(self) -> tuple[str, ...]:

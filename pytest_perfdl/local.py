@@ -60,7 +60,7 @@ class LocalSession:
             repeat, test = host.repeat(), (self._tests or {})[nodeid]
             if not repeat.calls:
                 continue
-            record = assemble(nodeid, test.hash, test.plan, [repeat], date="", commit=None, tree=None)
+            record = assemble(nodeid, test.hash, test.plan, [repeat], date="", commit=None)
             terminal.write_line(harmless(visible(nodeid)))
             for name, series in record.metrics().items():
                 value = format_quantity(statistics.fmean(series.values), series.unit)

@@ -135,11 +135,35 @@ class Occasion:
     commit: str | None
     """Commit checked out while measuring (full hash), `None` outside git."""
     tree: str | None
-    """Hash of the working tree without the baseline folder: identifies the measured code."""
+    """Hash of the working tree without the baseline folder, as baselines had before `code` was stored; else `None`."""
     reference_ns: tuple[int, ...] = ()
     """What the reference load took around each repeat: how fast the machine was. Empty where it was not timed."""
     seconds: float | None = None
     """What one repeat took on average, its worker's start included; `None` where that was not noted."""
+
+
+SHORT_HASH = 12
+"""Digits of a content's hash that a record keeps, as git abbreviates it in a large repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that was measured: what the test loaded and read, by content."""
+
+    files: Mapping[str, str]
+    """Files of the repository: path from its top -> first 12 digits of the content's git hash, of a submodule its
+    commit's."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Installed distributions that the test loaded: name -> version."""
+    ignored: tuple[str, ...] = ()
+    """Files in the repository that it loaded or read although git ignores them; no commit has them."""
+    left_out: int = 0
+    """Further files that are not noted: too many, too large, or with a name that is no text."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether equal files mean that everything of the repository is equal that the test was seen to use."""
+        return bool(self.files) and not self.ignored and not self.left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +184,8 @@ class Record:
     integrity: tuple[Finding, ...] = ()
     exemplars: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the exemplar traces that were saved with it, by call; empty where that was not noted."""
+    code: Code | None = None
+    """What was measured on the last occasion; `None` where it is tied to no code."""
 
     @property
     def repeats(self) -> int:

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from pytest_perfdl.record import (
+    SHORT_HASH,
     Better,
     Call,
+    Code,
     Finding,
     Key,
     Kind,
@@ -39,6 +41,12 @@ _REPEATS = 100_000
 """Repeats that a record may have."""
 _SAID = 500
 """Characters of an error's text."""
+_PATTERNS = {
+    "traces/": "not a plain file name in traces/",
+    f"{{{SHORT_HASH}}}": "not the first digits of a hash",
+    "x1f": "not a path from the top of a repository",
+}
+"""What a text is not that does not match, by a part of the pattern."""
 
 
 class RecordError(ValueError):
@@ -56,6 +64,12 @@ _Small = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 ScalarForm = str | bool | Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
 _GitHash = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
 """Of a commit or tree. Nothing else is ever given to git."""
+_ShortHash = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{SHORT_HASH}}}\Z")]
+PATH = r"^(?!/|-|:)(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f\\]+\Z"
+"""Of a file in a repository, from its top; it is given to git."""
+_Path = Annotated[str, msgspec.Meta(pattern=PATH, max_length=4096)]
+_FILES = 10_000
+"""Files that a record may name."""
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
@@ -114,6 +128,13 @@ class _CallForm(msgspec.Struct):
     uncounted: list[str]
 
 
+class _CodeForm(msgspec.Struct):
+    files: Annotated[dict[_Path, _ShortHash], msgspec.Meta(max_length=_FILES)]
+    packages: Annotated[dict[str, str], msgspec.Meta(max_length=_FILES)] = {}
+    ignored: Annotated[list[_Path], msgspec.Meta(max_length=_FILES)] = []
+    left_out: _Small = 0
+
+
 class _Form(msgspec.Struct):
     test: str
     key: KeyForm
@@ -125,6 +146,7 @@ class _Form(msgspec.Struct):
     integrity: list[_FindingForm]
     calls: list[_CallForm]
     exemplars: dict[str, _Digest] = {}
+    code: _CodeForm | None = None
 
 
 def significant(value: float, digits: int = 4) -> float:
@@ -152,6 +174,7 @@ def to_json(record: Record) -> dict[str, Any]:
         "integrity": [dataclasses.asdict(finding) for finding in record.integrity],
         "calls": [_call_to_json(call) for call in record.calls],
         **({"exemplars": dict(record.exemplars)} if record.exemplars else {}),
+        **({"code": _code_to_json(record.code)} if record.code is not None else {}),
     }
 
 
@@ -188,6 +211,7 @@ def from_json(data: Any) -> Record:
         modes={name: tuple(labels) for name, labels in form.modes.items()},
         integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
         exemplars=form.exemplars,
+        code=None if form.code is None else _code(form.code),
     )
 
 
@@ -204,9 +228,9 @@ def converted(data: Any, form: type[_T]) -> _T:
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at ")
         if "matching regex" in what:
-            what = "not a plain file name in traces/" if "traces/" in what else "not a full hash in lower case"
+            what = next((said for part, said in _PATTERNS.items() if part in what), "not a full hash in lower case")
         what = what.replace("Object missing required field", "there is no")
-        place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$", "a key of ")
+        place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$.", "a key of ")
         said = f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
         raise RecordError(f"is malformed ({visible(said[:_SAID])})") from None
     except UnicodeError:
@@ -217,6 +241,17 @@ def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:
     """Its fields; without those that were not noted, as in files of before they were."""
     fields = dataclasses.asdict(occasion) | {"reference_ns": _numbers(occasion.reference_ns, significant)}
     return {name: value for name, value in fields.items() if name not in ("reference_ns", "seconds") or value}
+
+
+def _code_to_json(code: Code) -> dict[str, Any]:
+    """Its fields without those that say nothing; a file a line, so that a review sees which of them changed."""
+    fields = {
+        "files": dict(code.files),
+        "packages": dict(code.packages),
+        "ignored": list(code.ignored),
+        "left_out": code.left_out,
+    }
+    return {name: value for name, value in fields.items() if name == "files" or value}
 
 
 def _call_to_json(call: Call) -> dict[str, Any]:
@@ -251,6 +286,10 @@ def _occasion(form: _OccasionForm, place: str) -> Occasion:
     if seconds is not None:
         (seconds,) = _bounded([seconds], f"{place}.seconds", LONGEST_NS)
     return Occasion(form.repeats, form.date, form.commit, form.tree, reference_ns, seconds)
+
+
+def _code(form: _CodeForm) -> Code:
+    return Code(form.files, form.packages, tuple(form.ignored), form.left_out)
 
 
 def _call(form: _CallForm, place: str, repeats: int) -> Call:

@@ -275,7 +275,7 @@ class PerfSession:
         settings = self.settings
         unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
         wrote = any(result.updated for result in run.results)
-        warning = self._bench.source.warning if wrote else ""
+        warning = self._bench.warning if wrote else ""
         return replace(run, notes=tuple(filter(None, (*run.notes, unsaid, warning, self._shortfall))))
 
     @property
@@ -294,7 +294,7 @@ class PerfSession:
             perf_dir=self.settings.folder,
             report_dir=self.settings.report,
             date=self._bench.date,
-            commit=self._bench.source.commit,
+            commit=self._bench.commit,
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
             invocation=self._invocation,

@@ -269,8 +269,7 @@ class Trial:
             return BaselineCode(None)
         if mistake := self.bench.mistaken(self.remote.origins, None):
             return BaselineCode(None, f"the test {mistake}")
-        store = self.bench.store
-        return self.bench.code_of(self._base, store.path(self.test.item.nodeid, self._base.key.slug))
+        return self.bench.code_of(self._base, self._others)
 
     def _against(self, new: Record) -> Judgement:
         """Judge against another revision: counts by one repeat on its side, times in pairs."""
@@ -461,7 +460,7 @@ class Trial:
 
     def _record(self, repeats: Sequence[Repeat], *, commit: str | None = None, test_hash: str | None = None) -> Record:
         """Join repeats; of the working tree, or of another commit and that one's version of the test."""
-        test, source = self.test, self.bench.source
+        test = self.test
         period = max(call.info.period for call in repeats[0].calls)
         record = assemble(
             test.item.nodeid,
@@ -469,8 +468,7 @@ class Trial:
             replace(test.plan, period=period),
             repeats,
             date=self.bench.date,
-            commit=commit or source.commit,
-            tree=None if commit else source.tree,
+            commit=commit or self.bench.commit,
         )
         if not self._no_flops:
             return record

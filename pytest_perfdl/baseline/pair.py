@@ -1,21 +1,31 @@
 """Which commit holds the code that a baseline was recorded on.
 
-A baseline is recorded before the commit that carries it, so the commit named in it is only its parent, without
-the change that was meant. What tells is the hash of the code's tree, without the baselines, at recording time:
-a commit with that tree is the baseline's code, whatever it is called (statistics.md, section 8).
+A baseline is recorded before the commit that carries it, so the commit named in it is only its parent, without the
+change that was meant. What tells is the content of the files that its test loaded or read: a commit that has them is
+the baseline's code, whatever it is called, and whatever else it changes. So a squash merge, a rebase and the merge of
+another pull request leave a baseline with its pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pytest_perfdl.baseline.source import git, top_of, tree_of_commit, trouble
-from pytest_perfdl.record import Record
+from pytest_perfdl.baseline.code import contents, present
+from pytest_perfdl.baseline.source import asked, git, some, top_of, tree_of_commit, trouble
+from pytest_perfdl.record import SHORT_HASH, Record
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""
+MOST_COMMITS = 10_000
+"""How many commits that touch a test's files are looked at, the newest first."""
+_SHALLOW = "the clone is shallow: fetch the whole history (fetch-depth: 0)"
+_NO_COMMIT = "no commit has the code that the baseline was recorded on"
+
+Files = Mapping[str, str]
+"""Path from the repository's top -> first digits of the content's hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +34,52 @@ class BaselineCode:
 
     commit: str | None
     reason: str = ""
+    note: str = ""
+    """What is odd about the commit, as one line: that it was taken although it does not have all files as recorded."""
+    base: Record | None = None
+    """The baseline whose code it is."""
 
 
-def code_of(base: Record, path: Path, root: Path, without: tuple[str, ...]) -> BaselineCode:
+def pair_of(
+    own: Record | None,
+    others: Sequence[Record],
+    path_of: Callable[[Record], Path],
+    root: Path,
+    without: tuple[str, ...],
+    *,
+    prefer: Sequence[str] = (),
+) -> BaselineCode:
+    """The commit to pair the working tree with, from all baselines of a test.
+
+    Its own baseline supplies it, else the newest of those under other keys for which there is one: code does not depend
+    on where it was timed.
+
+    Parameters
+    ----------
+    own, others
+        The test's baseline under its key, if there is one, and those under other keys.
+    path_of
+        Where a baseline's file is.
+    root, without, prefer
+        See `code_of`.
+    """
+    newest_first = sorted(others, key=lambda record: record.occasions[-1].date, reverse=True)
+    first = None
+    for base in (*([own] if own is not None else []), *newest_first):
+        found = code_of(base, path_of(base), root, without, prefer=prefer)
+        if found.commit is not None:
+            return found
+        first = first or found
+    return first or BaselineCode(None, "there is no baseline")
+
+
+def code_of(
+    base: Record, path: Path, root: Path, without: tuple[str, ...], *, prefer: Sequence[str] = ()
+) -> BaselineCode:
     """Find the commit that has the code of a baseline.
+
+    It is the newest one in HEAD's history that has the recorded files with their content, else the one that last
+    changed the baseline's file: merged by a squash, a change meets files that others changed meanwhile.
 
     Parameters
     ----------
@@ -36,28 +88,154 @@ def code_of(base: Record, path: Path, root: Path, without: tuple[str, ...]) -> B
     root
         Folder in the repository.
     without
-        Folders that the recorded hash leaves out, relative to `root`.
+        Folders that hold no code, relative to `root`.
+    prefer
+        Commits (full hashes) that are as good as the newest one if they have the files: what is checked out already.
+    """
+    top = top_of(root)
+    if base.code is None and base.occasions[-1].tree is None:
+        return BaselineCode(None, "the baseline does not say which code it was recorded on", base=base)
+    if top is None:
+        return BaselineCode(None, trouble(root) or "there is no git repository", base=base)
+    found = _by_tree(base, path, root, without) if base.code is None else _by_content(base, path, top, prefer)
+    if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
+        found = BaselineCode(None, _SHALLOW)
+    return replace(found, base=base)
+
+
+def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> BaselineCode:
+    assert base.code is not None
+    files = base.code.files
+    head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    if head is None:
+        return BaselineCode(None, "the repository has no commit yet")
+    if not files:
+        return BaselineCode(None, "the baseline names no file of the repository")
+    if commit := having(top, files, (*prefer, head)) or having(top, files, candidates(top, files)):
+        return BaselineCode(commit)
+    if git(top, "rev-parse", "--is-shallow-repository") == "true":
+        # The oldest commit that is there seems to have changed every file.
+        return BaselineCode(None, _SHALLOW)
+    carrier = _carrier(top, path)
+    if carrier is None:
+        uncommitted = present(top, files) == files
+        return BaselineCode(None, f"{_NO_COMMIT}: commit it with the baseline" if uncommitted else _NO_COMMIT)
+    there = contents(top, carrier, list(files))
+    other = [name for name, content in files.items() if there.get(name, "")[:SHORT_HASH] != content]
+    return BaselineCode(
+        carrier,
+        note=f"no commit has all files as the baseline was recorded with, so it is paired with {carrier[:9]}, which "
+        f"last changed the baseline's file; other there: {some(other)}",
+    )
+
+
+def having(top: Path, files: Files, commits: Sequence[str] | Iterator[str]) -> str | None:
+    """The first of some commits that has files with their content; `None` if none of them does.
+
+    They are asked in growing groups, so that the likely ones cost little and many do not cost a process each.
+    """
+    waiting, size = iter(commits), 1
+    while group := list(itertools.islice(waiting, size)):
+        for commit, matches in zip(group, matching(top, group, [files] * len(group)), strict=True):
+            if matches:
+                return commit
+        size = min(4 * size, 256)
+    return None
+
+
+def matching(top: Path, commits: Sequence[str], wanted: Sequence[Files]) -> list[bool]:
+    """Whether each of some commits has the files that are wanted of it."""
+    asks = [f"{commit}:{name}" for commit, files in zip(commits, wanted, strict=True) for name in files]
+    told = asked(top, "cat-file", "--batch-check=%(objectname)", given=asks)
+    answers = iter((told or "").splitlines())
+    found = []
+    for commit, files in zip(commits, wanted, strict=True):
+        lacking, wrong = [], told is None
+        for name, content in files.items():
+            answer = next(answers, "")
+            if answer.endswith(" missing"):
+                lacking.append(name)
+            wrong |= not answer.startswith(content) and not answer.endswith(" missing")
+        if lacking and not wrong:
+            # The commit of a submodule is no object of this repository.
+            there = contents(top, commit, lacking)
+            wrong = any(there.get(name, "")[:SHORT_HASH] != files[name] for name in lacking)
+        found.append(not wrong)
+    return found
+
+
+def candidates(top: Path, files: Files) -> Iterator[str]:
+    """Commits in HEAD's history that may have files with their content, the newest first.
+
+    The content of files changes only at commits that touch them. Where it was the wanted one before such a commit, its
+    parent is the newest commit of that line of history that has it.
+    """
+    listed = git(
+        top,
+        *("-c", "log.showSignature=false", "log", "--full-history", "--show-pulls", f"--max-count={MOST_COMMITS}"),
+        *("--format=%x01%H %P", "--raw", "--no-abbrev", "--no-renames", "-z", "HEAD", "--", *files),
+        environment={"GIT_LITERAL_PATHSPECS": "1"},
+    )
+    seen = set()
+    for commit, parents, changes in _logged(listed or ""):
+        before = all(files.get(name, old).startswith(old[:SHORT_HASH]) for name, old, _ in changes)
+        after = all(files.get(name, new).startswith(new[:SHORT_HASH]) for name, _, new in changes)
+        for each in (*([commit] if after else []), *(parents if before else ())):
+            if each not in seen:
+                seen.add(each)
+                yield each
+
+
+def _logged(text: str) -> Iterator[tuple[str, list[str], list[tuple[str, str, str]]]]:
+    """Commits of a log with their parents, and of each changed file its name and its hashes before and after.
+
+    Of a merge git tells no changes.
+    """
+    for block in text.split("\x01")[1:]:
+        head, *rest = (part.lstrip("\n") for part in block.split("\0"))
+        commit, *parents = head.split()
+        places = [place for place, part in enumerate(rest) if part.startswith(":")]
+        yield commit, parents, [(rest[place + 1], *_hashes(rest[place])) for place in places if place + 1 < len(rest)]
+
+
+def _hashes(change: str) -> tuple[str, str]:
+    """Hashes before and after of ":100644 100644 1a... 2b... M"."""
+    _, _, old, new, *_ = change.split()
+    return old, new
+
+
+def _carrier(top: Path, path: Path) -> str | None:
+    """The commit that last changed a baseline's file, other than by moving it; `None` if it is not as committed."""
+    if not path.resolve().is_relative_to(top) or git(top, "diff", "--quiet", "HEAD", "--", str(path)) is None:
+        return None
+    listed = git(
+        top,
+        *("-c", "log.showSignature=false", "log", "--follow", f"-{_EARLIER}", "--format=%x01%H %P", "--raw", "-z"),
+        *("HEAD", "--", str(path)),
+    )
+    for block in (listed or "").split("\x01")[1:]:
+        parts = [part.lstrip("\n") for part in block.split("\0")]
+        if not any(part.startswith(":") and part.endswith(" R100") for part in parts):
+            return parts[0].split()[0]
+    return None
+
+
+def _by_tree(base: Record, path: Path, root: Path, without: tuple[str, ...]) -> BaselineCode:
+    """The commit whose tree is the recorded one, as baselines say it that do not name their files.
 
     The candidates are the commit that last changed the file, the present one, the one it was recorded at, and those
-    that changed the file before, under other names too: the first with the recorded tree is the one.
+    that changed the file before, under other names too.
     """
-    wanted = base.occasions[-1].tree
-    if wanted is None:
-        return BaselineCode(None, "the baseline does not say which code it was recorded on")
-    if top_of(root) is None:
-        return BaselineCode(None, trouble(root) or "there is no git repository")
-    for commit in _candidates(base, path, root):
-        if tree_of_commit(root, commit, without) == wanted:
+    for commit in _by_file(base, path, root):
+        if tree_of_commit(root, commit, without) == base.occasions[-1].tree:
             return BaselineCode(commit)
-    if git(root, "rev-parse", "--is-shallow-repository") == "true":
-        return BaselineCode(None, "the clone is shallow: fetch the whole history (fetch-depth: 0)")
-    return BaselineCode(None, "no commit has the code that the baseline was recorded on")
+    return BaselineCode(None, _NO_COMMIT)
 
 
-def _candidates(base: Record, path: Path, root: Path) -> Iterator[str]:
+def _by_file(base: Record, path: Path, root: Path) -> Iterator[str]:
     """Commits that may have a baseline's code, the likely ones first, each once."""
     seen: set[str] = set()
-    asked: tuple[Callable[[], str | None], ...] = (
+    ways: tuple[Callable[[], str | None], ...] = (
         lambda: git(root, "rev-list", "-1", "HEAD", "--", str(path)),
         lambda: git(root, "rev-parse", "--verify", "--quiet", "HEAD"),
         lambda: base.occasions[-1].commit,
@@ -66,7 +244,7 @@ def _candidates(base: Record, path: Path, root: Path) -> Iterator[str]:
             root, "-c", "log.showSignature=false", "log", "--follow", f"-{_EARLIER}", "--format=%H", "--", str(path)
         ),
     )
-    for ask in asked:
+    for ask in ways:
         for commit in (ask() or "").split():
             if commit not in seen:
                 seen.add(commit)

@@ -129,6 +129,10 @@ class Origins:
     """Of the test as this side has it."""
     outside: tuple[tuple[str, str], ...] = ()
     """Modules of the repository's names that are in neither folder, with their files."""
+    files: tuple[str, ...] = ()
+    """Files in the job's own folder that were loaded or read, by their paths from there."""
+    packages: tuple[str, ...] = ()
+    """Top-level names of the modules that were loaded from outside it, without the standard library's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,14 @@ from pathlib import Path
 
 from pytest_perfdl.isolate.checkout import is_installed
 from pytest_perfdl.isolate.messages import Origins
+from pytest_perfdl.isolate.reads import Reads
 
 _NOT_MEASURED = frozenset(
     ("benchmarks", "build", "conftest", "dist", "docs", "examples", "pytest_perfdl", "setup", "test", "tests")
 )
 """Names at the top of many repositories that are no code under test, and of ours, which measures itself."""
+_OURS = Path(__file__).resolve().parents[1]
+"""This package, which is none of the code under test."""
 _MADE_WHILE_BUILDING = ("_version.py", "version.py")
 """Files that an installed package has and its repository need not have."""
 
@@ -34,7 +37,9 @@ def code_names(folders: Iterable[Path]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name.isidentifier() and name not in known))
 
 
-def origins(own: str, foreign: str, names: Sequence[str], identity: str) -> Origins:
+def origins(
+    own: str, foreign: str, names: Sequence[str], identity: str, reads: Reads | None = None, besides: Iterable[str] = ()
+) -> Origins:
     """Modules by the folder they come from, in the process that loaded them.
 
     Parameters
@@ -45,6 +50,8 @@ def origins(own: str, foreign: str, names: Sequence[str], identity: str) -> Orig
         Top-level names of the repository's code, of which modules from elsewhere are reported too.
     identity
         Hash of the test as it is here.
+    reads, besides
+        Files that were read, and further ones that decided what ran (conftest files, the ini file).
     """
     # The checkout may lie within the working tree: a module belongs to the innermost of the two.
     places = {Path(os.path.realpath(folder)): folder for folder in (own, foreign) if folder}
@@ -62,7 +69,29 @@ def origins(own: str, foreign: str, names: Sequence[str], identity: str) -> Orig
             found[places[folder]].append(name)
         elif top in names:
             outside.append((name, str(place)))
-    return Origins(tuple(found[own]), tuple(found[foreign]), identity, tuple(outside))
+    files, packages = _used(own, foreign, {*besides, *(reads.files() if reads is not None else ())})
+    return Origins(tuple(found[own]), tuple(found[foreign]), identity, tuple(outside), files, packages)
+
+
+def _used(own: str, foreign: str, read: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Files of a folder that were loaded or read, and top-level names of the modules from outside it."""
+    root = Path(os.path.realpath(own))
+    inner = Path(os.path.realpath(foreign)) if foreign else None
+    paths, packages = set(map(os.path.realpath, read)), set()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and name.split(".")[0] != "pytest_perfdl":
+            real = Path(os.path.realpath(file))
+            if root in real.parents and not is_installed(real, root):
+                paths.add(str(real))
+            elif (top := name.split(".")[0]) not in sys.stdlib_module_names:
+                packages.add(top)
+    files = set()
+    for path in map(Path, paths):
+        mine = root in path.parents and path.is_file() and not is_installed(path, root) and _OURS not in path.parents
+        if mine and (inner is None or inner not in path.parents or inner in root.parents):
+            files.add(path.relative_to(root).as_posix())
+    return tuple(sorted(files)), tuple(sorted(packages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +112,11 @@ class Elsewhere:
         first = self.files[self.names[0]][0][0]
         levels = 1 if first.stem != "__init__" else 2
         return f"{', '.join(self.names[:3])} from {first.parents[levels - 1]}"
+
+    @property
+    def counterparts(self) -> list[Path]:
+        """The files of the side's folder that stand for those that were loaded."""
+        return [counterpart for files in self.files.values() for _, counterpart in files if counterpart is not None]
 
     @property
     def is_the_same(self) -> bool:

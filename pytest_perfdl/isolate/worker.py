@@ -40,6 +40,7 @@ from pytest_perfdl.isolate.messages import (
 )
 from pytest_perfdl.isolate.options import exempt_from_timeout
 from pytest_perfdl.isolate.origins import origins
+from pytest_perfdl.isolate.reads import Reads
 from pytest_perfdl.isolate.shown import Watch
 from pytest_perfdl.record import Better
 from pytest_perfdl.units import plural
@@ -73,8 +74,9 @@ def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
         for name in job.preload:
             importlib.import_module(name)
         watch = Watch(job.names)
+        reads = Reads(job.own) if job.own else None
         config = pytest.Config.fromdictargs(dict(job.options), [job.path])
-        plugin = WorkerPlugin(channel, job, watch)
+        plugin = WorkerPlugin(channel, job, watch, reads)
         config.pluginmanager.register(plugin, PLUGIN_NAME)
         config.hook.pytest_cmdline_main(config=config)
     except ChannelClosed:
@@ -99,9 +101,10 @@ def _die_with(parent: int) -> None:
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
-    def __init__(self, channel: Channel, job: Job, watch: Watch) -> None:
+    def __init__(self, channel: Channel, job: Job, watch: Watch, reads: Reads | None) -> None:
         self.channel = channel
         self._watch = watch
+        self._reads = reads
         self.job = job
         self.plan = job.plan
         self.key_extra = job.key_extra
@@ -152,7 +155,13 @@ class WorkerPlugin:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         if self.job.own and self._item is not None:
-            self.channel.send(origins(self.job.own, self.job.foreign, self.job.names, test_hash(self._item)))
+            job, config = self.job, self._item.config
+            # A conftest file's module may have made room for the next one's among the modules.
+            plugins = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
+            besides = [str(place) for place in (self._item.path, config.inipath, *plugins) if place]
+            self.channel.send(
+                origins(job.own, job.foreign, job.names, test_hash(self._item), self._reads, besides=besides)
+            )
         if self._item is not None:
             self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.

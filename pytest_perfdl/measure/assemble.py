@@ -56,7 +56,7 @@ class Repeat:
 
 
 def assemble(
-    test: str, test_hash: str, plan: Plan, repeats: Sequence[Repeat], *, date: str, commit: str | None, tree: str | None
+    test: str, test_hash: str, plan: Plan, repeats: Sequence[Repeat], *, date: str, commit: str | None
 ) -> Record:
     """Join repeats, at least one with at least one call, into a record of one occasion."""
     first = repeats[0].calls[0].info
@@ -87,7 +87,7 @@ def assemble(
                 repeats=len(repeats),
                 date=date,
                 commit=commit,
-                tree=tree,
+                tree=None,
                 reference_ns=surroundings.reference_ns([repeat.calls for repeat in repeats]),
                 seconds=round(_mean([repeat.seconds for repeat in repeats]), 1) or None,
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -156,7 +157,12 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     recipe = (Path(__file__).parents[2] / "docs/how-to/tox.md").read_text()
     (command,) = re.findall(r"^commands = pytest (.*) \{posargs\}$", recipe, re.MULTILINE)
     project.ini()
+    project.write(".gitignore", "*.log\nperf-report/\n.pytest_cache/\n__pycache__/\noutput-*\n")
     project.write("src/older_package.py", "def work():\n    return 1\n")
+    reading = 'open("tests/batches.bin").close(); open("data/weights.log").close()'
+    project.write("conftest.py", f"def pytest_runtest_setup():\n    {reading}\n")
+    project.write("tests/batches.bin", "data")
+    project.write("data/weights.log", "made by a build")
     project.write("tests/test_older.py", TEST.replace("demo_package", "older_package"))
     site = project.root.parent / "site-packages"
     shutil.copytree(project.root / "src", site)
@@ -167,8 +173,11 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     records = {
         name: json.loads(project.baseline(f"{name}/test_work").read_bytes()) for name in ("test_speed", "test_older")
     }
-    assert records["test_speed"]["occasions"][0]["tree"] is not None
-    assert records["test_older"]["occasions"][0]["tree"] is None
+    used = {"conftest.py", "src/demo_package/__init__.py", "tests/test_speed.py", "tests/batches.bin"}
+    assert records["test_speed"]["code"]["files"].keys() == used | {"pytest.ini"}
+    assert records["test_speed"]["code"]["ignored"] == ["data/weights.log"]
+    assert records["test_speed"]["code"]["packages"]["torch"] == importlib.metadata.version("torch")
+    assert "code" not in records["test_older"]
     (told,) = [finding["message"] for finding in records["test_older"]["integrity"] if finding["code"] == "untied"]
     assert told.startswith(f"the test imported older_package from {site}, which is not the code of this tree")
 

@@ -356,13 +356,18 @@ def test_code_that_changes_while_it_is_measured_is_no_commits(project):
             path.write_text(path.read_text().replace("1", "2"))
         """,
     )
+    project.write("test_helped.py", "import helper\n\ndef test_helped(perf):\n    perf(helper.work)\n")
     git("add", "--all")
-    project.write("notes.txt", "not for git")
+    project.write("notes.txt", "not for git, and used by no test")
+    project.write("helper.py", "def work():\n    return 1\n")
     finished = project.run("--perf-update", *SHORT, "--perf-repeats=1", "--perf-json=run.json")
-    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    _, test = json.loads((project.root / "run.json").read_text())["tests"]
     stored = json.loads(project.baseline("test_edited").read_bytes())
 
     assert finished.code == 0, finished.output
-    assert stored["occasions"][-1]["tree"] is None
-    assert "untied" in [finding["code"] for finding in test["integrity"]]
-    assert "git does not know (notes.txt): commit them with" in " ".join(finished.output.split())
+    assert "code" not in stored
+    (told,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "untied"]
+    assert told.startswith("the code changed while it was measured (code_under_test.py); the measurement is tied to no")
+    helped = json.loads(project.baseline("test_helped").read_bytes())
+    assert helped["code"]["files"].keys() == {"helper.py", "pytest.ini", "test_helped.py"}
+    assert "used files that git does not know (helper.py): commit them with" in " ".join(finished.output.split())

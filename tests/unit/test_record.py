@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from making import TEST, counted, invalid, record, rows, timed
 
-from pytest_perfdl.record import Call, Occasion, scope
+from pytest_perfdl.record import Call, Code, Occasion, scope
 from pytest_perfdl.record_json import NewerRecordError, RecordError, from_json, significant, to_json
 
 RECORD = record(
@@ -171,6 +171,14 @@ def broken(**change):
         ({"modes": None}, "(modes: expected `object`, got `null`)"),
         ({"plan__\ud800": 1}, "(a name is no Unicode text)"),
         ({"exemplars": {"": "/etc/passwd"}}, "(exemplars[...]: not a full hash in lower case)"),
+        ({"code": {}}, "(code: there is no `files`)"),
+        ({"code": {"files": {"a.py": "f" * 40}}}, "(code.files[...]: not the first digits of a hash)"),
+        *(
+            ({"code": {"files": {path: "f" * 12}}}, "(a key of code.files: not a path from the top of a repository)")
+            for path in ("/etc/passwd", "../a", "a/../b", "-x", ":(top)", "a\nb", "a\0b", "a/", "", ".", "a//b", "a\\b")
+        ),
+        ({"code": {"files": {}, "ignored": ["../a"]}}, "(code.ignored[0]: not a path from the top of a repository)"),
+        ({"code": {"files": {str(n): "f" * 12 for n in range(10_001)}}}, "(code.files: expected `object` of length"),
     ],
 )
 def test_what_is_no_record_is_refused_in_one_line(change, says):
@@ -185,6 +193,17 @@ def test_a_commit_is_a_full_hash_of_either_kind():
         data = broken(occasions__0__commit=commit, occasions__0__tree=commit)
         assert from_json(data).occasions[0].commit == commit
         assert to_json(from_json(data)) == data
+
+
+def test_code_is_there_where_it_was_noted():
+    whole = replace(RECORD, code=Code({"a.py": "0" * 12, ".b/..c ä.txt": "1" * 12}))
+    part = replace(RECORD, code=Code({"a.py": "0" * 12}, {"numpy": "1.2"}, ("built/_C.so",), 3))
+    assert "code" not in to_json(RECORD)
+    assert to_json(whole)["code"].keys() == {"files"}
+    for value in (RECORD, whole, part):
+        assert through_json(value).code == value.code
+    assert whole.code.is_whole
+    assert not part.code.is_whole
 
 
 def test_what_a_later_version_adds_beside_is_passed_over():

@@ -1,4 +1,4 @@
-"""Which commit holds the code of a baseline, by the hash of the code's tree."""
+"""Which commit holds the code of a baseline, by the content of the files that its test used."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from dataclasses import replace
 import pytest
 from making import record, timed
 
-from pytest_perfdl.baseline import source
-from pytest_perfdl.baseline.pair import code_of
-from pytest_perfdl.baseline.source import describe_source, is_as_before, tree_of_commit, trouble
-from pytest_perfdl.record import Occasion
+from pytest_perfdl.baseline import code as code_module
+from pytest_perfdl.baseline.code import hashes, measured_code, packages, present
+from pytest_perfdl.baseline.pair import BaselineCode, code_of, pair_of
+from pytest_perfdl.baseline.source import tree_of_commit, trouble
+from pytest_perfdl.record import Code, Key, Occasion
 
 WITHOUT = ("baselines", "perf-report")
+NAMES = ("code.py", "other.py", "pytest.ini")
+"""What the tests of this repository load and read."""
 
 
 class Repository:
     def __init__(self, root):
         self.root = root
         root.mkdir()
-        self.git("init", "--quiet")
+        self.git("init", "--quiet", "--initial-branch=main")
         self.git("config", "user.email", "author@example.org")
         self.git("config", "user.name", "Author")
 
@@ -40,87 +43,246 @@ class Repository:
     def commit(self):
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", "some change")
+        return self.head
+
+    @property
+    def head(self):
         return self.git("rev-parse", "HEAD")
 
-    def recorded(self):
-        """A baseline recorded on the working tree as it is."""
-        source = describe_source(self.root, WITHOUT)
-        made = record({"step_time": timed(1.0, 2.0)})
-        return replace(made, occasions=(Occasion(2, "2026-01-01T00:00:00Z", source.commit, source.tree),))
+    def measured(self, *names, **rest):
+        return measured_code(self.root, names or NAMES, (), without=[self.root / each for each in WITHOUT], **rest)
 
-    def code(self, base):
-        return code_of(base, self.root / "baselines" / "test.json", self.root, WITHOUT)
+    def recorded(self, *names, file="baselines/test.json", date="2026-01-01T00:00:00Z"):
+        """A baseline of a test that uses some files, recorded on the working tree as it is, and its file."""
+        used = self.measured(*names).code
+        self.write(file, "\n".join(f"{name} {content}" for name, content in used.files.items()))
+        occasion = Occasion(2, date, self.head, None)
+        return replace(record({"step_time": timed(1.0, 2.0)}), occasions=(occasion,), code=used)
+
+    def code(self, base, file="baselines/test.json", **rest):
+        return code_of(base, self.root / file, self.root, WITHOUT, **rest)
+
+    def has(self, commit, base):
+        """Whether a commit has the files of a baseline."""
+        found = {name: self.git("rev-parse", f"{commit}:{name}")[:12] for name in base.code.files}
+        return found == base.code.files
 
 
 @pytest.fixture
 def repository(tmp_path):
     made = Repository(tmp_path / "repository")
     made.write("code.py", "x = 1\n")
+    made.write("other.py", "y = 1\n")
+    made.write("pytest.ini", "[pytest]\n")
     made.commit()
     return made
 
 
-def test_the_commit_that_carries_code_and_baseline(repository):
+@pytest.fixture
+def changed(repository):
+    """A commit on a branch changes the code and records the baseline on it, as pull requests do."""
+    repository.git("checkout", "--quiet", "-b", "change")
     repository.write("code.py", "x = 2\n")
     base = repository.recorded()
-    repository.write("baselines/test.json", "{}")
-    carries = repository.commit()
+    repository.commit()
+    return base
+
+
+def test_the_commit_that_carries_code_and_baseline(repository, changed):
+    carries = repository.head
     repository.write("code.py", "x = 3\n")
     repository.commit()
-    assert base.occasions[-1].commit != carries, "it was recorded before the commit"
-    assert repository.code(base).commit == carries
+    assert changed.occasions[-1].commit != carries, "it was recorded before the commit"
+    assert repository.code(changed) == BaselineCode(carries, base=changed)
 
 
-def test_a_baseline_that_was_moved_later(repository):
+def test_the_newest_commit_that_has_the_files(repository, changed):
+    repository.write("more.py", "that no test uses\n")
+    newest = repository.commit()
+    repository.write("other.py", "y = 2\n")
+    repository.commit()
+    repository.write("code.py", "x = 3\n")
+    repository.commit()
+    assert repository.code(changed).commit == newest
+
+
+def test_a_merge_by_a_squash(repository, changed):
+    repository.git("checkout", "--quiet", "main")
+    repository.git("merge", "--quiet", "--squash", "change")
+    repository.git("branch", "-D", "change")
+    squashed = repository.commit()
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "--quiet", "--prune=now")
+    repository.write("code.py", "x = 3\n")
+    repository.commit()
+    assert repository.code(changed).commit == squashed
+
+
+def test_a_squash_onto_a_file_that_others_changed_takes_the_commit_that_carries_the_baseline_and_says_so(
+    repository, changed
+):
+    repository.git("checkout", "--quiet", "main")
+    repository.write("pytest.ini", "[pytest]\naddopts = -q\n")
+    repository.commit()
+    repository.git("merge", "--quiet", "--squash", "change")
+    squashed = repository.commit()
+    repository.write("code.py", "x = 3\n")
+    repository.commit()
+    found = repository.code(changed)
+    assert found.commit == squashed
+    assert found.note == (
+        f"no commit has all files as the baseline was recorded with, so it is paired with {squashed[:9]}, which last "
+        "changed the baseline's file; other there: pytest.ini"
+    )
+    repository.git("checkout", "--quiet", "HEAD~1")
+    assert repository.code(changed).commit == squashed
+
+
+def test_a_rebase(repository, changed):
+    repository.git("checkout", "--quiet", "main")
+    repository.write("more.py", "of somebody else\n")
+    repository.commit()
+    repository.git("checkout", "--quiet", "change")
+    repository.git("rebase", "--quiet", "main")
+    rebased = repository.head
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "--quiet", "--prune=now")
+    repository.write("code.py", "x = 3\n")
+    repository.commit()
+    assert repository.code(changed).commit == rebased
+
+
+@pytest.mark.parametrize("fast_forward", ["--ff", "--no-ff"])
+def test_parallel_merges(repository, changed, fast_forward):
+    """Another pull request changes another file that the test uses: each merge is a commit, the branch's too."""
+    alone = repository.head
+    repository.git("checkout", "--quiet", "-b", "another", "main")
+    repository.write("other.py", "y = 2\n")
+    repository.commit()
+    repository.git("checkout", "--quiet", "main")
+    for branch in ("change", "another"):
+        repository.git("merge", "--quiet", fast_forward, "--no-edit", branch)
+    found = repository.code(changed)
+    assert (repository.has(found.commit, changed), found.note) == (True, "")
+    assert found.commit == alone or fast_forward == "--no-ff"
+    # Recorded on what only the merge of both has.
+    base = repository.recorded()
+    both = repository.commit()
+    repository.write("code.py", "x = 4\n")
+    repository.commit()
+    assert repository.code(base).commit == both
+
+
+def test_a_branch_whose_changes_the_merge_discarded(repository, changed):
+    discarded = repository.head
+    repository.git("checkout", "--quiet", "main")
+    repository.git("merge", "--quiet", "--strategy=ours", "--no-edit", "change")
+    assert repository.code(changed).commit == discarded
+
+
+def test_what_was_the_main_line_where_a_merge_takes_the_branch(repository):
+    base = repository.recorded()
+    repository.write("more.py", "of somebody else\n")
+    newest = repository.commit()
+    repository.git("checkout", "--quiet", "-b", "change", "HEAD~1")
+    repository.write("code.py", "x = 2\n")
+    repository.commit()
+    repository.git("checkout", "--quiet", "main")
+    repository.git("merge", "--quiet", "--no-ff", "--no-edit", "change")
+    assert repository.code(base).commit == newest
+
+
+def test_two_pull_requests_that_touch_different_tests(repository):
+    """Each records the baseline of its own test; both are merged by a squash, in whichever order."""
+    for number, name in enumerate(("code.py", "other.py")):
+        repository.git("checkout", "--quiet", "-b", f"change-{number}", "main")
+        repository.write(name, f"z = {number}\n")
+        repository.write(f"notes-{number}.txt", "that no test uses\n")
+        base = repository.recorded(name, "pytest.ini", file=f"baselines/test-{number}.json")
+        repository.commit()
+        repository.git("checkout", "--quiet", "main")
+        if number == 0:
+            first = base
+    merged = []
+    for number in (1, 0):
+        repository.git("merge", "--quiet", "--squash", f"change-{number}")
+        merged.append(repository.commit())
+    assert repository.code(base, "baselines/test-1.json").commit == merged[-1]
+    assert repository.code(first, "baselines/test-0.json").commit == merged[-1]
+    repository.write("other.py", "z = 3\n")
+    assert repository.commit() == repository.code(first, "baselines/test-0.json").commit
+    assert repository.code(base, "baselines/test-1.json").commit == merged[-1]
+
+
+def test_a_stray_file_that_git_does_not_know(repository):
+    repository.write("notes.txt", "of the user\n")
+    base = repository.recorded()
+    assert repository.code(base).commit == repository.head
+    repository.write("code.py", "x = 2\n")
+    base = repository.recorded()
+    repository.git("add", "code.py", "baselines")
+    repository.git("commit", "--quiet", "--message", "without the notes")
+    assert repository.code(base).commit == repository.head
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["moved", "moved and edited"])
+def test_a_baseline_that_was_moved_later(repository, edited):
     text = "".join(f"line {number}\n" for number in range(30))
     repository.write("code.py", "x = 2\n")
     base = repository.recorded()
     repository.write("baselines/old/test.json", text)
+    (repository.root / "baselines/test.json").unlink()
     carries = repository.commit()
     repository.write("code.py", "x = 3\n")
     repository.git("mv", "baselines/old/test.json", "baselines/test.json")
-    repository.write("baselines/test.json", text.replace("line 3\n", "new key\n"))
+    if edited:
+        repository.write("baselines/test.json", text.replace("line 3\n", "new key\n"))
     repository.commit()
     assert repository.code(base).commit == carries
+    # A commit that only moves the file does not carry what was recorded.
+    lost = replace(base, code=replace(base.code, files=base.code.files | {"code.py": "0" * 12}))
+    assert repository.code(lost).commit == (repository.head if edited else carries)
 
 
-def test_the_present_commit_before_the_baseline_is_committed(repository):
+def test_before_the_baseline_is_committed(repository):
     base = repository.recorded()
-    repository.write("baselines/test.json", "{}")
-    assert repository.code(base).commit == repository.git("rev-parse", "HEAD")
-
-
-def test_code_that_no_commit_has(repository):
+    assert repository.code(base).commit == repository.head
     repository.write("code.py", "x = 2\n")
     base = repository.recorded()
+    assert repository.code(base) == BaselineCode(
+        None, "no commit has the code that the baseline was recorded on: commit it with the baseline", base=base
+    )
     repository.write("code.py", "x = 3\n")
-    repository.write("baselines/test.json", "{}")
+    assert repository.code(base).reason == "no commit has the code that the baseline was recorded on"
+    # Not what an earlier baseline of the test was committed with.
     repository.commit()
-    found = repository.code(base)
-    assert found.commit is None
-    assert found.reason == "no commit has the code that the baseline was recorded on"
+    repository.write("code.py", "x = 4\n")
+    base = repository.recorded()
+    assert repository.code(base).commit is None
 
 
-def test_files_that_changed_within_the_second_of_the_index(repository):
-    """Same size, same second: git looks into the file then, unless its index seems to be younger than that."""
-    path = repository.write("code.py", "x = 5\n")
-    repository.git("add", "--all")
-    staged = repository.git("write-tree")
-    path.write_text("x = 6\n")
-    time.sleep(1.1)
-    assert describe_source(repository.root, WITHOUT).tree != staged
+def test_commits_that_are_as_good_are_preferred(repository, changed):
+    carries = repository.head
+    repository.write("more.py", "that no test uses\n")
+    assert repository.commit() == repository.code(changed).commit
+    before = repository.git("rev-parse", "main")
+    assert repository.code(changed, prefer=(before, carries)).commit == carries
 
 
-def test_baselines_and_reports_are_no_code(repository):
-    before = describe_source(repository.root, WITHOUT)
-    repository.write("baselines/test.json", "{}")
-    repository.write("perf-report/index.html", "")
-    assert describe_source(repository.root, WITHOUT).tree == before.tree
-    commit = repository.commit()
-    assert tree_of_commit(repository.root, commit, WITHOUT) == before.tree
-    repository.write("more.py", "")
-    assert describe_source(repository.root, WITHOUT).tree != before.tree
-    assert repository.git("status", "--porcelain") == "?? more.py", "the real index is not touched"
+def test_a_submodule_counts_by_its_commit(repository, tmp_path):
+    library = Repository(tmp_path / "library")
+    library.write("lib.py", "a = 1\n")
+    library.commit()
+    repository.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library.root), "lib")
+    base = repository.recorded("code.py", "lib/lib.py")
+    assert base.code.files["lib"] == library.head[:12]
+    assert "lib/lib.py" not in base.code.files
+    added = repository.commit()
+    library.write("lib.py", "a = 2\n")
+    repository.git("-C", "lib", "fetch", "--quiet", str(library.root), library.commit())
+    repository.git("-C", "lib", "checkout", "--quiet", "FETCH_HEAD")
+    repository.commit()
+    assert repository.code(base).commit == added
 
 
 def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
@@ -132,61 +294,77 @@ def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
     clone.root = tmp_path / "clone"
     repository.git("clone", "--quiet", "--depth=1", repository.root.as_uri(), str(clone.root))
     assert clone.code(base).reason == "the clone is shallow: fetch the whole history (fetch-depth: 0)"
+    assert clone.code(repository.recorded()).commit == repository.head, "what is there will do"
 
 
-def test_without_git_or_without_a_recorded_tree(repository, tmp_path):
+def test_without_git_or_without_recorded_code(repository, tmp_path):
     base = repository.recorded()
-    unknown = replace(base, occasions=(replace(base.occasions[0], tree=None),))
-    assert repository.code(unknown).reason == "the baseline does not say which code it was recorded on"
+    assert repository.code(replace(base, code=None)).reason == (
+        "the baseline does not say which code it was recorded on"
+    )
     (tmp_path / "plain").mkdir()
     found = code_of(base, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
     assert found.reason == "there is no git repository"
 
 
-@pytest.mark.parametrize("committed", [False, True], ids=["not committed", "committed"])
-def test_bytecode_is_no_code(repository, committed):
-    """A new repository ignores nothing yet: what Python writes while tests run must not make the code another one."""
-    before = repository.recorded()
-    for name in ("__pycache__/code.pyc", "tests/__pycache__/test_it.cpython-311.pyc", ".pytest_cache/v/lastfailed"):
-        repository.write(name, "made by Python\n")
-    if committed:
-        commit = repository.commit()
-        assert tree_of_commit(repository.root, commit, WITHOUT) == before.occasions[0].tree
-    assert repository.recorded().occasions[0].tree == before.occasions[0].tree
-    repository.write("tests/data.pyx", "code\n")
-    assert repository.recorded().occasions[0].tree != before.occasions[0].tree
+def test_a_repository_without_a_commit(tmp_path):
+    made = Repository(tmp_path / "new")
+    made.write("code.py", "x = 1\n")
+    base = replace(record({"step_time": timed(1.0)}), code=made.measured("code.py").code)
+    assert made.code(base).reason == "the repository has no commit yet"
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
+    def under(base, slug, date):
+        return replace(base, key=Key(slug, {}), occasions=(replace(base.occasions[-1], date=date),))
+
+    old = under(repository.recorded(), "machine-a", "2026-01-01T00:00:00Z")
+    first = repository.commit()
+    repository.write("code.py", "x = 2\n")
+    new = under(repository.recorded(), "machine-b", "2026-02-01T00:00:00Z")
+    second = repository.commit()
+    lost = replace(old, key=Key("machine-c", {}), code=replace(old.code, files={"code.py": "0" * 12}))
+
+    def pair(own, *others):
+        folder = repository.root / "baselines"
+        return pair_of(own, others, lambda base: folder / base.key.slug / "test.json", repository.root, WITHOUT)
+
+    assert (pair(old, new).commit, pair(old, new).base) == (first, old), "its own first"
+    assert (pair(None, old, new).commit, pair(None, old, new).base) == (second, new), "else the newest"
+    assert (pair(lost, old).commit, pair(lost, old).base) == (first, old), "that has a commit"
+    nothing = pair(lost, replace(lost, code=None))
+    assert (nothing.commit, nothing.base) == (None, lost)
+    assert nothing.reason == "no commit has the code that the baseline was recorded on"
+    assert pair(None).reason == "there is no baseline"
+
+
+@pytest.mark.parametrize("then", ["the commit that carries it", "the present commit", "moved"])
+def test_baselines_of_before_find_their_commit_by_the_whole_tree(repository, then):
+    repository.write("code.py", "x = 2\n")
+    repository.write("baselines/old.json" if then == "moved" else "baselines/test.json", "a baseline\n" * 9)
+    carries = repository.commit()
+    occasion = Occasion(1, "", repository.git("rev-parse", "HEAD~1"), tree_of_commit(repository.root, carries, WITHOUT))
+    base = replace(record({"step_time": timed(1.0)}), occasions=(occasion,))
+    if then != "the present commit":
+        repository.write("code.py", "x = 3\n")
+    if then == "moved":
+        repository.git("mv", "baselines/old.json", "baselines/test.json")
+    if then != "the present commit":
+        repository.commit()
+    assert repository.code(base) == BaselineCode(carries, base=base)
+    repository.write("more.py", "")
+    assert tree_of_commit(repository.root, repository.commit(), WITHOUT) != occasion.tree
 
 
 def test_what_a_baseline_calls_a_commit_is_no_option_of_git(repository, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    last = replace(repository.recorded().occasions[-1], commit=f"--index-output={victim}", tree="d" * 40)
+    last = Occasion(2, "", f"--index-output={victim}", "d" * 40)
     base = replace(record({"step_time": timed(1.0, 2.0)}), occasions=(last,))
     assert repository.code(base).commit is None
     assert tree_of_commit(repository.root, "HEAD", WITHOUT) is None
     assert victim.read_text() == "mine"
-
-
-def test_files_that_git_does_not_know_are_named(repository):
-    assert describe_source(repository.root, WITHOUT).warning == ""
-    repository.write(".gitignore", "*.log\n")
-    repository.commit()
-    for name in ("notes.txt", "run.log", "baselines/test.json", "perf-report/index.html", "a/__pycache__/b.pyc"):
-        repository.write(name, "some")
-    assert describe_source(repository.root, WITHOUT).untracked == ("notes.txt",)
-    for number in range(4):
-        repository.write(f"data/{number}.bin", "some")
-    warning = describe_source(repository.root / "data", ("../baselines", "../perf-report")).warning
-    assert "(data/0.bin, data/1.bin, data/2.bin and 2 more): commit them with the baselines, or ignore them" in warning
-
-
-def test_a_repository_without_a_commit_within(repository):
-    (repository.root / "vendored").mkdir()
-    repository.git("init", "--quiet", "vendored")
-    found = describe_source(repository.root, WITHOUT)
-    assert found.tree is None
-    assert "tied to no commit" in found.warning
-    assert "vendored/' does not have a commit checked out" in found.warning
 
 
 def test_git_says_itself_why_it_does_not_work(repository, tmp_path, monkeypatch):
@@ -198,45 +376,125 @@ def test_git_says_itself_why_it_does_not_work(repository, tmp_path, monkeypatch)
     said = trouble(repository.root)
     assert said.startswith("detected dubious ownership in repository at ")
     assert said.endswith(f"git config --global --add safe.directory {repository.root}")
-    assert describe_source(repository.root, WITHOUT).problem == said
     assert repository.code(base).reason == said
 
 
-def test_what_is_too_large_is_not_hashed(repository, monkeypatch):
-    monkeypatch.setattr(source, "MOST_BYTES", 5000)
-    asked = []
-    real = source.run_git
-    monkeypatch.setattr(source, "run_git", lambda *args, **rest: asked.append(args) or real(*args, **rest))
-    repository.write("small.txt", "a few bytes")
-    assert describe_source(repository.root, WITHOUT).tree is not None
-    repository.write("weights.bin", "x" * 6000)
-    asked.clear()
-    found = describe_source(repository.root, WITHOUT)
-    assert found.tree is None
-    assert (
-        "too much to hash that git does not know yet: ignore weights.bin (5.859 KiB), small.txt (11 B)" in found.problem
-    )
-    assert not any("add" in args for args in asked)
-    # The same of a file that git knows: it changed.
+# What is recorded
+
+
+def test_files_count_as_they_are_on_disk(repository):
+    assert repository.measured().code.files == {
+        name: repository.git("rev-parse", f"HEAD:{name}")[:12] for name in sorted(NAMES)
+    }
+    repository.write("code.py", "x = 2\n")
+    repository.git("add", "code.py")
+    repository.write("code.py", "x = 3\n")
+    found = repository.measured("code.py", "gone.py").code
+    assert found.files == {"code.py": repository.git("hash-object", "code.py")[:12]}
+    assert found.left_out == 0
+    assert repository.git("status", "--porcelain") == "MM code.py", "the real index is not touched"
+
+
+def test_files_that_changed_within_the_second_of_the_index(repository):
+    """Same size, same second: git looks into the file then, unless its index seems to be younger than that."""
+    path = repository.write("code.py", "x = 5\n")
+    repository.git("add", "--all")
+    path.write_text("x = 6\n")
+    time.sleep(1.1)
+    assert repository.measured("code.py").code.files["code.py"] == repository.git("hash-object", "code.py")[:12]
+
+
+def test_line_ends_are_as_git_stores_them(repository):
+    repository.write(".gitattributes", "*.py text\n")
     repository.commit()
-    assert describe_source(repository.root, WITHOUT).tree is not None
-    repository.write("weights.bin", "y" * 6000)
-    assert describe_source(repository.root, WITHOUT).tree is None
+    (repository.root / "code.py").write_bytes(b"x = 1\r\n")
+    assert repository.measured("code.py").code.files["code.py"] == repository.git("rev-parse", "HEAD:code.py")[:12]
 
 
-def test_code_that_changes_later_is_noticed(repository, tmp_path):
+def test_what_is_no_code(repository):
+    names = (
+        *("baselines/test.json", "perf-report/index.html", "__pycache__/code.pyc", "code.pyc", ".git/config"),
+        *("tests/__pycache__/x.py", ".pytest_cache/v/lastfailed"),
+    )
+    for name in names:
+        if not name.startswith(".git/"):
+            repository.write(name, "some")
+    assert repository.measured(*names).code.files == {}
+    repository.commit()
+    assert repository.measured(*names, "code.py").code.files.keys() == {"code.py"}
+
+
+def test_unknown_and_ignored_files(repository):
+    repository.write(".gitignore", "*.log\nbuilt/\n")
+    repository.commit()
+    for name in ("helper.py", "run.log", "built/_C.so"):
+        repository.write(name, "some")
+    found = repository.measured("code.py", "helper.py", "run.log", "built/_C.so")
+    assert found.code.files.keys() == {"code.py", "helper.py"}
+    assert found.unknown == ("helper.py",)
+    assert found.code.ignored == ("built/_C.so", "run.log")
+    assert not found.code.is_whole
+    assert repository.measured("code.py").code.is_whole
+
+
+def test_names_that_no_record_can_hold_are_counted(repository):
+    (repository.root / "\udcff.py").symlink_to("code.py")
+    repository.write("a\nb.py", "")
+    found = repository.measured("code.py", "\udcff.py", "a\nb.py").code
+    assert (found.files.keys(), found.left_out) == ({"code.py"}, 2)
+
+
+def test_too_many_files_and_too_large_ones_are_counted(repository, monkeypatch):
+    for number in range(6):
+        repository.write(f"data/{number}.bin", "some")
+    monkeypatch.setattr(code_module, "MOST_FILES", 4)
+    found = repository.measured("code.py", *(f"data/{number}.bin" for number in range(6))).code
+    assert list(found.files) == ["code.py", "data/0.bin", "data/1.bin", "data/2.bin"], "code before data"
+    assert (found.left_out, found.is_whole) == (3, False)
+    monkeypatch.setattr(code_module, "MOST_BYTES", 10)
+    repository.write("data/0.bin", "much more")
+    assert hashes(repository.root, ["data/0.bin", "data/1.bin"]).keys() == {"data/1.bin"}
+    assert repository.measured("data/0.bin", "data/1.bin").code.left_out == 1
+    # What git knows already costs nothing.
+    repository.commit()
+    assert repository.measured("data/0.bin", "data/1.bin").code.left_out == 0
+
+
+def test_code_that_changes_later_is_noticed(repository):
     repository.write("new.py", "a = 1\n")
-    before = describe_source(repository.root, WITHOUT, keep=tmp_path / "kept")
-    assert is_as_before(repository.root, before)
+    time.sleep(0.02)
+    began = time.time_ns()
+    commit = repository.head
+
+    def changed():
+        found = repository.measured("code.py", "new.py", "output.txt", commit=commit, since_ns=began)
+        assert "output.txt" not in found.code.files
+        return found.changed
+
+    assert changed() == ()
     # What a run writes is no change of the code, nor is a file that is only touched.
     repository.write("output.txt", "1")
-    repository.write("baselines/test.json", "{}")
     os.utime(repository.write("code.py", "x = 1\n"), (1, 1))
-    assert is_as_before(repository.root, before)
-    path = repository.write("code.py", "x = 2\n")
-    assert not is_as_before(repository.root, before)
-    path.write_text("x = 1\n")
-    assert is_as_before(repository.root, before)
-    (repository.root / "new.py").unlink()
-    assert not is_as_before(repository.root, before)
-    assert repository.git("status", "--porcelain") == "?? baselines/\n?? output.txt", "the real index is not touched"
+    assert changed() == ()
+    repository.write("code.py", "x = 2\n")
+    assert changed() == ("code.py",)
+    repository.git("commit", "--quiet", "--message", "meanwhile", "code.py")
+    assert changed() == ("code.py",), "committing it does not undo it"
+    repository.write("code.py", "x = 1\n")
+    assert changed() == ()
+    repository.write("new.py", "a = 2\n")
+    assert changed() == ("new.py",)
+
+
+def test_packages_are_noted_with_their_versions():
+    found = packages(["numpy", "_pytest", "pytest", "no_such_module", "numpy"])
+    assert list(found) == ["numpy", "pytest"]
+    assert found["pytest"] == pytest.__version__
+
+
+def test_present_files_of_a_record(repository):
+    base = repository.recorded()
+    assert present(repository.root, base.code.files) == base.code.files
+    (repository.root / "other.py").unlink()
+    assert present(repository.root, base.code.files).keys() == {"code.py", "pytest.ini"}
+    assert present(repository.root, Code({}).files) == {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
-from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.record import Call, Code, Finding, Key, Occasion, Plan, Record, Row, Series
 from pytest_perfdl.record_json import NewerRecordError, RecordError
 
 RECORD = record(
@@ -145,6 +145,17 @@ def test_reading_and_writing_again_gives_the_same_bytes(value):
     assert data.endswith(b"}\n")
     assert data.isascii()
     assert b"\r" not in data
+
+
+def test_a_file_takes_a_line_so_that_a_review_sees_which_changed():
+    before, after = (
+        dump(replace(RECORD, code=Code({"src/b.py": "0" * 12, "src/a.py": content * 12}, {"numpy": "1.2"}))).decode()
+        for content in "12"
+    )
+    changed = set(before.splitlines()) ^ set(after.splitlines())
+    assert changed == {f'   "src/a.py": "{content * 12}",' for content in "12"}
+    assert '  "packages": {\n   "numpy": "1.2"\n  }\n' in after
+    assert parse(after.encode()).code.files == {"src/a.py": "2" * 12, "src/b.py": "0" * 12}
 
 
 def test_names_that_are_no_text_survive():

@@ -22,7 +22,7 @@ from pytest_perfdl.record import Finding, Plan
 def record(*repeats):
     made = [repeat if isinstance(repeat, Repeat) else Repeat((repeat,)) for repeat in repeats]
     plan = Plan(warmup=15, steps=40)
-    return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc", tree=None)
+    return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc")
 
 
 def values(record, name):

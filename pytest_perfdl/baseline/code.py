@@ -1,0 +1,199 @@
+"""The code that a test was measured on: the repository's files that it loaded or read, by content.
+
+The hash of a whole tree would be another one for every change of a file that the test never sees. So each file has its
+own, git's hash of its content after git's filters (line ends, large file storage): the one that trees of commits have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.baseline.source import MADE_BY_PYTHON, git, inside
+from pytest_perfdl.record import SHORT_HASH, Code
+from pytest_perfdl.record_json import PATH
+
+MOST_FILES = 1000
+"""Files that a baseline names: modules first, then data, each by name."""
+MOST_BYTES = 2**28
+"""Most that is hashed of files that git does not know yet, or that changed since it did: about a second's work."""
+_IGNORED = 100
+"""Ignored files that a baseline names."""
+_BY_NAME = {"GIT_LITERAL_PATHSPECS": "1", "GIT_OPTIONAL_LOCKS": "0"}
+"""Environment in which a path is just that, and the real index is only read."""
+_SUBMODULE = "160000"
+"""Mode of a submodule in an index."""
+_MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
+"""Ends of names of what is code rather than data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The code of a measurement, and what is odd about it."""
+
+    code: Code
+    unknown: tuple[str, ...] = ()
+    """Files that git does not know yet: no commit has that code until they are committed."""
+    changed: tuple[str, ...] = ()
+    """Files that changed since the run began."""
+
+
+def measured_code(
+    top: Path,
+    names: Iterable[str],
+    imported: Iterable[str],
+    *,
+    without: Iterable[Path] = (),
+    commit: str | None = None,
+    since_ns: int | None = None,
+) -> Measured:
+    """Describe the code of a test by what it loaded and read.
+
+    Parameters
+    ----------
+    top
+        Top of the repository.
+    names
+        Paths of files from there, with `/`.
+    imported
+        Top-level names of the modules from outside the repository.
+    without
+        Folders of which nothing counts: baselines, reports.
+    commit, since_ns
+        The commit that was checked out when the run began, and when that was (`time.time_ns`): what changed later is
+        named. A file whose state changed, but whose content is that commit's, was only touched.
+    """
+    elsewhere = tuple(f"{place}/" for place in inside(top, top, map(str, without)))
+    seen = sorted({name for name in names if _is_code(name) and not name.startswith(elsewhere)}, key=_order)
+    named = [name for name in seen if re.search(PATH, name) and name.isprintable()][:MOST_FILES]
+    index = _index(top)
+    links = [name for name, (mode, _) in index.items() if mode == _SUBMODULE]
+    below = {link for link in links if any(name.startswith(f"{link}/") for name in named)}
+    files = {link: found[:SHORT_HASH] for link in below if (found := _head(top / link))}
+    own = [name for name in named if not any(name.startswith(f"{link}/") for link in below)]
+    known, others = [name for name in own if name in index], [name for name in own if name not in index]
+    fresh = set() if since_ns is None else {name for name in own if _state_ns(top / name) > since_ns}
+    # A file that is no module and came while the run went on was written by it: no code.
+    unknown = [name for name in _unknown(top, others) if name not in fresh or name.endswith(_MODULE)]
+    ignored = [name for name in others if name not in unknown and name not in fresh]
+    dirty = _dirty(top, known)
+    files |= {name: index[name][1][:SHORT_HASH] for name in known if name not in dirty}
+    files |= hashes(top, [*dirty, *unknown])
+    before = contents(top, commit, sorted(fresh)) if fresh and commit else {}
+    changed = tuple(
+        name for name in sorted(fresh) if name in files and before.get(name, "")[:SHORT_HASH] != files[name]
+    )
+    missing = [name for name in (*known, *unknown) if name not in files]
+    left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:])
+    code = Code(dict(sorted(files.items())), packages(imported), tuple(ignored[:_IGNORED]), left_out)
+    return Measured(code, tuple(unknown), changed)
+
+
+def hashes(top: Path, names: Collection[str]) -> dict[str, str]:
+    """The first digits of what git would call the content of files, as far as they are there and not too large."""
+    sizes = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            sizes[name] = (top / name).stat().st_size
+    small, total = [], 0
+    for name in sorted(sizes, key=lambda each: (sizes[each], each)):
+        total += sizes[name]
+        if total <= MOST_BYTES:
+            small.append(name)
+    if not small:
+        return {}
+    found = (git(top, "hash-object", "--", *small) or "").split()
+    return {name: each[:SHORT_HASH] for name, each in zip(small, found, strict=False)}
+
+
+def present(top: Path, names: Collection[str]) -> dict[str, str]:
+    """Files as they are on disk: name -> first digits of the hash; without those that are gone."""
+    return dict(measured_code(top, names, ()).code.files)
+
+
+def contents(top: Path, commit: str, names: Collection[str]) -> dict[str, str]:
+    """Files of a commit: name -> full hash of the content, of a submodule its commit; without those that it lacks."""
+    found = {}
+    if names:
+        for line in _lines(git(top, "ls-tree", "-z", "--full-tree", commit, "--", *names, environment=_BY_NAME)):
+            about, _, name = line.partition("\t")
+            found[name] = about.split()[2]
+    return found
+
+
+def packages(imported: Iterable[str]) -> dict[str, str]:
+    """Distributions that hold some top-level modules: name -> version, sorted."""
+    known = _distributions()
+    names = {name for module in imported for name in known.get(module, ())}
+    return {name: version for name in sorted(names) if (version := installed(name)) is not None}
+
+
+def installed(name: str) -> str | None:
+    """Version of a distribution here; `None` where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def _index(top: Path) -> dict[str, tuple[str, str]]:
+    """What git knows: name -> mode and full hash."""
+    found = {}
+    for line in _lines(git(top, "ls-files", "-s", "-z", environment=_BY_NAME)):
+        about, _, name = line.partition("\t")
+        mode, hashed, _ = about.split()
+        found[name] = mode, hashed
+    return found
+
+
+def _unknown(top: Path, names: Collection[str]) -> list[str]:
+    """Those of some files that git neither knows nor ignores."""
+    if not names:
+        return []
+    listed = git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", *names, environment=_BY_NAME)
+    return sorted(set(_lines(listed)).intersection(names))
+
+
+def _dirty(top: Path, names: Collection[str]) -> list[str]:
+    """Those of some files whose content may be another than the index has."""
+    return _lines(git(top, "diff-files", "-z", "--name-only", "--", *names, environment=_BY_NAME)) if names else []
+
+
+def _head(submodule: Path) -> str | None:
+    return git(submodule, "rev-parse", "--verify", "--quiet", "HEAD")
+
+
+def _is_code(name: str) -> bool:
+    """Whether a file counts: it is not git's own, and not made by Python."""
+    *folders, last = name.split("/")
+    return folders[:1] != [".git"] and not _MADE_FOLDERS.intersection(folders) and not last.endswith(_MADE_FILES)
+
+
+_MADE_FOLDERS = {pattern.removesuffix("/**") for pattern in MADE_BY_PYTHON if pattern.endswith("/**")}
+_MADE_FILES = tuple(pattern.removeprefix("*") for pattern in MADE_BY_PYTHON if pattern.startswith("*"))
+
+
+def _order(name: str) -> tuple[bool, str]:
+    return not name.endswith(_MODULE), name
+
+
+def _state_ns(path: Path) -> int:
+    """When a file's content or state last changed, which nobody can set."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return 0
+
+
+def _lines(text: str | None) -> list[str]:
+    return list(filter(None, (text or "").split("\0")))

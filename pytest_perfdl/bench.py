@@ -18,7 +18,8 @@ from pytest_perfdl.baseline.source import commit_of, git, some, top_of, trouble
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
-from pytest_perfdl.isolate.messages import Job, Origins
+from pytest_perfdl.isolate.forks import ForkParent, Forks, common
+from pytest_perfdl.isolate.messages import Job, Origins, Shown
 from pytest_perfdl.isolate.options import plugin_packages, worker_options
 from pytest_perfdl.isolate.origins import Elsewhere, code_names, elsewhere
 from pytest_perfdl.isolate.overlay import overlay, with_conftests
@@ -67,6 +68,8 @@ class Bench:
     running: list[RemoteTest] = field(default_factory=list)
     spending: Spending = field(default_factory=lambda: Spending(1))
     """How the run's chance of a false alarm is shared."""
+    forks: Forks = field(default_factory=Forks)
+    """What workers of rounds are forked from."""
     confirmed: list[bool] = field(default_factory=list)
     """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
     commit: str | None = field(init=False)
@@ -170,6 +173,7 @@ class Bench:
         checkout: Checkout | None = None,
         against: Checkout | None = None,
         side: str = "",
+        parent: ForkParent | None = None,
     ) -> RemoteTest:
         """Start a worker on a test.
 
@@ -187,6 +191,13 @@ class Bench:
             The checkout whose code must not be loaded, while running the working tree's.
         side
             Which alternative of a `perf.compare` to run.
+        parent
+            What to fork the worker from; by default it is started.
+
+        Raises
+        ------
+        ForkError
+            When the parent cannot fork it.
         """
         config = self.config
         capture = config.getoption("capture", "fd")
@@ -222,6 +233,7 @@ class Bench:
             import_path=None if checkout is None else checkout.import_path(),
             folder=None if checkout is None else checkout.path(Path.cwd()),
             extra_environment=None if checkout is None else checkout.environment(),
+            parent=parent,
         )
         remote = RemoteTest(test.item, worker, script, forward=first)
         self.running.append(remote)
@@ -237,6 +249,16 @@ class Bench:
             self.left_out,
             prefer=tuple(self._checkouts),
         )
+
+    def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
+        """What to fork both workers of a round from, given what the first process of each side has shown.
+
+        Raises
+        ------
+        ForkError
+            When workers of this test are to be started.
+        """
+        return self.forks.parent(common(*shown), test.plan.threads, USED_BY_WORKERS)
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -296,5 +318,6 @@ class Bench:
         for remote in self.running:
             remote.end(gently=False)
         self.running.clear()
+        self.forks.close()
         self._cleaning.close()
         self.folder.remove()

@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.isolate.forks import ForkError, ForkParent
 from pytest_perfdl.isolate.messages import Shown
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script
@@ -36,6 +37,10 @@ _NOT_SHOWN = "no started process of each side has shown how the test loads and r
 
 class _KilledForMemoryError(Exception):
     """The system has ended one of two workers for the memory that they took together."""
+
+
+class _ForkedDiedError(Exception):
+    """A forked worker has died, which a started one of the same test did not."""
 
 
 class SideError(Exception):
@@ -100,7 +105,7 @@ class Rounds:
         self._profiled = profiled
         self._fits = True
         self._shown = shown
-        self.start_reason = "there is no process to fork them from" if shown else _NOT_SHOWN
+        self.start_reason = "" if shown else _NOT_SHOWN
         """Why rounds are not forked, in one line; empty where they are."""
         self.pin_reason = "nothing binds them" if shown else _NOT_SHOWN
         """Why rounds are not bound to a core, in one line; empty where they are."""
@@ -121,12 +126,10 @@ class Rounds:
         """
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
-        remotes = self._together(order) if self._fits else None
+        remotes = self._forked(order)
+        forked = remotes is not None
         if remotes is None:
-            self._fits = False
-            remotes = {}
-            for side in order:
-                remotes |= self._alternating([side])
+            remotes = self._run(order, None)
         base, head = self._sides
         for side in order:
             self._check(side, remotes[side.name], number)
@@ -139,21 +142,46 @@ class Rounds:
             kernels_head=side_rows(remotes[head.name].results),
             parts_base=side_parts(remotes[base.name].results),
             parts_head=side_parts(remotes[head.name].results),
+            start="forked" if forked else "started",
             together=self._fits,
         )
 
-    def _together(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
+    def _forked(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
+        """Both sides forked from one parent; `None` where they are to be started, from now on and in this round."""
+        if self.start_reason or self._shown is None:
+            return None
+        try:
+            remotes = self._run(order, self._bench.parent(self._test, self._shown))
+        except (ForkError, _ForkedDiedError) as error:
+            self.start_reason = str(error)
+            return None
+        if any(_failure(remote, self._bench.config) for remote in remotes.values()):
+            self.start_reason = "the test passed in a started process and not in a forked one"
+            return None
+        return remotes
+
+    def _run(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+        """Both at once, or one after the other where they do not fit into memory together."""
+        remotes = self._together(order, parent) if self._fits else None
+        if remotes is None:
+            self._fits = False
+            remotes = {}
+            for side in order:
+                remotes |= self._alternating([side], parent)
+        return remotes
+
+    def _together(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest] | None:
         """Both at once; `None` if they do not fit into memory together."""
         try:
-            remotes = self._alternating(order)
+            remotes = self._alternating(order, parent)
         except _KilledForMemoryError:
             return None
         if any(_EXHAUSTED in _failure(remote, self._bench.config) for remote in remotes.values()):
             return None
         return remotes
 
-    def _alternating(self, order: Sequence[Side]) -> dict[str, RemoteTest]:
-        """Start these sides' workers and let them take turns until both are over."""
+    def _alternating(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+        """Begin these sides' workers, all in the same way, and let them take turns until both are over."""
         remotes: dict[str, RemoteTest] = {}
         killed = kills_for_memory()
 
@@ -162,14 +190,16 @@ class Rounds:
             with self._serving(remote):
                 try:
                     yield
-                except WorkerDied:
+                except WorkerDied as error:
                     if len(remotes) > 1 and kills_for_memory() > killed:
                         raise _KilledForMemoryError from None
+                    if parent is not None:
+                        raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
                     raise
 
         try:
             for side in order:
-                remotes[side.name] = self._start(side)
+                remotes[side.name] = self._start(side, parent)
             for remote in remotes.values():
                 with serving(remote):
                     remote.advance()
@@ -186,9 +216,9 @@ class Rounds:
                 remote.end(gently=True)
         return remotes
 
-    def _start(self, side: Side) -> RemoteTest:
+    def _start(self, side: Side, parent: ForkParent | None) -> RemoteTest:
         return self._bench.start(
-            self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant
+            self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant, parent=parent
         )
 
     def _script(self, info: CallInfo) -> Script:

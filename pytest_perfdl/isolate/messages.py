@@ -188,3 +188,54 @@ class Stopped:
     reason: str
     returncode: int | None
     interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """To the process that workers are forked from: load these modules."""
+
+    modules: tuple[tuple[str, str], ...]
+    """Third-party modules that the test loads, with their files, in the order of loading."""
+    allowed: tuple[tuple[str, str], ...]
+    """Others that may be loaded by the way."""
+    preload: tuple[str, ...]
+    """As in `Job`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Answer to `Load`."""
+
+    problem: str
+    """Why no worker may be forked from there, in one line; empty if one may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Fork a worker; with it come the descriptors of its channel, of its output, and of the file for its stacks."""
+
+    import_path: tuple[str, ...]
+    folder: str
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """Answer to `Fork`."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reap:
+    """Wait for a forked worker that has ended."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Answer to `Reap`."""
+
+    code: int
+    """Exit code, or the negative number of the signal that killed it."""

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, Protocol
 
 from pytest_perfdl import processes
 from pytest_perfdl.isolate.channel import ChannelClosed, ChannelTimeout, pair
@@ -38,7 +39,7 @@ _TAIL_BYTES = 20_000
 
 _BOOT = (
     "import json, sys; sys.path[:], path = json.loads(sys.argv[1]); "
-    "from pytest_perfdl.isolate.worker import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
+    "from pytest_perfdl.isolate.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
 )
 """This package comes from where it is here, on whichever side the worker is: both must speak the same protocol."""
 
@@ -49,6 +50,38 @@ class WorkerDied(Exception):
 
 class WorkerTimeout(Exception):
     """The worker did not finish in time; the message holds where it stood."""
+
+
+class Process(Protocol):
+    """A worker's process, whoever started it; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, or `None` while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+        """
+        ...
+
+
+class Parent(Protocol):
+    """A process that workers are forked from."""
+
+    def fork(
+        self, descriptors: Sequence[int], import_path: Sequence[str], folder: str, environment: Mapping[str, str]
+    ) -> Process:
+        """Fork a worker; `descriptors` are of its channel, of its output, and of the file for its stacks."""
+        ...
 
 
 class Worker:
@@ -68,6 +101,8 @@ class Worker:
         `sys.path` and current folder of the process; by default this process's.
     extra_environment
         Variables that it has beside this process's or in their place.
+    parent
+        What to fork the process from; by default it is started. A forked one's output is never the user's.
     """
 
     def __init__(
@@ -80,32 +115,32 @@ class Worker:
         import_path: Sequence[str] | None = None,
         folder: str | None = None,
         extra_environment: Mapping[str, str] | None = None,
+        parent: Parent | None = None,
     ) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._deadline = time.monotonic() + timeout
         self._channel, theirs = pair()
-        sink = None if inherit_output else self._output
+        variables = environment(threads) | dict(extra_environment or {})
+        path = import_texts(sys.path if import_path is None else import_path)
+        self._process: Process
         try:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
-                    "-c",
-                    _BOOT,
-                    json.dumps([_texts(sys.path), _texts(sys.path if import_path is None else import_path)]),
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    str(self._stacks.fileno()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                cwd=folder,
-                env=environment(threads) | dict(extra_environment or {}),
-                pass_fds=(theirs.fileno(), self._stacks.fileno()),
-                start_new_session=True,
-            )
+            if parent is not None:
+                descriptors = (theirs.fileno(), self._output.fileno(), self._stacks.fileno())
+                self._process = parent.fork(descriptors, path, folder or str(Path.cwd()), variables)
+            else:
+                self._process = boot(
+                    "worker",
+                    (theirs.fileno(), os.getpid(), self._stacks.fileno()),
+                    path,
+                    folder=folder,
+                    variables=variables,
+                    output=None if inherit_output else self._output,
+                    passing=(theirs.fileno(), self._stacks.fileno()),
+                )
+        except BaseException:
+            self._release()
+            raise
         finally:
             theirs.close()
         # Until it has its job, a worker starts no processes, and ends by itself when the channel is closed.
@@ -193,6 +228,50 @@ class Worker:
         return "".join(f"\n{line}" for line in lines if not line.startswith("Extension modules:"))
 
 
+def boot(
+    module: str,
+    arguments: Sequence[int],
+    path: Sequence[str],
+    *,
+    folder: str | None,
+    variables: Mapping[str, str],
+    output: IO[bytes] | None,
+    passing: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    """Start a process of our own, which leads its process group.
+
+    Parameters
+    ----------
+    module
+        The one in this package whose `main` runs there.
+    arguments
+        Of `main`.
+    path, folder, variables
+        `sys.path`, current folder and environment of the process.
+    output
+        Where its stdout and stderr go; `None` for this process's.
+    passing
+        Descriptors that it inherits.
+    """
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+            "-c",
+            _BOOT.format(module=module),
+            json.dumps([import_texts(sys.path), path]),
+            *map(str, arguments),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=folder,
+        env=variables,
+        pass_fds=passing,
+        start_new_session=True,
+    )
+
+
 def environment(threads: int) -> dict[str, str]:
     """The present environment with the allocator and thread counts pinned and coverage's hooks removed."""
     kept = {
@@ -205,7 +284,7 @@ def environment(threads: int) -> dict[str, str]:
     return kept | PINNED_ENVIRONMENT | pinned | {"PYTEST_PERFDL_WORKER": "1"}
 
 
-def _texts(path: Sequence[object]) -> list[str]:
+def import_texts(path: Sequence[object]) -> list[str]:
     """The entries of `sys.path` that Python heeds: it passes over a `pathlib.Path`, and so must a worker."""
     return [entry for entry in path if isinstance(entry, str)]
 

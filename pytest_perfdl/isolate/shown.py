@@ -13,7 +13,8 @@ from typing import Any
 from pytest_perfdl.isolate.messages import CallShown, Shown
 
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
+NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
+"""Packages that every worker loads before its test."""
 _HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder")
 """Finders that libraries in wide use put there for what they make up themselves, or for metadata alone."""
 
@@ -32,11 +33,14 @@ def third_party(name: str, module: object, names: Collection[str]) -> str:
     """
     file = getattr(module, "__file__", None)
     top = name.partition(".")[0]
-    if not isinstance(file, str) or top in names or top in _NOT_THE_TESTS or getattr(module, "__name__", "") != name:
+    if not isinstance(file, str) or top in names or top in NOT_THE_TESTS or getattr(module, "__name__", "") != name:
         return ""
-    if not any(place in file for place in _INSTALLED) or _rewritten(module):
-        return ""
-    return file
+    return file if is_installed(file) and not _rewritten(module) else ""
+
+
+def is_installed(file: str) -> bool:
+    """Whether a module's file belongs to something that was installed."""
+    return any(place in file for place in _INSTALLED)
 
 
 class Watch:
@@ -148,6 +152,9 @@ def _being_loaded() -> Iterator[str]:
 
 
 def _rewritten(module: object) -> bool:
-    """Whether pytest has rewritten a module's assertions."""
+    """Whether pytest was told to rewrite a module's assertions, rather than met a file called like a test."""
     loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    return type(loader).__module__.startswith("_pytest.")
+    if not type(loader).__module__.startswith("_pytest."):
+        return False
+    name, told = getattr(module, "__name__", ""), getattr(loader, "_must_rewrite", None)
+    return told is None or any(name == each or name.startswith(f"{each}.") for each in told)

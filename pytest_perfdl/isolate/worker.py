@@ -54,7 +54,7 @@ _SILENCED = ("lfplugin", "nfplugin", "stepwiseplugin")
 """Cache plugins that would overwrite the orchestrating process's notes about its last run."""
 
 
-def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
+def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) -> None:
     """Run the job that comes over the channel, then exit.
 
     Parameters
@@ -62,10 +62,12 @@ def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
     channel_fd, stacks_fd
         Descriptors of the channel's socket, and of a file that takes every thread's stack on SIGUSR1.
     parent
-        Id of the orchestrating process.
+        Id of the process that started or forked this one.
+    forked
+        Whether modules of the test were loaded before.
     """
     channel = Channel(socket.socket(fileno=channel_fd))
-    _die_with(parent)
+    die_with(parent)
     faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
     # Fixtures are torn down on SIGINT, also where the orchestrating process was told to ignore it (nohup).
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,7 +75,7 @@ def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
         job: Job = channel.receive()
         for name in job.preload:
             importlib.import_module(name)
-        watch = Watch(job.names)
+        watch = None if forked else Watch(job.names)
         reads = Reads(job.own) if job.own else None
         config = pytest.Config.fromdictargs(dict(job.options), [job.path])
         plugin = WorkerPlugin(channel, job, watch, reads)
@@ -90,7 +92,7 @@ def main(channel_fd: int, parent: int, stacks_fd: int) -> None:
     os._exit(0)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the system kill this process when its parent is gone, even if nobody kills its group (see `processes`)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -101,7 +103,7 @@ def _die_with(parent: int) -> None:
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
-    def __init__(self, channel: Channel, job: Job, watch: Watch, reads: Reads | None) -> None:
+    def __init__(self, channel: Channel, job: Job, watch: Watch | None, reads: Reads | None) -> None:
         self.channel = channel
         self._watch = watch
         self._reads = reads
@@ -162,7 +164,7 @@ class WorkerPlugin:
             self.channel.send(
                 origins(job.own, job.foreign, job.names, test_hash(self._item), self._reads, besides=besides)
             )
-        if self._item is not None:
+        if self._item is not None and self._watch is not None:
             self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
         # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
         gc.freeze()
@@ -238,7 +240,8 @@ class WorkerPlugin:
 
     def start_call(self, call: object) -> None:
         """Announce a `perf(...)` call: `command` and `answer` now converse about it."""
-        self._watch.start_call()
+        if self._watch is not None:
+            self._watch.start_call()
         self.channel.send(CallStarted(call))
 
     def command(self) -> object:
@@ -261,7 +264,8 @@ class WorkerPlugin:
         loaded: Sequence[str],
     ) -> None:
         """Keep what a call's steps showed, and which modules only measuring loaded."""
-        self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
+        if self._watch is not None:
+            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
 
     def expect(self, expectation: object) -> None:
         """Pass on what the test expects of two alternatives."""

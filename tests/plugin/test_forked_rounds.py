@@ -1,0 +1,140 @@
+"""Rounds of forked processes, with real workers: they are the test's own run, and nothing of them is left."""
+
+import json
+import os
+import signal
+
+import pytest
+from plugin.project import NOT_JUDGED, alive, until
+
+from pytest_perfdl.isolate.forks import unsupported
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(unsupported()), reason="this system cannot fork workers")]
+
+ROUNDS = """
+    import json
+    from pathlib import Path
+
+    from pytest_perfdl.rounds import Rounds, Side, SideError
+    from pytest_perfdl.trial import Trial
+
+    measure = Trial.measure
+
+
+    def with_rounds(self):
+        \"\"\"Afterwards the tree is measured against itself, in two rounds.\"\"\"
+        measure(self)
+        shown = self.remote.shown
+        sides = Side("base"), Side("head")
+        rounds = Rounds(self.bench, self.test, *sides, self._serving, seed=1, profiled=True, shown=(shown, shown))
+        made = [rounds.measure(number) for number in (1, 2)]
+        Path("rounds.json").write_text(json.dumps({
+            "start": [each.start for each in made],
+            "core": [each.core for each in made],
+            "metrics": sorted(made[0].base),
+            "why": rounds.start_reason,
+            "pin": rounds.pin_reason,
+            "size": rounds.size_note,
+        }))
+
+
+    Trial.measure = with_rounds
+    """
+
+TEST = """
+    import os
+    import warnings
+    from pathlib import Path
+
+    import pytest
+    import torch
+
+
+    @pytest.mark.perf(limits={"ops": 0})
+    def test_step(perf):
+        warnings.warn("once", UserWarning)
+        x = torch.ones(64, 64)
+        with open("notes.txt", "a") as notes:
+            environ = os.environ
+            print(os.getpid(), os.getpgid(0), environ["PYTEST_CURRENT_TEST"], environ.get("SET_EARLY"), file=notes)
+        with pytest.raises(AssertionError, match="where 3 = len"):
+            assert len([1, 2, 3]) == 2
+        perf(lambda: x @ x)
+    """
+
+
+def test_a_forked_round_is_the_test_s_own_run(project):
+    project.ini("filterwarnings =", "    error", "    default:once")
+    project.write("drive.py", ROUNDS)
+    # pytest's own process runs this line too, and its workers have its environment.
+    project.write("conftest.py", 'import os\nos.environ["SET_EARLY"] = "yes"\nimport torch\n')
+    project.write("test_speed.py", TEST)
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive")
+    assert run.code == 0, run.output
+    told = json.loads((project.root / "rounds.json").read_text())
+    assert (told["start"], told["why"]) == (["forked"] * 2, "")
+    assert "step_time" in told["metrics"]
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    assert len(notes) == 5, "the counting process and two rounds of two"
+    for pid, group, test, *_, early in notes:
+        assert (group, test, early) == (pid, "test_speed.py::test_step", "yes")
+        assert not alive(pid)
+
+
+def test_a_test_that_changes_the_environment_first_is_started(project):
+    project.write("drive.py", ROUNDS)
+    project.write(
+        "test_speed.py",
+        """
+        import pytest
+
+        pytestmark = pytest.mark.perf
+
+
+        @pytest.fixture
+        def library(monkeypatch):
+            monkeypatch.setenv("LIBRARY_THREADS", "4")
+            import torch.utils.flop_counter
+
+
+        def test_step(perf, library):
+            perf(int)
+        """,
+    )
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive")
+    assert run.code == 0, run.output
+    told = json.loads((project.root / "rounds.json").read_text())
+    assert told["start"] == ["started"] * 2
+    assert told["why"] == (
+        "the test changes LIBRARY_THREADS in the environment before third-party modules are imported"
+    )
+
+
+def test_nothing_forked_outlives_a_killed_run(project):
+    project.write("drive.py", ROUNDS)
+    project.write(
+        "test_speed.py",
+        """
+        import os
+        import subprocess
+        import time
+        from pathlib import Path
+
+
+        def test_step(perf):
+            if Path("first").exists():
+                child = subprocess.Popen(["sleep", "600"])
+                with open("hanging", "w") as note:
+                    print(os.getpid(), os.getppid(), child.pid, file=note)
+                time.sleep(600)
+            Path("first").touch()
+            perf(int)
+        """,
+    )
+    project.write("conftest.py", "import pytest\npytestmark = pytest.mark.perf\n")
+    running = project.start("--perf", *NOT_JUDGED, "-p", "drive")
+    pids = project.note("hanging")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait()
+    assert os.getpid() not in pids
+    until(lambda: not any(map(alive, pids)), 20)

@@ -14,15 +14,11 @@ if TYPE_CHECKING:
     from pytest_perfdl.record import Series
 
 
-def hold(metric: MetricVerdict, series: Series, budget: Budget | None, *, confirmed: bool) -> MetricVerdict:
-    """The worse of what a metric's limit and its budget say.
-
-    A counted metric is past its budget when every repeat is; so is a timed one, but only repeats drawn after
-    the screen (`confirmed`) are evidence: before, a mean that is past is `suspect`.
-    """
+def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> MetricVerdict:
+    """The worse of what a metric's limit and its budget say: it is past its budget when every repeat or round is."""
     if budget is None:
         return metric
-    verdict, reason = _verdict(series, budget, shown=metric.new, confirmed=confirmed)
+    verdict, reason = _verdict(series, budget, shown=metric.new)
     if metric.verdict is not None and worst([metric.verdict, verdict]) == metric.verdict:
         return metric
     return replace(
@@ -39,14 +35,10 @@ def past(series: Series, budget: Budget) -> int:
     return sum(_exceeds(value, series, budget) for value in series.values)
 
 
-def _verdict(series: Series, budget: Budget, *, shown: float | None, confirmed: bool) -> tuple[Verdict, str]:
+def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
     held = f"budget {budget.phrase(series.better)}"
     number = past(series, budget)
     size = "" if shown is None else f"{wording.value(shown, series.unit)}, "
-    if series.kind == "timed" and not confirmed:
-        if shown is not None and _exceeds(shown, series, budget):
-            return "suspect", f"{size}past its {held}"
-        return "unchanged", f"{size}within its {held}"
     if number == len(series.values):
         return "regressed", f"{size}past its {held}" + (" in every repeat" if number > 1 else "")
     if number:

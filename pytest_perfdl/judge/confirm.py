@@ -1,10 +1,10 @@
-"""The unpaired confirmation of suspects: fresh repeats, drawn after the screen, against the stored ones.
+"""Times judged where there is nothing to pair with: fresh repeats against the stored ones.
 
-A suspect is `regressed` when the exact one-sided rank test of the fresh repeats against the baseline's
-repeats, each first worsened by the whole limit, gives `UNPAIRED_ALPHA` or less. That assumes that both sets
-are exchangeable, which processes of different days are not quite: with a drift of 3 to 5 % between occasions
-and ten stored repeats, five fresh ones raise 0 to 0.4 % false alarms a test at a limit of 10 %, and 3 to 5 %
-at a limit of 3 % (statistics.md, section 8). Hence the built-in limit of 10 %, and the word "unpaired".
+A time is `regressed` when the exact one-sided rank test of the fresh repeats against the baseline's, each first
+worsened by the whole limit, gives `UNPAIRED_ALPHA` or less. That assumes that both sets are exchangeable, which
+processes of different days are not quite: with a drift of 3 to 5 % between occasions and ten stored repeats, five
+fresh ones raise 0 to 0.4 % false alarms a test at a limit of 10 %, and 3 to 5 % at a limit of 3 % (statistics.md,
+section 8). Hence the built-in limit of 10 %, and the word "unpaired".
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scipy.special import ndtri
-
-from pytest_perfdl.judge import budget, ranks, timed, wording
-from pytest_perfdl.judge.screen import broken_reason, judgement, outdated, with_machine
+from pytest_perfdl.judge import budget, drift, ranks, timed, wording
+from pytest_perfdl.judge.standing import broken_reason, judgement, open_times, outdated, stands, with_modes
 from pytest_perfdl.units import plural
 
 if TYPE_CHECKING:
@@ -28,71 +26,79 @@ if TYPE_CHECKING:
     from pytest_perfdl.record import Finding, Record, Series
 
 UNPAIRED_ALPHA = 0.01
+MOST_REPEATS = 5
+"""Fresh repeats that are drawn at most."""
 SURELY_WORSE = 0.03
 """A worsening that is surely above this is worth a warning, even where the limit is wider."""
 
 
 def confirm(
-    screened: Judgement, base: Record | None, fresh: Record, limits: Limits, *, remaining: int = 0
+    found: Judgement,
+    base: Record | None,
+    fresh: Record,
+    limits: Limits,
+    *,
+    others: Sequence[Record] = (),
+    remaining: int = 0,
 ) -> Judgement:
-    """Settle the suspects of a screen.
+    """Judge the times that are open, all of them.
 
     Parameters
     ----------
-    screened
-        What `screen` returned; verdicts on other metrics are kept.
-    base
-        The baseline that the screen used.
+    found
+        What `standing` returned of the first of the fresh repeats; verdicts on other metrics are kept.
+    base, others
+        The baseline that it used, and those under other keys.
     fresh
-        Only repeats that were drawn after the screen: the one that raised the suspicion is no evidence.
+        All repeats of now.
     limits
-        As for the screen.
+        As for `standing`.
     remaining
-        Repeats that were planned but not drawn because `settled` said so. A verdict then does not ask for
-        more repeats, since more could not have made it `regressed`.
+        Repeats that were planned but not drawn because `settled` said so: they could not have changed the verdict.
 
     Returns
     -------
     Judgement
-        A timed suspect becomes `regressed` past its limit (`base` and `fresh` being exchangeable: see above)
-        or when every fresh repeat is past its budget; `unchanged` when the interval ends within the limit and
-        begins at or below `SURELY_WORSE`; stays `suspect` when it begins above that, or when so few repeats
-        cannot prove anything; else it is `inconclusive`. Several metrics are tested without a correction.
+        A time becomes `regressed` past its limit (base and fresh being exchangeable: see above) or when every fresh
+        repeat is past its budget; `improved` when the same test with the sides exchanged says so; `unchanged` when the
+        interval ends within the limit and begins at or below `SURELY_WORSE`; `suspect` when it begins above that; else
+        `inconclusive`. Several metrics are tested without a correction.
     """
     if broken := broken_reason(fresh):
-        findings = _joined(screened, fresh)
-        return replace(screened, verdict="invalid", reason=broken, integrity=findings, suspects=(), blame=())
+        return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())
+    times = open_times(found, limits)
     metrics = tuple(
-        _confirmed(metric, base, fresh, limits, remaining) if metric.name in screened.suspects else metric
-        for metric in screened.metrics
+        _confirmed(metric, base, fresh, limits, remaining) if metric.name in times else metric
+        for metric in found.metrics
     )
-    standing, why = _standing(screened, base, fresh)
-    settled_ = judgement(fresh, base, metrics, standing, why)
-    return replace(settled_, integrity=_joined(screened, fresh))
+    settled_ = judgement(fresh, base, metrics, *stands(fresh, base, others))
+    return replace(settled_, integrity=_joined(found, fresh))
 
 
-def settled(screened: Judgement, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
-    """Whether nothing that `remaining` further repeats could show would make any suspect `regressed`.
+def settled(found: Judgement, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
+    """Whether nothing that `remaining` further repeats could show would make any time `regressed` or `improved`.
 
-    Stopping then is free: the final test would not reject whatever came, so leaving it out removes no
-    rejection and adds none, and the test keeps its level. Stopping early because a test already rejects would
-    be another matter (each look is another chance of a false alarm), so that is never answered with `True`.
+    Stopping then is free: the final test would not reject whatever came, so leaving it out removes no rejection and
+    adds none, and the test keeps its level. Stopping early because a test already rejects would be another matter (each
+    look is another chance of a false alarm), so that is never answered with `True`.
     """
-    found = fresh.metrics()
+    measured = fresh.metrics()
     return not any(
-        _may_regress(name, found[name], base, fresh, remaining, limits) for name in screened.suspects if name in found
+        _may_decide(name, measured[name], base, fresh, remaining, limits)
+        for name in open_times(found, limits)
+        if name in measured
     )
 
 
-def _may_regress(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
+def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:
     bound = limits.budget_for(name)
     if bound is not None and budget.past(series, bound) == len(series.values):
         return True
     before, limit = _before(name, base, fresh), limits.for_metric(name)
-    if before is None or limit is None:
+    if before is None or limit is None or not timed.positive(before, series):
         return False
     drawn, stored = len(series.values), len(before.values)
-    best = _pairs_past(before, series, limit) + remaining * stored
+    best = max(_pairs_past(before, series, limit), _pairs_past(series, before, limit)) + remaining * stored
     return ranks.p_at_least(best, drawn + remaining, stored) <= UNPAIRED_ALPHA
 
 
@@ -101,15 +107,19 @@ def _confirmed(
 ) -> MetricVerdict:
     series = fresh.metrics().get(metric.name)
     if series is None:
-        return replace(metric, reason=f"{metric.reason}; not measured again")
+        return replace(metric, reason="not measured again")
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
-    metric = replace(
-        metric, new=timed.mean(series), limit=None, verdict=None, reason="", times_over=None, evidence=None
-    )
-    if base is not None and before is not None and limit is not None:
+    metric = replace(metric, new=timed.mean(series))
+    if base is not None and before is not None and limit is not None and metric.verdict is None:
         metric = _test(replace(metric, limit=limit.text), before, series, limit, remaining)
-        metric = with_machine(metric, base, fresh, limit)
-    return budget.hold(metric, series, limits.budget_for(metric.name), confirmed=True)
+        metric = with_modes(_with_machine(metric, base, fresh), base, fresh)
+    return budget.hold(metric, series, limits.budget_for(metric.name))
+
+
+def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
+    """Say what the machine has to do with a time that is not as it was."""
+    moved = drift.between(base, new) if drift.follows(metric) and metric.verdict != "unchanged" else None
+    return metric if moved is None else replace(metric, reason=f"{metric.reason}; {wording.machine(moved)}")
 
 
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
@@ -125,32 +135,34 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     past = timed.log_limit(limit, timed.mean(base), base)
     sign = 1 if base.better == "lower" else -1
     metric = replace(
-        metric,
-        effect=timed.as_ratio(center),
-        ci95=(timed.as_ratio(low), timed.as_ratio(high)),
-        mde=_detectable(base.values, fresh.values, past, sign, remaining),
-        evidence="unpaired",
+        metric, effect=timed.as_ratio(center), ci95=(timed.as_ratio(low), timed.as_ratio(high)), evidence="unpaired"
     )
-    text = wording.interval(metric, "unpaired")
+    text = wording.interval(metric, f"unpaired, {plural(drawn, 'fresh repeat')} against {stored} stored")
     if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
         over = abs(timed.as_ratio(center)) / abs(timed.as_ratio(sign * past)) if past else None
         return replace(metric, verdict="regressed", reason=text, times_over=over)
+    if ranks.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
+        return replace(metric, verdict="improved", reason=text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
     if worst <= past and best <= surely:
         return replace(metric, verdict="unchanged", reason=text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
+    share = wording.percent(timed.worsening(surely, sign))
+    why = [f"surely worse by more than {share}, not shown to be past the limit"] if verdict == "suspect" else []
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
-        least = ranks.least_p(drawn, stored)
-        needed = ranks.needed(stored, UNPAIRED_ALPHA)
-        why = f"{plural(drawn, 'fresh repeat')} against {stored} stored cannot prove it (p is {least:.2g} at best)"
-        return replace(metric, verdict="suspect", reason=f"{text}: {why}, {needed} are needed")
-    if verdict == "suspect":
-        share = wording.percent(timed.worsening(surely, sign))
-        why = f"surely worse by more than {share}, not shown to be past the limit unpaired"
-    else:
-        why = f"smallest detectable {wording.percent(metric.mde)}"
-    return replace(metric, verdict=verdict, reason=f"{text}: {why}")
+        why.append(f"{plural(stored, 'stored repeat')} cannot decide, {_stored_needed(drawn + remaining)} can")
+    elif verdict == "inconclusive":
+        why.append(f"a slowdown of up to {wording.percent(timed.worsening(worst, sign))} is not excluded")
+    return replace(metric, verdict=verdict, reason=f"{text}: {'; '.join(why)}")
+
+
+def _stored_needed(fresh: int) -> int:
+    """The least number of stored repeats against which so many fresh ones can reach the level."""
+    stored = 1
+    while ranks.least_p(fresh, stored) > UNPAIRED_ALPHA:
+        stored += 1
+    return stored
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
@@ -165,38 +177,10 @@ def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
     return ranks.pairs_above([sign * value for value in fresh.values], allowed)
 
 
-def _detectable(base: Sequence[float], fresh: Sequence[float], past: float, sign: int, remaining: int) -> float | None:
-    """Worsening that the rank test would have found with 80 % probability, for normal noise.
-
-    `past + (z_(1-alpha) + z_.80) * 1.02 * sd * sqrt(1/K + 1/m)` as a log ratio; 1.02 is the square root of
-    pi / 3, the inverse of the rank test's asymptotic efficiency under normal noise.
-    """
-    drawn = len(fresh) + remaining
-    if ranks.least_p(drawn, len(base)) > UNPAIRED_ALPHA:
-        return None
-    spread = timed.compare(base, fresh).error / math.sqrt(1 / len(base) + 1 / len(fresh))
-    reach = float(ndtri(1 - UNPAIRED_ALPHA) + ndtri(timed.POWER)) * math.sqrt(math.pi / 3)
-    return timed.worsening(past + reach * spread * math.sqrt(1 / drawn + 1 / len(base)), sign)
-
-
 def _before(name: str, base: Record | None, fresh: Record) -> Series | None:
     """The baseline's series, where the baseline is one of this test as it is now."""
     return None if base is None or outdated(base, fresh) else base.metrics().get(name)
 
 
-def _standing(screened: Judgement, base: Record | None, fresh: Record) -> tuple[Verdict | None, str]:
-    """How the test stands to its baselines, from what the screen said.
-
-    Where a suspect hid that the test is `incomparable`, that shows again; a worse verdict on a metric that
-    was no suspect stays, and with it what it hid.
-    """
-    if base is not None:
-        why = outdated(base, fresh)
-        return ("outdated", why) if why else (None, "")
-    if screened.verdict == "suspect":
-        return "incomparable", "baselines exist only under other keys"
-    return (screened.verdict, screened.reason) if screened.verdict in ("missing", "incomparable") else (None, "")
-
-
-def _joined(screened: Judgement, fresh: Record) -> tuple[Finding, ...]:
-    return tuple(dict.fromkeys((*screened.integrity, *fresh.integrity)))
+def _joined(found: Judgement, fresh: Record) -> tuple[Finding, ...]:
+    return tuple(dict.fromkeys((*found.integrity, *fresh.integrity)))

@@ -1,8 +1,9 @@
 """What a test expects of two alternatives, judged by the same rounds as a suspect; and of a curve (`bounded`).
 
-*Not slower within w* is the paired test itself. *Faster by p* is the paired test with the sides exchanged: that
-the first alternative takes longer than the second by more than `1 / (1 - p) - 1`. Either is shown at the level
-that a false alarm has; what is shown not to hold fails, what is neither is `inconclusive`.
+*Not slower within w* is the gate itself. *Faster by p* is the gate with the sides exchanged: that the first
+alternative takes longer than the second by more than `1 / (1 - p) - 1`. That there is a difference at all is shown at
+the level of a false alarm, that it is large enough with a probability of 95 %; what is shown not to hold fails, what is
+neither is `inconclusive`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.judge.paired import PairedOutcome, Suspect
+from pytest_perfdl.judge.paired import Held
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.judge.wording import interval, paired
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 Kind = Literal["faster", "not slower"]
 
 
-def demand(metric: str, kind: Kind, amount: str) -> Suspect:
+def demand(metric: str, kind: Kind, amount: str) -> Held:
     """The paired test that decides an expectation on a time; `amount` as in "10%"."""
     limit = parse_limit(metric, amount)
     if kind == "faster":
         assert limit.relative is not None
         limit = replace(limit, relative=1 / (1 - limit.relative) - 1)
-    return Suspect(metric, limit)
+    return Held(metric, limit)
 
 
 def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
@@ -39,18 +40,19 @@ def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
     return list(rounds) if kind == "not slower" else [_exchanged(each) for each in rounds]
 
 
-def verdict(outcome: PairedOutcome, metric: str, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
+def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
     """What became of an expectation; `labels` name the first and the second alternative."""
-    found = outcome.decided[metric]
     expected = f"faster by {amount}" if kind == "faster" else f"not slower than {amount}"
     found = replace(found, limit=expected, times_over=None)
     if kind == "faster":
         found = _turned(found)
     basis = paired(found.rounds or 0)
     text = f"{labels[1]} against {labels[0]}: {interval(replace(found, limit=None), basis)}".rstrip(": ")
-    if found.verdict in ("invalid", "inconclusive"):
-        why = found.reason.rpartition(": ")[2] if found.verdict == "inconclusive" else found.reason
-        return replace(found, reason=f"{text}, expected {expected}: {why}")
+    if found.verdict == "invalid":
+        return replace(found, reason=f"{text}, expected {expected}: {found.reason}")
+    if found.verdict in ("suspect", "inconclusive", None):
+        why = "not shown, nor shown not to hold, within --perf-budget"
+        return replace(found, verdict="inconclusive", reason=f"{text}, expected {expected}: {why}")
     holds = (found.verdict == "regressed") == (kind == "faster")
     said: Verdict = "unchanged" if holds else "regressed"
     return replace(found, verdict=said, reason=f"{text}, expected {expected}")
@@ -106,5 +108,5 @@ def _turned(metric: MetricVerdict) -> MetricVerdict:
         new=metric.base,
         effect=None if metric.effect is None else turned(metric.effect),
         ci95=None if metric.ci95 is None else (turned(metric.ci95[1]), turned(metric.ci95[0])),
-        mde=None,
+        excluded=None,
     )

@@ -1,35 +1,38 @@
-"""The paired confirmation of one test's suspects: sequential, exact whatever the noise, careful by design.
+"""The judgement of a test's times by rounds: one rule, asked after every round, says whether to measure on.
 
-    test = PairedTest(suspects, alpha=spending.level(past))
-    rounds, outcome = [], test.look([])
-    while outcome.next_look:
-        rounds += ...                                   # at least up to outcome.next_look, or the budget ends:
-        outcome = test.look(rounds, ended=...)
-    outcome.decided                                     # one MetricVerdict a suspect
+    gate = Gate(held, tests=40)
+    rounds, outcome = [], gate.look([])
+    while outcome.open:
+        rounds += ...                                   # one more; or the budget ends:
+        outcome = gate.look(rounds, Spent(seconds, budget, extended=...))
+    outcome.verdicts                                    # one MetricVerdict a metric
 
-The unit is the round, one fresh process of each side (`rounds`); the test is the exact one-sided signed-rank
-test of the log ratios beyond the limit (`signedrank`), the looks and their levels are `sequential`'s, and the
-level of a test within its suite is `spending`'s.
+The unit is the round, one fresh process of each side (`rounds`). What rounds say of a metric is the estimate of how
+much slower it is, and the evidence that it is slower at all (`evidence`). A test ends
 
-- `regressed`: worse by more than the limit; Holm over the test's suspects at the level of the look.
-- `improved`: the same with the sides exchanged, at the same level.
-- `unchanged`: both one-sided tests say that the change is smaller than the limit, at 5 % over all looks, so
-  what is slower by more than its limit is called unchanged in at most 1 of 20 cases.
-- `inconclusive`: no round is left, none of those left could decide, or the test was given up (`hopeless`).
+- `regressed` when the evidence of all its metrics together (their mean) is `tests / ALPHA`, and a metric whose own
+  evidence is at least `OWN_EVIDENCE` is over its limit with a probability of `OVER`. For unchanged code the first
+  happens in at most `ALPHA` of all runs, whatever the noise; the second keeps code that is slower by less than the
+  limit from failing, as far as the estimate is right.
+- `unchanged` when more than the limit is excluded with `EXCLUDED`, after `LEAST_ROUNDS` rounds; `improved` instead where
+  the mirrored evidence says so.
 
-The effect is the Hodges-Lehmann estimate. Its 95 % interval is a repeated confidence interval: the intervals
-at all looks hold together with 95 %, so stopping when something was found does not make it too narrow.
+Only the budget ends it otherwise: `suspect` where a metric is over its limit with a probability of `OVER`, after twice
+the budget; `unchanged` with its bound where that is within the resolution; `inconclusive` for the rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.judge import futility, sequential, signedrank, timed, wording
+from pytest_perfdl.judge import evidence, wording
 from pytest_perfdl.judge import rounds as pairs
+from pytest_perfdl.judge.evidence import Estimate
+from pytest_perfdl.judge.timed import as_ratio, worsening
 from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
 
 if TYPE_CHECKING:
@@ -43,13 +46,24 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_VERDICTS: tuple[Verdict, ...] = ("inconclusive", "regressed", "improved", "unchanged")
-"""By the numbers of `sequential`."""
+ALPHA = 0.005
+"""Chance that any test of a run is called `regressed` for its times of steps, were all code unchanged."""
+OWN_EVIDENCE = 20.0
+"""Evidence that a metric must have by itself to be named; and that a speed-up must have."""
+OVER = 0.95
+"""Probability of being over the limit at which a time is called slower."""
+EXCLUDED = 0.975
+"""Probability with which what is excluded is excluded."""
+LEAST_ROUNDS = 3
+"""Rounds before anything is excluded: a coin then shows none past a bound once in eight times."""
+EVERY_ROUND = 5
+"""A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
+fails: symmetric noise does that to a step at its limit once in 32 runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """A timed metric to be confirmed, with the limit that it is held to."""
+class Held:
+    """A timed metric that rounds hold to its limit."""
 
     name: str
     limit: Limit
@@ -61,180 +75,268 @@ class Suspect:
         """Of a change for the worse."""
         return 1 if self.better == "lower" else -1
 
-    def past(self, before: Floats, after: Floats) -> Floats:
-        """How far `after` is past `before` worsened by the whole limit: log ratio, above zero is too bad.
+    @property
+    def decides(self) -> bool:
+        """Whether a test is `unchanged` only if more than this metric's limit is excluded.
 
-        Every round is held to the larger of both parts of its own limit. That is a monotone transformation of
-        the side before, so the test keeps its level under any worsening within the limit. Minus infinity where
-        a metric of which more is better could lose everything and stay within.
+        A block's mean holds every step's outlier, so it is noisier than the quartile of steps: it may fail a test, as
+        where one step of five got slower, and need not clear it.
         """
-        allowed = np.array([self.limit.allowed(value, self.unit) for value in before.tolist()])
-        worst = before + self.sign * allowed
+        return self.name.rpartition(".")[2] != "block_time"
+
+    @property
+    def bet(self) -> float:
+        """The relative limit on the log scale: what evidence is collected against. It must not depend on the sides."""
+        share = self.limit.relative or 0.0
+        return math.log1p(share) if self.sign > 0 else -math.log1p(-min(share, 0.99))
+
+    def bound(self, base: Floats) -> float:
+        """The limit on the log scale for a base of these values: the median of what each value allows.
+
+        Infinite where a metric of which more is better could lose everything and stay within.
+        """
+        allowed = np.array([self.limit.allowed(value, self.unit) for value in base.tolist()])
         with np.errstate(divide="ignore"):
-            bound = np.log(np.maximum(worst, 0.0))
-        return np.asarray(self.sign * (np.log(after) - bound))
+            worst = np.log(np.maximum(base + self.sign * allowed, 0.0))
+        return float(np.median(self.sign * (worst - np.log(base))))
 
 
 @dataclass(frozen=True, slots=True)
-class PairedOutcome:
+class Spent:
+    """What rounds have taken of a test's budget."""
+
+    seconds: float
+    budget: float
+
+    @property
+    def ended(self) -> bool:
+        """Whether no round follows unless there is a suspect."""
+        return self.seconds >= self.budget
+
+    @property
+    def extension_ended(self) -> bool:
+        """Whether no round follows at all."""
+        return self.seconds >= 2 * self.budget
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """What the rounds so far say."""
 
-    decided: Mapping[str, MetricVerdict]
-    undecided: tuple[str, ...]
-    """Suspects that further rounds can decide."""
-    next_look: int | None
-    """How many rounds the next look takes; `None` when the test is over."""
+    open: bool
+    """Whether to measure another round."""
+    verdicts: Mapping[str, MetricVerdict] = field(default_factory=dict)
+    """By metric; empty while it is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class PairedTest:
-    """The sequential test of one test's suspects.
+class _State:
+    """One metric after some rounds."""
+
+    held: Held
+    base: Floats
+    head: Floats
+    differences: tuple[float, ...]
+    """log(head / base) of each round, above zero for worse."""
+    estimate: Estimate
+    limit: float
+    evidence: float
+
+    @property
+    def over(self) -> float:
+        return self.estimate.over(self.limit)
+
+    @property
+    def faster(self) -> bool:
+        """Whether it is better by more than the limit, as far as the estimate tells."""
+        return 1 - self.estimate.over(-self.limit) >= OVER
+
+    @property
+    def surely_faster(self) -> bool:
+        mirrored = (-each for each in self.differences)
+        return self.faster and evidence.evidence(mirrored, self.held.bet) >= OWN_EVIDENCE
+
+    def excludes(self, bound: float, least: int) -> bool:
+        """Whether more than a bound on the log scale is excluded."""
+        if len(self.differences) < least or self.estimate.over(bound) > 1 - EXCLUDED:
+            return False
+        return least < LEAST_ROUNDS or evidence.rarely_so_few(self.differences, bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The rule for the times of one test.
 
     Raises
     ------
     ValueError
-        When there is nothing to test, or a limit does not fit its metric.
+        When there is nothing to judge, or a limit does not fit its metric.
     """
 
-    suspects: tuple[Suspect, ...]
-    alpha: float
-    """Chance that any unchanged suspect is called `regressed`, over all looks."""
-    most_rounds: int = sequential.LOOKS[-1]
-    plan: sequential.Plan = field(init=False)
+    held: tuple[Held, ...]
+    tests: int = 1
+    """How many tests, and questions within them, share `ALPHA`."""
+    resolution: float | None = None
+    """How much slower code may be where the budget ended and the test is still `unchanged`, as a share; twice the limit
+    by default."""
+    least: int = LEAST_ROUNDS
+    """Rounds before anything is excluded."""
 
     def __post_init__(self) -> None:
-        for suspect in self.suspects:
-            suspect.limit.check(suspect.unit, suspect.better)
-            if suspect.limit.off:
-                raise ValueError(f"{suspect.name} has no limit to confirm")
-        plan = sequential.Plan.of(self.alpha, len(self.suspects), self.most_rounds)
-        object.__setattr__(self, "plan", plan)
+        if not self.held or self.tests < 1:
+            raise ValueError(f"no gate for {len(self.held)} metrics of {self.tests} tests")
+        for each in self.held:
+            each.limit.check(each.unit, each.better)
+            if each.limit.off:
+                raise ValueError(f"{each.name} has no limit to hold it to")
 
-    def hopeless(self, rounds: Sequence[Round]) -> bool:
-        """Whether no suspect of these rounds is on course for `regressed`, so that the test may be given up.
+    @property
+    def needed(self) -> float:
+        """The evidence at which a test may fail: T of Ville's inequality."""
+        return self.tests / ALPHA
 
-        See `futility`: giving up removes alarms only. A test that asks for any decision should go on all the same.
-        """
-        if len(rounds) < futility.FEWEST:
-            return False
-        outcome = self.look(rounds)
-        still_open = [each for each in self.suspects if each.name in outcome.undecided]
-        if not still_open:
-            return True
-        past = np.stack([each.past(*pairs.values(rounds, each.name)) for each in still_open])
-        level = self.plan.level / self.plan.suspects
-        return not bool(futility.hopeful(past, self.plan.rejecting, level).any())
+    @property
+    def least_to_fail(self) -> int:
+        """The least number of rounds that can fail a test."""
+        return evidence.least_rounds(self.needed)
 
-    def look(self, rounds: Sequence[Round], *, ended: bool = False, given_up: bool = False) -> PairedOutcome:
-        """Judge the rounds measured so far: all looks that they have passed, in order.
+    @property
+    def every_round(self) -> int:
+        """The least number of rounds, all past the limit, for which a suspect fails."""
+        steps = sum(each.name.rpartition(".")[2] == "step_time" for each in self.held)
+        return math.ceil(EVERY_ROUND + math.log2(self.tests * max(steps, 1)))
 
-        A pure function of its arguments, so a kept series of rounds can be replayed. Rounds beyond the last
-        look do not count.
+    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> Outcome:
+        """Judge the rounds measured so far: a pure function of its arguments, so that kept rounds can be replayed.
 
         Parameters
         ----------
         rounds
             In the order in which they were measured, each metric positive on both sides.
-        ended
-            No round will follow. The end may depend on rounds and time spent, not on what was found.
-        given_up
-            No round will follow since those so far are `hopeless`: what is undecided stays so.
-
-        Returns
-        -------
-        PairedOutcome
-            All suspects are decided, as `inconclusive` where need be, when `ended` or `given_up`, after the last
-            look, or when no round that is left could decide any of them. All are `invalid` when the rounds break
-            the checks of `rounds.broken`.
+        spent
+            What they took of the budget; `None` for one without end.
         """
-        names = tuple(suspect.name for suspect in self.suspects)
-        used = rounds[: self.most_rounds]
-        if reason := pairs.broken(used, names):
-            shown = {each.name: self._verdict(each, [], 0, "invalid", reason) for each in self.suspects}
-            return PairedOutcome(shown, (), None)
-        if not used:
-            return PairedOutcome({}, names, self.plan.all[0]) if not ended else self._unmeasured()
-        sides = [pairs.values(used, name) for name in names]
-        worse = np.stack([each.past(*side) for each, side in zip(self.suspects, sides, strict=True)])
-        better = np.stack([each.past(*side[::-1]) for each, side in zip(self.suspects, sides, strict=True)])
-        found, when = sequential.replay(worse, better, self.plan, self.plan.until(len(used), ended=ended))
-        is_open = found == sequential.UNDECIDED
-        over = ended or given_up or not bool((is_open & sequential.open_ended(worse, better, self.plan)).any())
-        decided = {
-            each.name: self._decided(
-                each, used[:after] if after else used, _VERDICTS[code], ended=ended, given_up=given_up
-            )
-            for each, code, after in zip(self.suspects, found.tolist(), when.tolist(), strict=True)
-            if code != sequential.UNDECIDED or over
-        }
-        undecided = tuple(name for name in names if name not in decided)
-        upcoming = next((look for look in self.plan.all if look > len(used)), None)
-        return PairedOutcome(decided, undecided, upcoming if undecided else None)
+        names = tuple(each.name for each in self.held)
+        if reason := pairs.broken(rounds, names):
+            return Outcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
+        ended, extension_ended = (spent.ended, spent.extension_ended) if spent else (False, False)
+        if not rounds:
+            reason = "no round was measured"
+            shown = {each.name: _shown(each, "inconclusive", reason, 0) for each in self.held}
+            return Outcome(False, shown) if ended else Outcome(True)
+        states = [_state(each, rounds) for each in self.held]
+        if worse := self._regressed(states):
+            return Outcome(False, {each.held.name: self._verdict(each, each in worse, spent) for each in states})
+        quiet = all(each.over < 0.5 for each in states)
+        deciding = [each for each in states if each.held.decides]
+        clear = quiet and all(each.excludes(each.limit, self.least) for each in deciding)
+        # A speed-up that looks certain gets the few rounds that show it.
+        if clear and (ended or all(each.surely_faster or not each.faster for each in deciding)):
+            return Outcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
+        suspected = any(each.over >= OVER for each in states)
+        if extension_ended or (ended and not suspected):
+            return Outcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
+        return Outcome(True)
 
-    def _unmeasured(self) -> PairedOutcome:
-        reason = "no round was measured"
-        shown = {each.name: self._verdict(each, [], 0, "inconclusive", reason) for each in self.suspects}
-        return PairedOutcome(shown, (), None)
+    def _regressed(self, states: Sequence[_State]) -> list[_State]:
+        """The metrics that fail the test."""
+        if sum(each.evidence for each in states) / len(states) < self.needed:
+            return []
+        return [each for each in states if each.evidence >= OWN_EVIDENCE and each.over >= OVER]
 
-    def _decided(
-        self, suspect: Suspect, rounds: Sequence[Round], verdict: Verdict, *, ended: bool, given_up: bool
-    ) -> MetricVerdict:
-        reach = len(rounds) if (ended or given_up) and verdict == "inconclusive" else self.most_rounds
-        metric = self._verdict(suspect, rounds, reach, verdict, "")
-        text = wording.interval(metric, wording.paired(len(rounds)))
-        if verdict == "inconclusive":
-            if given_up:
-                text += ": not on course to be past its limit, so no more rounds were measured"
-            elif metric.mde is not None:
-                text += f": smallest detectable {wording.percent(metric.mde)}"
-            elif reach < self.plan.least:
-                text += f": {wording.paired(reach)} cannot prove it, {self.plan.least} are needed"
-        return self._verdict(suspect, rounds, reach, verdict, text)
-
-    def _verdict(
-        self, suspect: Suspect, rounds: Sequence[Round], reach: int, verdict: Verdict, reason: str
-    ) -> MetricVerdict:
-        """The figures of a suspect after these rounds; `reach` is how many the test had to find something."""
-        effect = ci95 = mde = times_over = base = new = None
-        if rounds:
-            before, after = pairs.values(rounds, suspect.name)
-            base, new = (float(np.exp(np.log(side).mean())) for side in (before, after))
-            ratios = pairs.log_ratios(rounds, suspect.name)
-            averages = signedrank.averages(ratios)
-            effect = timed.as_ratio(float(signedrank.center(averages)))
-            ends = signedrank.interval(averages, self.plan.confidence)
-            ci95 = None if ends is None else (timed.as_ratio(float(ends[0])), timed.as_ratio(float(ends[1])))
-            limit = float(np.median(suspect.sign * ratios - suspect.past(before, after)))
-            mde = self._detectable(ratios, limit, reach, suspect.sign)
-            if verdict == "regressed" and limit > 0:
-                times_over = abs(effect) / timed.worsening(limit, suspect.sign)
-        return MetricVerdict(
-            name=suspect.name,
-            kind="timed",
-            unit=suspect.unit,
-            better=suspect.better,
-            base=base,
-            new=new,
-            effect=effect,
-            ci95=ci95,
-            mde=mde,
-            limit=suspect.limit.text,
+    def _verdict(self, state: _State, regressed: bool, spent: Spent | None) -> MetricVerdict:
+        shown = _figures(state)
+        verdict, why = ("regressed", "") if regressed else self._ended(state, spent)
+        text = wording.interval(shown, wording.paired(len(state.differences)))
+        times_over = None
+        if verdict == "regressed" and shown.effect is not None and 0 < state.limit < math.inf:
+            times_over = abs(shown.effect) / worsening(state.limit, state.held.sign)
+        every = state.held.name.rpartition(".")[2] == "step_time" and len(state.differences) >= self.every_round
+        return replace(
+            shown,
             verdict=verdict,
-            reason=reason,
+            reason=f"{text}{why}",
             times_over=times_over,
-            evidence="paired",
-            rounds=len(rounds),
+            in_every_round=verdict == "suspect" and every and min(state.differences) > state.limit,
         )
 
-    def _detectable(self, ratios: Floats, limit: float, rounds: int, sign: int) -> float | None:
-        """Worsening that this test would find with 80 % probability in so many rounds, for normal noise.
+    def _ended(self, state: _State, spent: Spent | None) -> tuple[Verdict | None, str]:
+        """What is said of a metric that does not fail the test, and why."""
+        rounds = len(state.differences)
+        if state.surely_faster:
+            return "improved", ""
+        resolution = 2 * state.limit if self.resolution is None else math.log1p(self.resolution)
+        if state.excludes(state.limit, self.least) or (
+            state.over < 0.5 and state.excludes(max(resolution, state.limit), self.least)
+        ):
+            bound = worsening(state.estimate.interval[1], state.held.sign)
+            if bound <= 0:
+                return "unchanged", ": no slowdown"
+            return "unchanged", f": no slowdown found; more than {wording.percent(bound)} is excluded (97.5%)"
+        if state.over >= OVER:
+            past = sum(each > state.limit for each in state.differences)
+            seen = f"past its limit in {'all' if past == rounds else past} of {wording.paired(rounds)}"
+            if spent is None or spent.seconds <= 0:
+                return "suspect", f": {seen}"
+            wanted = max(self.least_to_fail + 1, 2 * rounds)
+            return "suspect", f": {seen}; --perf-budget={_round_up(wanted * spent.seconds / rounds)} would decide"
+        if not state.held.decides:
+            return None, ""
+        if rounds < self.least:
+            return "inconclusive", f": {self.least} rounds are needed to exclude anything (--perf-budget)"
+        bound = worsening(state.estimate.interval[1], state.held.sign)
+        return "inconclusive", f": a slowdown of up to {wording.percent(bound)} is not excluded"
 
-        `limit + reach * sd` as a log ratio: section 5 of statistics.md with what few rounds really take (see
-        `signedrank.reach`), at the level that Holm gives the first suspect, and with the standard deviation
-        for the median absolute one. Injected into new rounds of t1.5, bimodal or neighbour's noise, what the
-        latter promised was found in 49 to 64 % of the cases, what this promises in 66 to 92 %.
-        """
-        reach = signedrank.reach(rounds, self.plan.level / self.plan.suspects, len(ratios))
-        if reach is None or not np.isfinite(limit):
-            return None
-        return timed.worsening(limit + reach * float(ratios.std(ddof=1)), sign)
+
+def _state(held: Held, rounds: Sequence[Round]) -> _State:
+    base, head = pairs.values(rounds, held.name)
+    differences = tuple((held.sign * (np.log(head) - np.log(base))).tolist())
+    return _State(
+        held,
+        base,
+        head,
+        differences,
+        Estimate(differences),
+        held.bound(base),
+        evidence.evidence(differences, held.bet),
+    )
+
+
+def _figures(state: _State) -> MetricVerdict:
+    """The figures of a metric: the posterior's, as changes of the metric itself."""
+    held, estimate = state.held, state.estimate
+    ends = sorted(as_ratio(held.sign * end) for end in estimate.interval)
+    return replace(
+        _shown(held, None, "", len(state.differences)),
+        base=float(np.exp(np.log(state.base).mean())),
+        new=float(np.exp(np.log(state.head).mean())),
+        effect=as_ratio(held.sign * estimate.center),
+        ci95=(ends[0], ends[1]),
+        excluded=worsening(estimate.interval[1], held.sign),
+    )
+
+
+def _shown(held: Held, verdict: Verdict | None, reason: str, rounds: int) -> MetricVerdict:
+    return MetricVerdict(
+        name=held.name,
+        kind="timed",
+        unit=held.unit,
+        better=held.better,
+        base=None,
+        new=None,
+        limit=held.limit.text,
+        verdict=verdict,
+        reason=reason,
+        evidence="paired",
+        rounds=rounds,
+    )
+
+
+def _round_up(seconds: float) -> int:
+    """To two digits, since nobody counts seconds of a budget.
+
+    >>> _round_up(117.3), _round_up(41.0), _round_up(8.2)
+    (120, 41, 9)
+    """
+    grain = 10 ** max(0, math.floor(math.log10(max(seconds, 1))) - 1)
+    return math.ceil(seconds / grain) * grain

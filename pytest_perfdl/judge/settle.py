@@ -1,4 +1,4 @@
-"""A judgement after its suspects were confirmed in pairs."""
+"""A judgement with what rounds of paired processes said of its times."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
 from pytest_perfdl.judge.matching.names import NO_RULES
-from pytest_perfdl.judge.paired import PairedOutcome, Suspect
-from pytest_perfdl.judge.screen import EXPLAINED, judgement, timed_moved, with_modes
+from pytest_perfdl.judge.paired import Held
+from pytest_perfdl.judge.standing import EXPLAINED, judgement, timed_moved, with_modes
 from pytest_perfdl.record import Finding, Series, metric_name
 from pytest_perfdl.units import format_percent
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from pytest_perfdl.judge.diff import Diff
     from pytest_perfdl.judge.matching.names import Rules
@@ -27,48 +27,46 @@ CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
 
 
-def suspects(screened: Judgement, limits: Limits, *, everything: bool) -> tuple[Suspect, ...]:
-    """What rounds can settle: the suspects of a screen, or `everything` timed that has a limit."""
+def held(found: Judgement, limits: Limits) -> tuple[Held, ...]:
+    """The times that rounds hold to a limit."""
     chosen = []
-    for metric in screened.metrics:
+    for metric in found.metrics:
         limit = limits.for_metric(metric.name)
-        wanted = metric.name in screened.suspects or (everything and metric.base is not None)
-        if metric.kind == "timed" and limit is not None and wanted and metric.verdict != "invalid":
-            chosen.append(Suspect(metric.name, limit, metric.unit, metric.better))
+        if metric.kind == "timed" and metric.base is not None and metric.verdict is None and limit is not None:
+            chosen.append(Held(metric.name, limit, metric.unit, metric.better))
     return tuple(chosen)
 
 
 def settle(
-    screened: Judgement,
+    found: Judgement,
     new: Record,
     base: Record,
-    outcome: PairedOutcome,
+    verdicts: Mapping[str, MetricVerdict],
     rounds: Sequence[Round],
     limits: Limits,
     rows: Sequence[MetricVerdict] = (),
     rules: Rules = NO_RULES,
 ) -> Judgement:
-    """Put what the rounds decided in place of what the screen suspected.
+    """The judgement with what rounds said of its times.
 
-    A suspect that only a budget made one is held to it again, by the head's side of every round. `rows` are the
-    verdicts on single kernels and operators. Blame is of the rounds' own profiled steps, where they have them, matched
-    by names under the project's `rules`.
+    A budget is held by the head's side of every round. `rows` are the verdicts on single kernels and operators. Blame
+    is of the rounds' own profiled steps, where they have them, matched by names under the project's `rules`.
     """
-    metrics = tuple(_settled(metric, screened, new, base, outcome, rounds, limits) for metric in screened.metrics)
-    found = judgement(new, base, (*metrics, *rows), None, "")
+    metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
+    settled = judgement(new, base, (*metrics, *rows), None, "")
     doubts: tuple[Finding, ...] = ()
-    if found.verdict in EXPLAINED and (calls := explained(rounds, rules)):
-        timed = {call: change for call in calls if (change := _timed_change(call, found.metrics, CERTAIN))}
-        leaning = {call: change for call in calls if (change := _timed_change(call, found.metrics))}
-        blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(found.metrics))
-        # Where no part of the profiled steps changed for certain, what the screen saw is better than nothing.
-        found = replace(found, blame=blamed or found.blame)
+    if settled.verdict in EXPLAINED and (calls := explained(rounds, rules)):
+        timed = {call: change for call in calls if (change := _timed_change(call, settled.metrics, CERTAIN))}
+        leaning = {call: change for call in calls if (change := _timed_change(call, settled.metrics))}
+        blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
+        # Where no part of the profiled steps changed for certain, what the first repeat saw is better than nothing.
+        settled = replace(settled, blame=blamed or settled.blame)
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    broken = sorted({metric.reason for metric in outcome.decided.values() if metric.verdict == "invalid"})
+    broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
-    return replace(found, integrity=(*screened.integrity, *findings, *doubts))
+    return replace(settled, integrity=(*found.integrity, *findings, *doubts))
 
 
 def _timed_change(
@@ -90,33 +88,18 @@ def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
     return Finding("note", "profiled", f"{what}: no shares are told; measure again with less other work beside")
 
 
-def unsettled(screened: Judgement, why: str) -> Judgement:
-    """The screen's judgement, with the reason why its suspects were not confirmed."""
-    metrics = tuple(
-        replace(metric, reason=f"{metric.reason}; not confirmed: {why}") if metric.name in screened.suspects else metric
-        for metric in screened.metrics
-    )
-    return replace(screened, metrics=metrics, reason=f"{screened.reason}; not confirmed: {why}")
-
-
 def _settled(
     metric: MetricVerdict,
-    screened: Judgement,
     new: Record,
     base: Record,
-    outcome: PairedOutcome,
+    verdicts: Mapping[str, MetricVerdict],
     rounds: Sequence[Round],
     limits: Limits,
 ) -> MetricVerdict:
-    decided = outcome.decided.get(metric.name)
-    if decided is not None:
-        metric = with_modes(decided, base, new)
-    elif metric.name not in screened.suspects or not rounds or metric.name not in rounds[0].head:
+    stored = metric.base
+    if metric.name in verdicts:
+        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored)
+    if metric.kind != "timed" or not rounds or any(metric.name not in each.head for each in rounds):
         return metric
     heads = tuple(each.head[metric.name] for each in rounds)
-    if not heads:
-        return metric
-    series = Series("timed", metric.unit, metric.better, heads)
-    if decided is None:
-        metric = replace(metric, verdict=None, reason="", limit=None, evidence=None)
-    return budget.hold(metric, series, limits.budget_for(metric.name), confirmed=True)
+    return budget.hold(metric, Series("timed", metric.unit, metric.better, heads), limits.budget_for(metric.name))

@@ -1,38 +1,27 @@
-"""The screen of timed metrics: few fresh repeats against the stored ones (statistics.md, section 5, stage 1).
+"""Repeats of two occasions as log ratios, and limits on the same scale.
 
-The unit is the repeat, one process's series of steps, and the quantity its logarithm. One fresh process can
-only raise a suspicion: it shares its moment with whatever else the machine did, and no distribution-free test
-of one against K repeats goes below 1/(K+1).
+The unit is the repeat, one process's series of steps, and the quantity its logarithm.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from pytest_perfdl.judge import wording
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.judge.verdict import MetricVerdict
     from pytest_perfdl.limits import Limit
     from pytest_perfdl.record import Series
 
-SCREEN_ALPHA = 0.10
-"""A repeat this improbable under the baseline is suspected: sets cost and power, not the false alarms."""
-UNCHANGED_ALPHA = 0.05
-"""Share of the times that code which is slower by more than the limit may be called unchanged."""
-IMPROVED_ALPHA = 0.01
 SD_FLOOR = 0.01
 """Least standard deviation of log times between processes: below that a baseline was lucky."""
 ASSUMED_SD = 0.10
 """What stands in for the spread of a baseline of one repeat: the upper end of what shared machines showed."""
-POWER = 0.80
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +47,6 @@ class Comparison:
         """95 % interval of the log ratio."""
         half = self.quantile(0.975)
         return self.log_ratio - half, self.log_ratio + half
-
-    def detectable(self) -> float:
-        """Smallest log ratio that the screen suspects with probability `POWER`."""
-        return self.quantile(1 - SCREEN_ALPHA) + self.quantile(POWER)
 
 
 def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
@@ -112,45 +97,3 @@ def as_ratio(log_ratio: float) -> float:
 def worsening(log_worse: float, sign: int) -> float:
     """Size of a worsening on the log scale as a positive ratio: a larger time, or a smaller throughput."""
     return sign * as_ratio(sign * log_worse)
-
-
-def screen(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None) -> MetricVerdict:
-    """Compare, and judge where there is a limit: suspect, improved, unchanged or inconclusive.
-
-    This is the reading of the times as they are. Where the machine became faster meanwhile `drift.unhidden` adds
-    a second one, at the baseline's speed: what is worse in either is a suspect. That costs false suspicion, never
-    a false alarm, since a suspect is confirmed by times of one moment, or by raw ones past a wide limit.
-    """
-    if not positive(base, new):
-        if limit is None:
-            return shown
-        reason = "has values of zero or below: no ratio can be judged"
-        return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
-    found = compare(base.values, new.values)
-    sign = 1 if base.better == "lower" else -1
-    low, high = found.interval()
-    shown = replace(
-        shown,
-        effect=as_ratio(found.log_ratio),
-        ci95=(as_ratio(low), as_ratio(high)),
-        mde=worsening(found.detectable(), sign),
-    )
-    if limit is None:
-        return shown
-    past = log_limit(limit, mean(base), base)
-    p_worse = found.p_above(sign)
-    shown = replace(shown, limit=limit.text, evidence="screen")
-    text = wording.interval(shown, wording.fresh(len(new.values)))
-    if len(base.values) == 1:
-        text += f", spread of the one baseline repeat assumed to be {ASSUMED_SD:.0%}"
-    improved = -sign * found.log_ratio > past and found.p_above(-sign) < IMPROVED_ALPHA
-    if sign * found.log_ratio + found.quantile(1 - UNCHANGED_ALPHA) < past and not improved:
-        # Slower, perhaps, but surely within the limit: more repeats could not make it regressed.
-        return replace(shown, verdict="unchanged", reason=text)
-    if p_worse < SCREEN_ALPHA:
-        reason = f"{text}: worse than the baseline's repeats (p = {p_worse:.2g})"
-        return replace(shown, verdict="suspect", reason=reason)
-    if improved:
-        return replace(shown, verdict="improved", reason=text)
-    reason = f"{text}: smallest detectable {wording.percent(shown.mde)}"
-    return replace(shown, verdict="inconclusive", reason=reason)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.record import Better, Finding, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
 Verdict = Literal[
     "invalid",
@@ -29,8 +29,13 @@ Verdict = Literal[
     "unmeasured",
 ]
 
-Evidence = Literal["screen", "unpaired", "paired"]
-"""Fresh repeats against stored ones; more of them, drawn after a suspicion; rounds of pairs."""
+FailOn = Verdict | Literal["suspect-in-every-round"]
+"""A word of `--perf-fail-on`."""
+EVERY_ROUND: FailOn = "suspect-in-every-round"
+"""A suspect that was past its limit in every one of enough rounds."""
+
+Evidence = Literal["unpaired", "paired"]
+"""Fresh repeats against stored ones, or rounds of pairs."""
 
 Bound = Literal["launch", "kernel", "host", ""]
 """What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
@@ -49,7 +54,7 @@ VERDICTS: tuple[Verdict, ...] = (
     "new",
     "unmeasured",
 )
-FAILS_BY_DEFAULT: frozenset[Verdict] = frozenset({"invalid", "regressed", "missing", "outdated"})
+FAILS_BY_DEFAULT: frozenset[FailOn] = frozenset({"invalid", "regressed", "missing", "outdated", EVERY_ROUND})
 WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"suspect", "changed", "inconclusive", "incomparable"})
 
 
@@ -58,8 +63,8 @@ def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:
     return min(verdicts, key=VERDICTS.index, default=default)
 
 
-def parse_fail_on(text: str) -> frozenset[Verdict]:
-    """Read the verdicts that fail a test: a comma-separated list, or `all` for every failure and warning.
+def parse_fail_on(text: str) -> frozenset[FailOn]:
+    """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning.
 
     >>> sorted(parse_fail_on("invalid, regressed"))
     ['invalid', 'regressed']
@@ -72,7 +77,8 @@ def parse_fail_on(text: str) -> frozenset[Verdict]:
     words = [word.strip().lower() for word in text.split(",")]
     if words == ["all"]:
         return FAILS_BY_DEFAULT | WARNS_BY_DEFAULT
-    choices: dict[str, Verdict] = {verdict: verdict for verdict in VERDICTS if verdict != "unchanged"}
+    choices: dict[str, FailOn] = {verdict: verdict for verdict in VERDICTS if verdict != "unchanged"}
+    choices[EVERY_ROUND] = EVERY_ROUND
     for word in words:
         if word not in choices:
             raise ValueError(
@@ -86,9 +92,8 @@ class MetricVerdict:
     """How one metric of the new record stands to the baseline's.
 
     `base` and `new` are geometric means over the repeats of a timed metric. `effect` is `new / base - 1` (so
-    +0.10 is 10 % larger), once confirmed the Hodges-Lehmann estimate of it; `ci95` an interval for it that is
-    honest for a new process; `mde` the smallest worsening that would have been found with 80 % probability.
-    All three are `None` where there is nothing to compare with; `ci95` and `mde` also for exact metrics.
+    +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 % interval.
+    Both are `None` where there is nothing to compare with, `ci95` also for exact metrics.
     """
 
     name: str
@@ -99,7 +104,8 @@ class MetricVerdict:
     new: float | None
     effect: float | None = None
     ci95: tuple[float, float] | None = None
-    mde: float | None = None
+    excluded: float | None = None
+    """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
     limit: str | None = None
     """The limit or budget it was held to, as text ("10%", "<= 45ms"); `None` when it is only shown."""
     verdict: Verdict | None = None
@@ -111,6 +117,10 @@ class MetricVerdict:
     """What the verdict on a time rests on; `None` for counts and budgets, and when it is only shown."""
     rounds: int | None = None
     """How many, for paired evidence."""
+    in_every_round: bool = False
+    """Whether a suspect was past its limit in every one of enough rounds to fail for (`paired.EVERY_ROUND`)."""
+    stored: float | None = None
+    """The mean that the baseline stores, where `base` was measured again."""
     of_step: bool = True
     """Whether it is the step's, rather than that of one of its kernels or operators."""
 
@@ -176,7 +186,18 @@ class Judgement:
     integrity: tuple[Finding, ...] = ()
     context_changes: tuple[tuple[str, str, str], ...] = ()
     """(name, baseline's value, this run's value) for context that differs."""
-    suspects: tuple[str, ...] = field(default=())
-    """Metrics that the screen found slower: what more repeats should settle."""
     source_diffs: tuple[SourceDiff, ...] = ()
     """Of the guilty functions that changed, those of the largest causes first."""
+    environment: tuple[MetricVerdict, ...] = ()
+    """Where the environment is another than the baseline's: its stored times against those of the same code now."""
+
+    @property
+    def counts_changed(self) -> bool:
+        """Whether a count is another than the baseline's: a fact beside the verdict on times, which it explains."""
+        return any(metric.verdict == "changed" for metric in self.metrics)
+
+    def fails(self, fail_on: Set[FailOn]) -> bool:
+        """Whether the test fails, by the words of `--perf-fail-on`."""
+        if self.verdict in fail_on or ("changed" in fail_on and self.counts_changed):
+            return True
+        return EVERY_ROUND in fail_on and any(metric.in_every_round for metric in self.metrics)

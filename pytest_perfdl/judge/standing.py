@@ -1,11 +1,11 @@
-"""The first judgement of a test against its baseline: counted metrics exactly, timed ones screened."""
+"""How a test stands to its baseline before its times are judged: whether there is one of it, and its counts, exactly."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, drift, timed, wording
+from pytest_perfdl.judge import budget, counted, timed, wording
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
 from pytest_perfdl.record import Plan
@@ -23,15 +23,15 @@ EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "i
 """Verdicts that come with blame: in the others the differences are noise, or of another test."""
 
 
-def screen(new: Record, base: Record | None, others: Sequence[Record], limits: Limits) -> Judgement:
-    """Judge one or more fresh repeats.
+def standing(new: Record, base: Record | None, others: Sequence[Record], limits: Limits) -> Judgement:
+    """Judge everything but times.
 
     Parameters
     ----------
     new
         What was measured now.
     base
-        The baseline of the same test and key, if there is one.
+        The baseline of the same test and key, or what was measured of another revision.
     others
         Baselines of the same test under other keys: without `base`, counted metrics are held against them.
     limits
@@ -40,23 +40,38 @@ def screen(new: Record, base: Record | None, others: Sequence[Record], limits: L
     Returns
     -------
     Judgement
-        `suspects` names the timed metrics that only further repeats can settle (`confirm`). A test whose
-        measurement broke is `invalid` and has no figures; one whose baseline is `missing` or `outdated` has
-        figures, of which only budgets are judged.
+        Timed metrics have figures and no verdict: `open_times` says which of them rounds or further repeats must
+        judge. A test whose measurement broke is `invalid` and has no figures; one whose baseline is `missing` or
+        `outdated` has figures, of which only budgets are judged.
     """
     changes = context_changes(base, new)
     if broken := broken_reason(new):
         return Judgement(new.test, "invalid", broken, integrity=new.integrity, context_changes=changes)
-    standing, why = _standing(new, base, others)
+    verdict, why = stands(new, base, others)
     measured = new.metrics()
-    metrics = [_metric(name, series, new, base, others, limits, standing) for name, series in measured.items()]
+    metrics = [_metric(name, series, new, base, others, limits, verdict) for name, series in measured.items()]
     if base is not None:
         metrics += [
-            _gone(name, series, judged=standing is None and _held(name, series, limits))
+            _gone(name, series, judged=verdict is None and _held(name, series, limits))
             for name, series in base.metrics().items()
             if name not in measured
         ]
-    return judgement(new, base, tuple(metrics), standing, why)
+    return judgement(new, base, tuple(metrics), verdict, why)
+
+
+def open_times(found: Judgement, limits: Limits) -> tuple[str, ...]:
+    """The times that rounds or repeats must judge: those with a baseline and a limit, and those with a budget."""
+    if found.verdict == "invalid":
+        return ()
+    return tuple(
+        metric.name
+        for metric in found.metrics
+        if metric.kind == "timed" and metric.new is not None and (_limited(metric) or limits.budget_for(metric.name))
+    )
+
+
+def _limited(metric: MetricVerdict) -> bool:
+    return metric.verdict is None and metric.base is not None and metric.limit is not None
 
 
 def judgement(
@@ -64,6 +79,9 @@ def judgement(
 ) -> Judgement:
     """The verdict on a test from those on its metrics and from how it stands to its baselines."""
     verdicts = [metric.verdict for metric in metrics if metric.verdict is not None]
+    if any(metric.kind == "timed" and metric.verdict is not None for metric in metrics):
+        # What makes code faster or slower changes counts: they explain the verdict on times, and stand in for none.
+        verdicts = [each for each in verdicts if each != "changed"]
     verdict = worst([*verdicts, standing] if standing else verdicts)
     explained = base is not None and not outdated(base, new) and verdict in EXPLAINED
     return Judgement(
@@ -74,7 +92,6 @@ def judgement(
         blame=blame(new, base, counts_first=not timed_moved(metrics)) if base is not None and explained else (),
         integrity=new.integrity,
         context_changes=context_changes(base, new),
-        suspects=() if verdict == "invalid" else tuple(m.name for m in metrics if m.verdict == "suspect"),
     )
 
 
@@ -121,7 +138,7 @@ def misfit(limits: Limits, metric: MetricVerdict) -> str:
     return ""
 
 
-def _standing(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
+def stands(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
     """The verdict that the baselines alone decide, with its reason."""
     if base is not None:
         why = outdated(base, new)
@@ -164,7 +181,8 @@ def _metric(
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:
         shown = replace(shown, verdict="incomparable", reason="no baseline under this key to compare with")
-    return budget.hold(shown, series, limits.budget_for(name), confirmed=False)
+    # A time is held to its budget with what judges it: one repeat past it proves nothing.
+    return shown if series.kind == "timed" else budget.hold(shown, series, limits.budget_for(name))
 
 
 def _against(
@@ -184,26 +202,8 @@ def _against(
         differs = counted.out_of_scope(shown.name, base, new)
         shown = counted.judge(shown, before, series, limit, differs)
     else:
-        shown = timed.screen(shown, before, series, limit)
-        shown = with_machine(shown, base, new, limit)
+        shown = replace(shown, limit=limit.text if limit else None)
     return replace(shown, limit=None, verdict=None, reason="") if standing == "outdated" else shown
-
-
-def with_machine(metric: MetricVerdict, base: Record, new: Record, limit: Limit | None) -> MetricVerdict:
-    """Say what the machine has to do with a time that was held against one of another moment.
-
-    Where the reference load says that it is faster now, the time is looked at again at the baseline's speed
-    (`drift.unhidden`), which may make it a suspect. Otherwise the verdict stays: a change of speed, like a state
-    that the baseline was never in, is named as a suspect's explanation. Times that were measured in pairs share
-    their moment and need no word about it: `with_modes`.
-    """
-    before, series = base.metrics().get(metric.name), new.metrics().get(metric.name)
-    moved = drift.between(base, new) if limit is not None and drift.follows(metric) else None
-    if moved is not None and limit is not None and before is not None and series is not None:
-        metric = drift.unhidden(metric, before, series, limit, moved)
-        if metric.verdict not in (None, "unchanged"):
-            metric = replace(metric, reason=f"{metric.reason}; {wording.machine(moved.log_ratio)}")
-    return with_modes(metric, base, new)
 
 
 def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:

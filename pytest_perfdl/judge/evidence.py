@@ -1,0 +1,180 @@
+"""What rounds say about one time: how much slower the head is, and how surely it is slower at all.
+
+Both follow from the same differences, d = log(head / base) of a round, above zero where the head is worse.
+
+The *estimate* answers "how much": d = delta + s * t, with t Student's with three degrees of freedom, delta flat and s
+log-normal around 2 %. Everything that is shown of a time is of the posterior of delta: its median, its 95 % interval,
+and the probability that it is over a limit.
+
+The *coin* answers "at all", and is what the false-alarm promise rests on. Which of the two processes is called the
+head's was drawn by lot, so for unchanged code the sign of d is a fair coin given |d| and everything measured before:
+whatever the noise, its tails, its modes or its drift. Before every toss a bet is laid on the sign, from the earlier
+rounds and |d| alone; the wealth E of that bet then has a mean of at most 1 at all times, and ever exceeds T with a
+probability of at most 1 / T (Ville's inequality; Shafer and Vovk 2019, ch. 2; Ramdas et al., Statistical Science 2023,
+"Game-theoretic statistics and safe anytime-valid inference"). So it may be looked at after every round, and measuring
+may stop for any reason.
+
+The bet is that of the model, u = log f(d) - log f(-d), with f the density that it predicts for the next round if the
+head is slower by more than the limit. A factor of 2 / (1 + exp(-clip(u, -c, c))) has mean 1 for a fair sign, whatever u
+is. A bold bet (c = 3.5) doubles its wealth nearly every round but is ruined by a few wrong signs, a careful one (c =
+1.5) is not: E is the mean of both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FREEDOM = 3.0
+"""Degrees of freedom of the noise: heavy tails, since a round in four hundred sits on two processors."""
+SCALE, SCALE_SD = 0.02, 0.7
+"""Median of the noise's scale, and the standard deviation of its logarithm."""
+_SCALES: Floats = np.exp(np.linspace(math.log(0.002), math.log(0.16), 12))
+_SCALE_PRIOR: Floats = -0.5 * ((np.log(_SCALES) - math.log(SCALE)) / SCALE_SD) ** 2
+CAPS = (1.5, 3.5)
+"""Largest log odds of the careful and of the bold bet."""
+EXCESS = 0.10
+"""Mean excess over the limit, on the log scale, of what is bet on."""
+INTERVAL = 0.95
+
+_NEAR: Floats = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0]) * 0.0005
+_AROUND: Floats = 0.0005 * np.sinh(np.arange(-90, 91) / 10)
+"""Offsets of the grid around every difference and around their median, denser towards it: up to a factor of 7."""
+_EXCESSES: Floats = np.concatenate(
+    [np.arange(0.0, 0.12, 0.002), np.arange(0.12, 0.3, 0.01), np.arange(0.3, 0.8, 0.04), np.arange(0.8, 3.01, 0.2)]
+)
+
+
+def _log_density(differences: Floats, deltas: Floats) -> Floats:
+    """Log density of differences at every delta and scale, up to a constant: (differences, deltas, scales)."""
+    z = (differences[:, None, None] - deltas[None, :, None]) / _SCALES
+    return np.asarray(-(FREEDOM + 1) / 2 * np.log1p(z * z / FREEDOM) - np.log(_SCALES))
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """The posterior of delta after some rounds, all on the log scale.
+
+    Parameters
+    ----------
+    differences
+        One a round, at least one.
+    """
+
+    differences: tuple[float, ...]
+
+    @cached_property
+    def _cumulative(self) -> tuple[Floats, Floats]:
+        """Deltas in order, and the probability of being at or below each."""
+        seen = np.array(self.differences)
+        # Several modes are narrower than what lies between them: the grid is dense around every difference.
+        points = np.concatenate([np.median(seen) + _AROUND, (np.unique(seen)[:, None] + _NEAR).ravel()])
+        deltas = np.unique(np.round(points, 7))
+        log = _log_density(seen, deltas).sum(axis=0) + _SCALE_PRIOR
+        density = np.exp(log - log.max()).sum(axis=1)
+        mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(deltas))])
+        return deltas, mass / mass[-1]
+
+    def over(self, bound: float) -> float:
+        """Probability that delta is above a bound."""
+        deltas, below = self._cumulative
+        return float(1 - np.interp(bound, deltas, below, left=0.0, right=1.0))
+
+    def quantile(self, probability: float) -> float:
+        """The delta that is not exceeded with a probability."""
+        deltas, below = self._cumulative
+        return float(np.interp(probability, below, deltas))
+
+    @cached_property
+    def center(self) -> float:
+        """The median."""
+        return self.quantile(0.5)
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """The 2.5 and 97.5 % points: the second is what is excluded with 97.5 %."""
+        return self.quantile((1 - INTERVAL) / 2), self.quantile((1 + INTERVAL) / 2)
+
+
+class Coin:
+    """The wealth of bets on the signs of differences, each laid before the sign is looked at.
+
+    Parameters
+    ----------
+    limit
+        What is bet on: that delta is above this. It sets how fast wealth grows, not whether the promise holds.
+    """
+
+    def __init__(self, limit: float) -> None:
+        deltas = max(limit, 0.0) + _EXCESSES
+        weights = np.gradient(deltas) * np.exp(-_EXCESSES / EXCESS)
+        self._deltas = deltas
+        self._log_weights: Floats = np.log(weights)[:, None] + _SCALE_PRIOR
+        self._wealth = np.zeros(len(CAPS))
+
+    @property
+    def evidence(self) -> float:
+        """E: 1 before the first round."""
+        return float(np.exp(self._wealth).mean())
+
+    def toss(self, difference: float) -> None:
+        """Bet on the sign of a round's difference by what the earlier ones showed, and settle the bet."""
+        there, mirrored = _log_density(np.array([difference, -difference]), self._deltas)
+        weights = np.exp(self._log_weights - self._log_weights.max())
+        odds = math.log((weights * np.exp(there)).sum()) - math.log((weights * np.exp(mirrored)).sum())
+        self._wealth += [math.log(2) - math.log1p(math.exp(-min(max(odds, -cap), cap))) for cap in CAPS]
+        self._log_weights = self._log_weights + there
+
+
+def evidence(differences: Iterable[float], limit: float) -> float:
+    """E after these rounds.
+
+    >>> round(evidence([0.1] * 9, math.log1p(0.03)))
+    238
+    """
+    coin = Coin(limit)
+    for each in differences:
+        coin.toss(each)
+    return coin.evidence
+
+
+def most_evidence(rounds: int) -> float:
+    """The E that no series of so many rounds exceeds."""
+    return float(np.mean([(2 / (1 + math.exp(-cap))) ** rounds for cap in CAPS]))
+
+
+def least_rounds(needed: float) -> int:
+    """The least number of rounds that can reach an E.
+
+    >>> least_rounds(200), least_rounds(8000)
+    (9, 15)
+    """
+    rounds = 0
+    while most_evidence(rounds) < needed:
+        rounds += 1
+    return rounds
+
+
+def rarely_so_few(differences: Sequence[float], bound: float) -> bool:
+    """Whether so few rounds are past a bound that a fair coin gives as few in one of eight cases at most.
+
+    The brake on what the estimate would clear: were delta at the bound, a round would be past it as often as not,
+    whatever the noise, so that clearing it has a chance of 1/8 at a look even where the model is wrong.
+
+    >>> [rarely_so_few([0.0] * n, 0.03) for n in (2, 3)], rarely_so_few([0.0] * 5 + [0.05], 0.03)
+    ([False, True], True)
+    """
+    past = sum(each > bound for each in differences)
+    rounds = len(differences)
+    return sum(math.comb(rounds, k) for k in range(past + 1)) <= 2**rounds / 8

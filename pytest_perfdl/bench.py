@@ -25,8 +25,7 @@ from pytest_perfdl.isolate.origins import Elsewhere, code_names, elsewhere
 from pytest_perfdl.isolate.overlay import overlay, with_conftests
 from pytest_perfdl.isolate.process import Worker
 from pytest_perfdl.isolate.remote import RemoteTest, Script
-from pytest_perfdl.judge.spending import Spending
-from pytest_perfdl.judge.verdict import Verdict
+from pytest_perfdl.judge.verdict import FailOn
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.options import Settings
 from pytest_perfdl.record import Finding, Record
@@ -59,19 +58,15 @@ class Bench:
     settings: Settings
     store: Store
     date: str
-    fail_on: frozenset[Verdict]
+    fail_on: frozenset[FailOn]
     progress: Progress
     tests: tuple[PerfTest, ...] = ()
     """All that will be measured."""
     folder: Folder = field(default_factory=lambda: folders.temporary("scratch"))
     """For what is too large for a worker's channel, and for the workers' own temporary folders."""
     running: list[RemoteTest] = field(default_factory=list)
-    spending: Spending = field(default_factory=lambda: Spending(1))
-    """How the run's chance of a false alarm is shared."""
     forks: Forks = field(default_factory=Forks)
     """What workers of rounds are forked from."""
-    confirmed: list[bool] = field(default_factory=list)
-    """For every test that was confirmed in pairs, in order, whether all its suspects were found regressed."""
     commit: str | None = field(init=False)
     """The commit that is checked out when the run begins."""
     unknown: set[str] = field(default_factory=set)

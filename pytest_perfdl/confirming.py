@@ -1,4 +1,4 @@
-"""A test's suspects confirmed in pairs: rounds are measured until everything is decided, or the budget ends."""
+"""A test's times judged in pairs: rounds are measured until the gate is done with them, or the budget ends."""
 
 from __future__ import annotations
 
@@ -6,40 +6,35 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.fixture import Expectation
 from pytest_perfdl.isolate.checkout import Checkout
+from pytest_perfdl.isolate.messages import Shown
 from pytest_perfdl.isolate.remote import RemoteTest
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.blame import located
 from pytest_perfdl.judge.expectation import demand, sides
 from pytest_perfdl.judge.expectation import verdict as verdict_on
+from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.matching.names import NO_RULES, Rules
-from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
+from pytest_perfdl.judge.paired import LEAST_ROUNDS, Gate, Held, Outcome, Spent
 from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.settle import settle
-from pytest_perfdl.judge.signflip import KernelTest
+from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.record import Finding, Record, metric_name
 from pytest_perfdl.rounds import Rounds, Side, parts_of
 
-
-@dataclass(frozen=True, slots=True)
-class Suspects:
-    """What rounds must decide of a test."""
-
-    metrics: tuple[Suspect, ...]
-    rows: tuple[str, ...] = ()
-    """Kernels and operators, by full name."""
+SLOW_START = 20.0
+"""Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 
 
 @dataclass(slots=True)
 class Confirmation:
-    """The confirming of one test; it has one level for all that is asked of it.
+    """The rounds of one test; it has one level for all that is asked of its times.
 
     Every method raises `rounds.SideError` when a side cannot be measured, and `PerfError` through `serving`.
     """
@@ -49,37 +44,47 @@ class Confirmation:
     serving: Callable[[RemoteTest], AbstractContextManager[None]]
     """A context around waiting for a worker, which ends it when something goes wrong."""
     questions: int
-    """How many families of suspects share the level: the test's own steps, and each of its expectations."""
+    """How many share the level: the test's own steps, and each of its expectations."""
     rules: Rules = NO_RULES
     """The project's own, for names."""
-    decided: list[MetricVerdict] = field(default_factory=list)
-    """What rounds said of its times, over all questions."""
 
-    def of_code(self, found: Suspects, screened: Judgement, new: Record, base: Record, checkout: Checkout) -> Judgement:
-        """Measure the baseline's code and the working tree's in turns until every suspect is decided.
+    def of_code(
+        self,
+        found: Judgement,
+        new: Record,
+        base: Record,
+        now: Record,
+        checkout: Checkout,
+        *,
+        shown: tuple[Shown, Shown] | None,
+        touched: frozenset[str] = frozenset(),
+    ) -> Judgement:
+        """Measure the baseline's code and the working tree's in turns until every time has its verdict.
 
-        What a screen suspected is given up as soon as no regression is to be expected; where another revision is
-        asked for, rounds go on to `unchanged`.
+        Parameters
+        ----------
+        found
+            The judgement of everything but times.
+        new, base, now
+            The working tree's record, the baseline's, and what the baseline's code gives now.
+        checkout
+            The baseline's code.
+        shown
+            What the first process of each side showed, base and head.
+        touched
+            Full names of the kernels and operators below functions that the change of the source touches.
         """
-        limits = self.test.limits
-        family = kernels.tested(new, base, limits)
-        awaited = tuple(name for name in found.rows if name in family.limits)
-        by_row = family.test(self._row_level)
-        outcome, rounds, ended, findings = self._measure(
-            found.metrics,
-            Side("base", checkout),
-            Side("head", against=checkout),
-            by_row=by_row,
-            awaited=awaited,
-            patient=self.bench.against is not None,
+        times = held(found, self.test.limits)
+        if not times:
+            return found
+        limits = kernels.judged(new, now, self.test.limits)
+        rows = Rows(limits, touched & limits.keys(), len(self.bench.tests))
+        gate = self._gate(times, resolution=self.test.options.resolution_for(self.bench.settings), shown=shown)
+        outcome, rounds, findings = self._measure(
+            gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
         )
-        rows: list[MetricVerdict] = []
-        if by_row is not None and rounds:
-            slow = by_row.look(rounds, ended=ended)
-            rows += (kernels.regressed(each, family.limits[each.name]) for each in slow)
-            still_open = by_row.undecided(rounds, awaited, slow)
-            rows += (kernels.undecided(name, family.limits[name], len(rounds)) for name in still_open)
-        settled = settle(screened, new, base, outcome, rounds, limits, rows, self.rules)
+        by_row = (*rows.regressed(rounds), *rows.promising(rounds))
+        settled = settle(found, new, base, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
@@ -90,82 +95,48 @@ class Confirmation:
         self.bench.progress.clear()
         return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
 
-    def of_curve(self, count: int, checkout: Checkout) -> list[Round]:
-        """As many rounds of both codes as a curve wants of one of its sizes; fewer where the budget ends."""
-        bench, rounds, started = self.bench, list[Round](), time.monotonic()
-        sides = Side("base", checkout), Side("head", against=checkout)
-        measuring = Rounds(bench, self.test, *sides, self.serving, seed=secrets.randbits(32), profiled=False)
-        while len(rounds) < count and time.monotonic() - started < bench.settings.budget:
-            bench.progress.start_round(len(rounds) + 1, count, self.test.item.nodeid)
-            rounds.append(measuring.measure(len(rounds) + 1))
-        bench.progress.clear()
-        return rounds
-
     def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
         """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""
         kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
         metric = metric_name(name, "step_time")
         base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
-        outcome, *_ = self._measure(
-            (demand(metric, kind, amount),), base, head, as_judged=lambda rounds: sides(rounds, kind)
-        )
-        return verdict_on(outcome, metric, kind, amount, (expectation.base, expectation.head))
+        asked = demand(metric, kind, amount)
+        gate = self._gate((asked,), resolution=asked.limit.relative)
+        outcome, *_ = self._measure(gate, base, head, as_judged=lambda rounds: sides(rounds, kind))
+        return verdict_on(outcome.verdicts[metric], kind, amount, (expectation.base, expectation.head))
 
-    @property
-    def _level(self) -> float:
-        """For times of steps."""
-        return self.bench.spending.level(self.bench.confirmed) / self.questions
-
-    @property
-    def _row_level(self) -> float:
-        """For kernels and operators; a test never finds all of its rows slower, so none passes its level on."""
-        return self.bench.spending.level([False] * len(self.bench.confirmed))
+    def _gate(
+        self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None
+    ) -> Gate:
+        slow = shown is not None and max(side.start_seconds for side in shown) > SLOW_START
+        return Gate(times, len(self.bench.tests) * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
 
     def _measure(
         self,
-        suspects: tuple[Suspect, ...],
+        gate: Gate,
         base: Side,
         head: Side,
         *,
         as_judged: Callable[[list[Round]], list[Round]] = list,
-        by_row: KernelTest | None = None,
-        awaited: tuple[str, ...] = (),
-        patient: bool = True,
-    ) -> tuple[PairedOutcome, list[Round], bool, list[Finding]]:
-        """Rounds until nothing is left to decide: what they say, and whether the budget ended them.
-
-        Also what the machine did meanwhile. Without patience they also end when no regression is to be expected.
-        """
-        bench = self.bench
-        paired = PairedTest(suspects, self._level)
+        rows: Rows | None = None,
+        shown: tuple[Shown, Shown] | None = None,
+    ) -> tuple[Outcome, list[Round], list[Finding]]:
+        """Rounds until the gate is done, and no row looks slower: what they say, and what the machine did meanwhile."""
+        bench, budget = self.bench, self.bench.settings.budget
         profiled = base.checkout is not None
-        measuring = Rounds(bench, self.test, base, head, self.serving, seed=secrets.randbits(32), profiled=profiled)
+        measuring = Rounds(
+            bench, self.test, base, head, self.serving, seed=secrets.randbits(32), profiled=profiled, shown=shown
+        )
         rounds: list[Round] = []
+        outcome = Outcome(open=True)
         started = time.monotonic()
-        ended = False
-        outcome = paired.look(rounds)
-        upcoming = outcome.next_look
-        given_up = False
-        while upcoming is not None and not ended and not given_up:
-            while len(rounds) < upcoming and not ended and not given_up:
-                bench.progress.start_round(len(rounds) + 1, upcoming, self.test.item.nodeid)
-                rounds.append(measuring.measure(len(rounds) + 1))
-                ended = time.monotonic() - started > bench.settings.budget
-                given_up = not patient and _hopeless(rounds, paired, by_row, awaited)
-            outcome = paired.look(as_judged(rounds), ended=ended, given_up=given_up)
-            upcoming = outcome.next_look
-            if upcoming is None and by_row is not None and awaited:
-                still_open = by_row.undecided(rounds, awaited, by_row.look(rounds))
-                upcoming = by_row.next_look(rounds) if still_open else None
+        while True:
+            bench.progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)
+            rounds.append(measuring.measure(len(rounds) + 1))
+            spent = Spent(time.monotonic() - started, budget)
+            if outcome.open:
+                outcome = gate.look(as_judged(rounds), spent)
+            if not outcome.open and (rows is None or spent.ended or not rows.promising(rounds)):
+                break
         bench.progress.clear()
-        self.decided += outcome.decided.values()
-        return outcome, rounds, ended, list(surroundings.findings(measuring.results))
-
-
-def _hopeless(rounds: list[Round], paired: PairedTest, by_row: KernelTest | None, awaited: tuple[str, ...]) -> bool:
-    """Whether neither a metric nor an awaited kernel is on course to be found slower."""
-    if not paired.hopeless(rounds):
-        return False
-    if by_row is None:
-        return True
-    return by_row.hopeless(rounds, by_row.undecided(rounds, awaited, by_row.look(rounds)))
+        return outcome, rounds, list(surroundings.findings(measuring.results))

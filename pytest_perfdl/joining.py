@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from pytest_perfdl.judge.verdict import MetricVerdict, Verdict, worst
+from pytest_perfdl.judge.verdict import FailOn, MetricVerdict, Verdict, worst
 from pytest_perfdl.record import Finding
 from pytest_perfdl.report.run import Result
 
@@ -15,7 +15,7 @@ def joined(
     metrics: Sequence[MetricVerdict],
     findings: Sequence[Finding] = (),
     *,
-    fail_on: Set[Verdict],
+    fail_on: Set[FailOn],
     of_baseline: bool = False,
 ) -> Result:
     """A result with further metrics and findings: the worst verdict of all, and why.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ class MarkerOptions:
     seed: int | None = None
     timeout: float | None = None
     """Seconds that one repeat may take."""
+    resolution: str | None = None
+    """How much slower the test may be and still be called unchanged where the budget ended: "6%"."""
     tags: tuple[str, ...] | None = None
     """Free words, shown in reports."""
     scaling: Mapping[str, Sequence[float]] | None = None
@@ -80,6 +83,10 @@ class MarkerOptions:
             if value is not None:
                 return value
         return RECORDING_REPEATS if recording else CHECKING_REPEATS
+
+    def resolution_for(self, settings: Settings) -> float | None:
+        """The resolution as a share: marker over command line and ini; `None` for twice the limit."""
+        return settings.resolution if self.resolution is None else _percent("resolution", self.resolution)
 
 
 KEYWORDS = tuple(field.name for field in fields(MarkerOptions))
@@ -142,12 +149,22 @@ def _check_seconds(name: str, value: Any) -> None:
         raise ValueError(f"{name}= takes a number of seconds above 0, not {value!r}")
 
 
+def _percent(name: str, value: Any) -> float:
+    try:
+        share = float(value.strip().removesuffix("%")) / 100 if isinstance(value, str) else math.nan
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise ValueError(f"{name}= takes a share above 0 such as '6%', not {value!r}")
+    return share
+
+
 def _check_tags(name: str, value: Any) -> None:
     if not isinstance(value, (tuple, list)) or not all(isinstance(tag, str) for tag in value):
         raise ValueError(f"{name}= takes a tuple of words, not {value!r}")
 
 
-_CHECKS: dict[str, Callable[[str, Any], None]] = {
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
     "limits": _check_mapping,
     "budget": _check_mapping,
     "warmup": _whole(0),
@@ -156,6 +173,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "threads": _whole(1),
     "seed": _whole(0),
     "timeout": _check_seconds,
+    "resolution": _percent,
     "tags": _check_tags,
     "scaling": _check_scaling,
 }

@@ -25,7 +25,9 @@ Isolate = Literal["process", "none"]
 
 RECORDING_REPEATS = 10
 CHECKING_REPEATS = 1
-CONFIRMING_SECONDS = 300.0
+BUDGET_SECONDS = 300.0
+FAILS = "invalid,regressed,missing,outdated,suspect-in-every-round"
+"""What fails a test by default."""
 NOTHING_SELECTED = "perf: no perf test was selected, so --perf measured nothing"
 
 
@@ -91,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
         "verdicts that fail a test, comma-separated, or `all`",
         ini="perf_fail_on",
         metavar="LIST",
-        default="invalid,regressed,missing,outdated",
+        default=FAILS,
     ),
     Option(
         "--perf-require",
@@ -135,17 +137,24 @@ OPTIONS: tuple[Option, ...] = (
     Option("--perf-timeout", "seconds that one repeat may take", ini="perf_timeout", metavar="SECONDS", default="600"),
     Option(
         "--perf-against",
-        "measure against this git revision instead of baselines: its tests and the working tree's in turns, on "
-        "this machine",
+        "measure against this git revision instead of the baselines' commits: its tests and the working tree's in "
+        "turns, on this machine",
         metavar="REF",
         default="baselines",
     ),
     Option(
         "--perf-budget",
-        "seconds that confirming one suspect may take in pairs of processes",
+        "seconds that the rounds of one test may take; twice as many where it looks slower",
         ini="perf_budget",
         metavar="SECONDS",
-        default=f"{CONFIRMING_SECONDS:g}",
+        default=f"{BUDGET_SECONDS:g}",
+    ),
+    Option(
+        "--perf-resolution",
+        "how much slower a test may be and still be called unchanged where its budget ended, such as 6%",
+        ini="perf_resolution",
+        metavar="PERCENT",
+        default="twice its limit",
     ),
     Option(
         "--perf-inject",
@@ -274,7 +283,9 @@ class Settings:
     against_setup: str
     against_tests: Literal["base", "head"]
     budget: float
-    """Seconds for confirming one suspect in pairs."""
+    """Seconds for the rounds of one test."""
+    resolution: float | None
+    """How much slower a test may be, as a share, to be unchanged where its budget ended; `None` for twice its limit."""
     inject: float
     """Share by which the working tree's steps are slowed down on purpose: 0.05 for 5 %; 0 for not at all."""
     key_extra: tuple[str, ...]
@@ -349,7 +360,7 @@ def resolve(config: pytest.Config) -> Settings:
         traces=reader.choice("perf_traces", ("regressed", "all", "none"), "regressed"),
         github=reader.choice("perf_github", ("auto", "off"), "auto") == "auto",
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(_option(config, "--perf-limit") or ())),
-        fail_on=reader.text("perf_fail_on", "invalid,regressed,missing,outdated"),
+        fail_on=reader.text("perf_fail_on", FAILS),
         require=_first(reader.flag_number("perf_require", 0), reader.ini_number("perf_require", 0), 0),
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
@@ -364,8 +375,9 @@ def resolve(config: pytest.Config) -> Settings:
         against=against,
         against_setup=read_ini(config, "perf_against_setup") or "",
         against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
-        budget=reader.seconds("perf_budget", CONFIRMING_SECONDS),
-        inject=0.0 if inject is None else _share(inject),
+        budget=reader.seconds("perf_budget", BUDGET_SECONDS),
+        resolution=reader.share("perf_resolution"),
+        inject=reader.share("perf_inject") or 0.0,
         key_extra=tuple(read_ini(config, "perf_key_extra") or ()),
         baseline_trace=read_ini(config, "perf_baseline_trace") is not False,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
@@ -411,17 +423,6 @@ def _option(config: pytest.Config, flag: str) -> Any:
 
 def _dest(flag: str) -> str:
     return long_name(flag).lstrip("-").replace("-", "_")
-
-
-def _share(text: str) -> float:
-    """The share that `--perf-inject` names in percent."""
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 < percent < float("inf"):
-        raise pytest.UsageError(f"--perf-inject = {text!r}: expected a number of percent above 0, such as 5")
-    return percent / 100
 
 
 _DEBUGGING = {
@@ -480,6 +481,19 @@ class _Reader:
         if not 0 < value < float("inf"):
             raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of seconds above 0")
         return value
+
+    def share(self, name: str) -> float | None:
+        """A number of percent as a share; `None` where none is given."""
+        text = self.text(name, "")
+        if not text:
+            return None
+        try:
+            percent = float(text.removesuffix("%"))
+        except ValueError:
+            percent = -1.0
+        if not 0 < percent < float("inf"):
+            raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of percent above 0, such as 5")
+        return percent / 100
 
     @staticmethod
     def _number(where: str, value: str, least: int) -> int:

@@ -176,7 +176,7 @@ class Rounds:
             remotes = self._alternating(order, parent)
         except _KilledForMemoryError:
             return None
-        if any(_EXHAUSTED in _failure(remote, self._bench.config) for remote in remotes.values()):
+        if any(_EXHAUSTED in failure(remote, self._bench.config) for remote in remotes.values()):
             return None
         return remotes
 
@@ -227,7 +227,7 @@ class Rounds:
 
     def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
         """The test must pass on both sides, and each side must have run its own code."""
-        text = _failure(remote, self._bench.config)
+        text = failure(remote, self._bench.config)
         if text:
             said = next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")
             raise SideError(
@@ -262,14 +262,14 @@ def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
         raise
     finally:
         bench.running.remove(remote)
-    if text := _failure(remote, bench.config):
+    if text := failure(remote, bench.config):
         raise SideError(
             f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
         )
     return {result.call: result.parts for result in remote.results if result.parts is not None}
 
 
-def _failure(remote: RemoteTest, config: pytest.Config) -> str:
+def failure(remote: RemoteTest, config: pytest.Config) -> str:
     """What the test's first phase that did not pass says; empty if all passed."""
     for phase in remote.phases.values():
         if phase.raw != "passed":

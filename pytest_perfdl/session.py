@@ -27,7 +27,8 @@ from pytest_perfdl.invocation import invocation
 from pytest_perfdl.isolate.checkout import CheckoutError, sweep
 from pytest_perfdl.isolate.messages import Phase
 from pytest_perfdl.isolate.remote import dress, suspended_capture
-from pytest_perfdl.judge.spending import Spending
+from pytest_perfdl.judge.evidence import least_rounds
+from pytest_perfdl.judge.paired import ALPHA
 from pytest_perfdl.judge.verdict import Judgement, parse_fail_on
 from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.options import NOTHING_SELECTED, Settings
@@ -91,7 +92,6 @@ class PerfSession:
         self._nothing = not self.tests
         self._bench.tests = tuple(self.tests.values())
         self._curves = Curves(self._bench)
-        self._bench.spending = Spending(max(1, len(self.tests)), screened=self.settings.against is None)
         recording = self._bench.recording
         repeats = [test.options.repeats_for(self.settings, recording=recording) for test in self.tests.values()]
         self._bench.progress = Progress(
@@ -115,14 +115,12 @@ class PerfSession:
             return None
         store, settings = self._bench.store, self.settings
         known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
+        records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
         times = [
-            Expected(
-                known[nodeid],
-                test.options.repeats_for(settings, recording=settings.records(has_baseline=known[nodeid] is not None)),
-            )
+            Expected(known[nodeid], test.options.repeats_for(settings, recording=records[nodeid]), records[nodeid])
             for nodeid, test in self.tests.items()
         ]
-        return estimate(times, self.settings.budget, against=self.settings.against is not None)
+        return estimate(times, settings.budget, least_rounds(len(self.tests) / ALPHA))
 
     def _check_out(self) -> None:
         """Have the other revision ready before anything is measured."""

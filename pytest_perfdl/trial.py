@@ -19,7 +19,7 @@ from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
 from pytest_perfdl.bench import UNTIED, Bench
 from pytest_perfdl.collect import PerfTest
-from pytest_perfdl.confirming import Confirmation, Suspects
+from pytest_perfdl.confirming import Confirmation
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.guilty import source_diffs
@@ -27,26 +27,21 @@ from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.joining import joined
-from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.kernels import suspected
-from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.screen import screen
-from pytest_perfdl.judge.settle import suspects, unsettled
+from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.counted import not_reproduced
+from pytest_perfdl.judge.standing import standing
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
-from pytest_perfdl.limits import Limits
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
-from pytest_perfdl.rounds import SideError
+from pytest_perfdl.rounds import SideError, failure
 from pytest_perfdl.units import plural
 
-CONFIRMING_REPEATS = 5
-"""Fresh repeats that a suspect draws at most."""
 MOST_REDRAWS = 3
-"""Repeats of a test that are measured again because others had the processor."""
+"""Repeats that are to be stored and are measured again because others had the processor."""
 
 _REWRITTEN: frozenset[Verdict] = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
 """Verdicts for which `--perf-update=changed` writes a new baseline."""
@@ -71,7 +66,8 @@ class Trial:
         """Why FLOPs cannot be counted; empty as long as they can."""
         self._base: Record | None = None
         self._base_repeats: list[Repeat] = []
-        """The other revision's, under `--perf-against`."""
+        """The first of the other side's code."""
+        self._base_remote: RemoteTest
         self._others: tuple[Record, ...] = ()
         self.curves: list[CurveExpectation] = []
         """What the test expects of its time over sizes, which `curves` judges when the last of them is measured."""
@@ -131,8 +127,6 @@ class Trial:
             self.result = self._judge()
         if alternatives or asked:
             self.result = self._with_expectations([*alternatives, *asked])
-        if decided := self._confirming.decided:
-            self.bench.confirmed.append(all(metric.verdict == "regressed" for metric in decided))
 
     def tear_down(self) -> None:
         """Wait for the worker's end and raise what its teardown phase raised."""
@@ -150,7 +144,7 @@ class Trial:
     # Judging
 
     def _judge(self) -> Result:
-        """Judge, with more repeats where the judgement or the recording needs them."""
+        """Judge, with as many rounds or repeats as the judgement or the recording needs."""
         settings = self.bench.settings
         update = settings.update
         recording = self.test.options.repeats_for(settings, recording=True)
@@ -169,25 +163,16 @@ class Trial:
             return self._result(new, self._against(new), updated=False)
         base = self._base
         code = self._code()
-        limits = self.test.limits if code.commit else self.test.limits.unpaired()
-        judgement = screen(new, base, self._others, limits)
-        if base is not None and code.commit and (found := self._suspects(judgement, new, base)):
-            judgement = self._confirm_in_pairs(found, judgement, new, base, code.commit)
-        elif judgement.suspects:
-            judgement = self._confirm_unpaired(judgement, limits)
+        judgement, why = self._in_pairs(new, base, code.commit) if base and code.commit else (None, code.reason)
+        if judgement is None:
+            judgement = self._unpaired(why)
             new = self._record(self._repeats)
-            if base is not None and code.reason:
-                note = Finding("note", "unpaired", f"judged unpaired: {code.reason}")
-                judgement = replace(judgement, integrity=(*judgement.integrity, note))
         updated = False
         new = self.bench.tied(new, self.remote.origins)
         if update is not None and judgement.verdict != "invalid":
             if base is not None and self._rewrites(judgement):
                 self._draw(recording)
                 new = self.bench.tied(self._record(self._repeats), self.remote.origins)
-                if judgement.verdict == "improved":
-                    # One lucky repeat is no reason to rewrite a baseline: all of them together decide.
-                    judgement = screen(new, base, self._others, limits)
             updated = self._update(new, judgement)
         untied = (finding for finding in new.integrity if finding.code == UNTIED)
         judgement = replace(judgement, integrity=(*judgement.integrity, *untied))
@@ -205,52 +190,58 @@ class Trial:
             judgement = replace(judgement, integrity=(*judgement.integrity, note))
         return self._result(new, judgement, updated=updated)
 
-    def _confirm_unpaired(self, judgement: Judgement, limits: Limits) -> Judgement:
-        """Draw fresh repeats for a suspect; the screening ones are not used again as evidence."""
-        base = self._base
-        screened = len(self._repeats)
-        for drawn in range(1, CONFIRMING_REPEATS + 1):
-            self._draw(screened + drawn, of=screened + CONFIRMING_REPEATS)
-            fresh = self._record(self._repeats[screened:])
-            left = CONFIRMING_REPEATS - drawn
-            if left and settled(judgement, base, fresh, left, limits):
-                break
-        return confirm(judgement, base, fresh, limits, remaining=left)
-
-    def _suspects(self, judgement: Judgement, new: Record, base: Record) -> Suspects | None:
-        """What the screen leaves for rounds to decide; a suspected kernel needs the step's rounds too.
-
-        One interruption within the few profiled steps makes a kernel slow: a second repeat must suspect it as well,
-        which is cheaper than rounds.
-        """
-        limits = self.test.limits
-        metrics = suspects(judgement, limits, everything=False)
-        rows = suspected(new, base, limits) if judgement.verdict not in ("invalid", "outdated") else ()
-        if rows and not metrics:
-            self._draw(self._usable() + 1)
-            again = suspected(self._record(self._repeats[-1:]), base, limits)
-            rows = tuple(name for name in rows if name in again)
-            metrics = suspects(judgement, limits, everything=bool(rows))
-        return Suspects(metrics, rows) if metrics else None
-
-    def _confirm_in_pairs(
-        self, found: Suspects, judgement: Judgement, new: Record, base: Record, commit: str
-    ) -> Judgement:
-        """Measure the other commit's code and the working tree's in turns until every suspect is decided."""
+    def _in_pairs(self, new: Record, base: Record, commit: str) -> tuple[Judgement | None, str]:
+        """The judgement by rounds of a commit's code and the working tree's; without one, why there is none."""
+        found = standing(new, base, self._others, self.test.limits)
+        if found.verdict in ("invalid", "outdated"):
+            return found, ""
         try:
             checkout = self.bench.checkout(commit)
-            judgement = self._confirming.of_code(found, judgement, new, base, checkout)
-            judgement = self._located(judgement, checkout)
-            return replace(judgement, source_diffs=source_diffs(judgement.blame, checkout, commit))
+            now = self._first_of_base(checkout, commit)
+            if other := not_reproduced(base, now):
+                raise SideError(
+                    f"the baseline's commit {commit[:12]} does not give its counts again ({other}): it was recorded "
+                    "with other ignored build products or data, or in another environment",
+                    invalid=False,
+                )
+            return self._by_rounds(found, new, base, now, checkout, commit), ""
+        except TestAbsent:
+            return None, f"the test does not exist at {commit[:12]}, the baseline's commit"
         except CheckoutError as error:
-            return unsettled(judgement, str(error))
+            return None, str(error)
         except SideError as error:
+            self.bench.progress.clear()
             why, _, more = str(error).partition("\n")
             if error.invalid:
                 self._fail(str(error))
             if more:
                 self.test.item.add_report_section("call", "the other side", more)
-            return unsettled(judgement, why)
+            return None, why
+
+    def _by_rounds(
+        self, found: Judgement, new: Record, base: Record, now: Record, checkout: Checkout, commit: str
+    ) -> Judgement:
+        """Measure both codes in turns until every time has its verdict, then say where a change comes from."""
+        shown = (self._base_remote.shown, self.remote.shown)
+        judgement = self._confirming.of_code(
+            found, new, base, now, checkout, shown=(shown[0], shown[1]) if shown[0] and shown[1] else None
+        )
+        judgement = self._located(judgement, checkout)
+        return replace(judgement, source_diffs=source_diffs(judgement.blame, checkout, commit))
+
+    def _unpaired(self, why: str) -> Judgement:
+        """Judge by fresh repeats against the stored ones, as many as can change the verdict; `why` not in pairs."""
+        base, limits = self._base, self.test.limits.unpaired()
+        fresh = self._record(self._repeats)
+        found = standing(fresh, base, self._others, limits)
+        while (left := MOST_REPEATS - len(self._repeats)) > 0 and not settled(found, base, fresh, left, limits):
+            self._draw(len(self._repeats) + 1, of=MOST_REPEATS)
+            fresh = self._record(self._repeats)
+        judgement = confirm(found, base, fresh, limits, others=self._others, remaining=max(left, 0))
+        if base is None or not why:
+            return judgement
+        note = Finding("note", "unpaired", f"judged unpaired: {why}")
+        return replace(judgement, integrity=(*judgement.integrity, note))
 
     def _located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the places of its causes; without them where a test does not bear to be looked into."""
@@ -272,37 +263,54 @@ class Trial:
         return self.bench.code_of(self._base, self._others)
 
     def _against(self, new: Record) -> Judgement:
-        """Judge against another revision: counts by one repeat on its side, times in pairs."""
+        """Judge against another revision: counts by the first process of each side, times by rounds."""
         commit = self.bench.against
         assert commit is not None
         try:
             checkout = self.bench.checkout(commit)
-        except CheckoutError as error:
-            self._fail(str(error))
-        if not Path(checkout.path(self.test.item.path)).exists():
+            self._base = self._first_of_base(checkout, commit)
+            found = standing(new, self._base, (), self.test.limits)
+            if found.verdict in ("invalid", "outdated"):
+                return found
+            return self._by_rounds(found, new, self._base, self._base, checkout, commit)
+        except TestAbsent:
             return self._absent(new)
+        except (CheckoutError, SideError) as error:
+            self._fail(str(error))
+
+    def _first_of_base(self, checkout: Checkout, commit: str) -> Record:
+        """What the first, started process of the other side measures: its counts, and how it loads.
+
+        Raises
+        ------
+        SideError
+            When the test does not pass there.
+        TestAbsent
+            When it is not there.
+        """
+        if not Path(checkout.path(self.test.item.path)).exists():
+            raise TestAbsent("its file is not there")
         while True:
-            remote = self.bench.start(self.test, self._base_script, checkout=checkout)
-            with self._serving(remote):
-                try:
+            remote = self._base_remote = self.bench.start(self.test, self._base_script, checkout=checkout)
+            try:
+                with self._ending(remote):
                     remote.finish()
-                except TestAbsent:
-                    return self._absent(new)
+            except TestAbsent:
+                raise
+            except (WorkerDied, WorkerTimeout) as error:
+                raise SideError(f"the test did not run at {commit[:12]}: {error}", invalid=False) from None
             if not self._spoiled(remote):
                 break
-        self._check_phases(remote, f"on the side of {self.bench.settings.against} the test")
+        if text := failure(remote, self.bench.config):
+            said = next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")
+            raise SideError(f"the test did not pass at {commit[:12]}: {said}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
-            self._fail(f"the test measured nothing on the side of {self.bench.settings.against}")
+            raise SideError(f"the test measured nothing at {commit[:12]}", invalid=False)
         for name, origins, code in (("base", remote.origins, checkout), ("head", self.remote.origins, None)):
             if mistake := self.bench.mistaken(origins, code):
-                self._fail(f"the {name} side {mistake}")
-        self._base_repeats.append(_repeat(remote, 0.0))
-        self._base = self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
-        judgement = screen(new, self._base, (), self.test.limits)
-        found = suspects(judgement, self.test.limits, everything=True)
-        if judgement.verdict in ("invalid", "outdated") or not found:
-            return judgement
-        return self._confirm_in_pairs(Suspects(found), judgement, new, self._base, commit)
+                raise SideError(f"the {name} side {mistake}", invalid=True)
+        self._base_repeats = [_repeat(remote, 0.0)]
+        return self._record(self._base_repeats, commit=commit, test_hash=remote.origins.test_hash)
 
     def _with_expectations(self, expectations: Sequence[Expectation | WhatIfExpectation]) -> Result:
         """Judge what the test expects beside limits, and join that with what is known of its own steps."""
@@ -342,17 +350,6 @@ class Trial:
         self._draw(seen + repeats)
         return self._record(self._repeats[seen:])
 
-    def rounds(self, count: int) -> list[Round]:
-        """Measure the baseline's code and the working tree's in turns; nothing where the former cannot be."""
-        commit = self._code().commit
-        if commit is None:
-            return []
-        try:
-            return self._confirming.of_curve(count, self.bench.checkout(commit))
-        except (CheckoutError, SideError):
-            self.bench.progress.clear()
-            return []
-
     def _draw(self, wanted: int, *, of: int | None = None) -> None:
         """Measure in further fresh workers until there are as many repeats as wanted."""
         while self._usable() < wanted:
@@ -372,10 +369,9 @@ class Trial:
     def _usable(self) -> int:
         """How many repeats there are, the last one set aside if others had the processor meanwhile.
 
-        What is neither compared with anything nor stored may be as it is.
+        What is not stored may be as it is.
         """
-        matters = self._base is not None or self.bench.recording
-        if matters and self._repeats and contended(self._repeats[-1]) and self._redrawn < MOST_REDRAWS:
+        if self.bench.recording and self._repeats and contended(self._repeats[-1]) and self._redrawn < MOST_REDRAWS:
             self._redrawn += 1
             self._repeats.pop()
         return len(self._repeats)
@@ -419,6 +415,21 @@ class Trial:
             if self.bench.settings.update == "all":
                 return None, ()
             raise
+
+    @contextlib.contextmanager
+    def _ending(self, remote: RemoteTest) -> Iterator[None]:
+        """Around waiting for a worker of the other side: what goes wrong there ends that worker alone."""
+        try:
+            yield
+        except (WorkerDied, WorkerTimeout):
+            self.bench.running.remove(remote)
+            raise
+        except BaseException:
+            remote.end(gently=True)
+            self.bench.progress.clear()
+            raise
+        if remote.over and remote in self.bench.running:
+            self.bench.running.remove(remote)
 
     @contextlib.contextmanager
     def _serving(self, remote: RemoteTest) -> Iterator[None]:
@@ -477,7 +488,9 @@ class Trial:
     def _rewrites(self, judgement: Judgement) -> bool:
         """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
         mode, verdict = self.bench.settings.update, judgement.verdict
-        return (mode == "changed" and verdict in _REWRITTEN) or (mode == "new" and verdict == "missing")
+        if mode == "changed":
+            return verdict in _REWRITTEN or judgement.counts_changed
+        return mode == "new" and verdict == "missing"
 
     def _update(self, new: Record, judgement: Judgement) -> bool:
         """Write the baseline if the mode and the verdict call for it; true if a file changed."""
@@ -485,7 +498,7 @@ class Trial:
         mode = settings.update
         wanted = base is None or mode in ("all", "append") or self._rewrites(judgement)
         moved = base is not None and base.key.slug != new.key.slug
-        if not wanted and (not moved or judgement.verdict in self.bench.fail_on):
+        if not wanted and (not moved or judgement.fails(self.bench.fail_on)):
             return False
         ended = self.remote.phases.get("teardown")
         if ended is not None and ended.raw == "failed":
@@ -525,7 +538,7 @@ class Trial:
             file=item.location[0],
             line=(item.location[1] or 0) + 1,
             judgement=judgement,
-            fails=judgement.verdict in self.bench.fail_on and not (updated and judgement.verdict != "invalid"),
+            fails=judgement.fails(self.bench.fail_on) and not (updated and judgement.verdict != "invalid"),
             new=new,
             base=self._base,
             base_path="" if against else store.shown(store.path(item.nodeid, slug)),

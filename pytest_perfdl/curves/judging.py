@@ -93,21 +93,15 @@ class Curves:
 
     def _growth(self, family: Family, points: Sequence[Point], limits: Limits) -> tuple[Compared, MetricVerdict]:
         """The curve against the baselines'; suspected by what there is, confirmed by further repeats."""
-        settings = self._bench.settings
-        paired = settings.against is not None
-        limit, share = _limit(limits if paired else limits.unpaired(), family)
         found = compared(points)
+        paired = found.paired == len(points)
+        limit, share = _limit(limits if paired else limits.unpaired(), family)
         verdict = verdict_on(found.growth, share)
         if paired:
             verdict = "regressed" if found.growth.effect.low > share else verdict
-        elif suspected(found.growth, share) and settings.update is None:
+        elif suspected(found.growth, share) and self._bench.settings.update is None:
             known = any(point.judged is not None and point.judged.verdict == "regressed" for point in points)
-            # Rounds were measured after a size was suspected, whether or not they proved anything by themselves.
-            rounds = any(point.in_pairs() is not None for point in points)
-            drawn = family.paired(points)
-            found = compared(drawn or (family.sharpened(points) if known or rounds else family.fresh(points)))
-            if drawn:
-                paired, limit, share = True, *_limit(limits, family)
+            found = compared(family.sharpened(points) if known or found.paired else family.fresh(points))
             verdict = verdict_on(found.growth, share)
             if verdict == "suspect" and (known or found.growth.effect.low > share):
                 verdict = "regressed"

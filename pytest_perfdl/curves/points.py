@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from pytest_perfdl.judge import signedrank
-from pytest_perfdl.judge.rounds import Round, broken, log_ratios, values
 from pytest_perfdl.judge.timed import SD_FLOOR
 
 if TYPE_CHECKING:
@@ -18,11 +14,8 @@ if TYPE_CHECKING:
     from pytest_perfdl.record import Record, Series
     from pytest_perfdl.trial import Trial
 
-CONFIRMING_ROUNDS = 8
-"""Rounds in pairs of every size that a suspected curve draws."""
 CONFIRMING_REPEATS = 3
-"""Fresh repeats of every size that it draws instead where pairs cannot be measured, or for an undecided bound."""
-CONFIDENCE = 0.95
+"""Fresh repeats of every size that a suspected curve draws without pairs, or for an undecided bound."""
 _SAMPLES = frozenset({"batch", "batch_size", "samples"})
 """Parameters of which one more is one more sample."""
 
@@ -47,17 +40,9 @@ class Point:
     new: Series
     judged: MetricVerdict | None
     """What was said of it by itself."""
-    metric: str = ""
-    rounds: Sequence[Round] = ()
-    """Measured for the curve, where the size by itself had none."""
 
     def in_pairs(self) -> Ratio | None:
-        """What paired rounds said of it; None without them, or with too few for an interval."""
-        if self.rounds:
-            averages = signedrank.averages(log_ratios(self.rounds, self.metric))
-            if (ends := signedrank.interval(averages, CONFIDENCE)) is None:
-                return None
-            return _ratio(float(signedrank.center(averages)), float(ends[0]), float(ends[1]))
+        """What paired rounds said of it; None without them."""
         found = self.judged
         if found is None or found.evidence != "paired" or found.effect is None or found.ci95 is None:
             return None
@@ -67,9 +52,6 @@ class Point:
 
     def base_in_pairs(self) -> tuple[float, int] | None:
         """Mean logarithm of the baseline's nanoseconds in those rounds, and how many they are."""
-        if self.rounds:
-            before, _ = values(self.rounds, self.metric)
-            return float(np.log(before).mean()), len(self.rounds)
         if self.judged is None or not self.judged.base:
             return None
         return math.log(self.judged.base), self.judged.rounds or 1
@@ -109,27 +91,12 @@ class Family:
             stored = result.base if result.judgement.verdict != "outdated" else None
             base = stored.metrics().get(self.metric) if stored is not None else None
             judged = next((each for each in result.judgement.metrics if each.name == self.metric), None)
-            found.append(Point(size, base, new, judged, self.metric))
+            found.append(Point(size, base, new, judged))
         return found
 
     def fresh(self, points: Iterable[Point]) -> list[Point]:
         """The same sizes in further repeats alone."""
         return self.points({point.size: self.trials[point.size].fresh(CONFIRMING_REPEATS) for point in points})
-
-    def paired(self, points: Sequence[Point]) -> list[Point] | None:
-        """The points, all of them in paired rounds; None where those cannot be measured."""
-        found = []
-        for point in points:
-            if point.in_pairs() is None:
-                point = replace(point, rounds=self._rounds(point.size))
-            if point.in_pairs() is None:
-                return None
-            found.append(point)
-        return found
-
-    def _rounds(self, size: float) -> Sequence[Round]:
-        rounds = self.trials[size].rounds(CONFIRMING_ROUNDS)
-        return () if broken(rounds, [self.metric]) else rounds
 
     def sharpened(self, points: Sequence[Point]) -> list[Point]:
         """The points with further repeats where few were measured: which kind it is hangs on the small sizes too."""

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pytest_perfdl.report.scaling.curve import Figure
 
 SUSPICION = 1.2816 / 1.96
-"""Share of half a 95 % interval that a growth must reach to be suspected: one-sided p of 0.1 (`timed.SCREEN_ALPHA`)."""
+"""Share of half a 95 % interval that a growth must reach to be suspected: one-sided p of 0.1."""
 _PARTS = {"overhead": "fixed part", "per unit": "per {unit}", "complexity": "exponent"}
 
 
 def suspected(growth: Growth, limit: float) -> bool:
-    """Whether further repeats are worth their time: as improbable as a time that the screen of one size suspects."""
+    """Whether further repeats are worth their time."""
     effect = growth.effect
     return effect.value > limit and effect.value > SUSPICION * (effect.value - effect.low)
 
@@ -65,7 +65,7 @@ def of_growth(
         verdict=None if limit is None else verdict,
         reason=_reason(found, family, verdict),
         times_over=effect.value / share if verdict == "regressed" and share > 0 else None,
-        evidence="paired" if paired else "unpaired" if verdict == "regressed" else "screen",
+        evidence="paired" if paired else "unpaired",
     )
 
 

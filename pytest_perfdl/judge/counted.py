@@ -36,6 +36,26 @@ def same(base: float, new: float) -> bool:
     return math.isclose(base, new, rel_tol=1e-9)
 
 
+_REPRODUCED = frozenset({"ops", "kernels", "launches", "flops", "h2d_bytes"})
+"""Counts that the same code gives again, whatever else the machine does."""
+
+
+def not_reproduced(stored: Record, now: Record) -> str:
+    """The first count that the same code gives otherwise now than stored, "ops 412 -> 415"; empty if there is none.
+
+    What a change of the context takes out of a count's scope does not tell.
+    """
+    before, after = stored.metrics(), now.metrics()
+    for name, series in before.items():
+        if name.rpartition(".")[2] not in _REPRODUCED or name not in after or out_of_scope(name, stored, now):
+            continue
+        again = after[name]
+        if series.stable and again.stable and not same(series.values[0], again.values[0]):
+            before_and_after = (wording.value(each.values[0], each.unit) for each in (series, again))
+            return f"{name} {' -> '.join(before_and_after)}"
+    return ""
+
+
 def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, differs: str = "") -> MetricVerdict:
     """Compare two series exactly.
 

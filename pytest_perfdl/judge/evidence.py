@@ -177,4 +177,4 @@ def rarely_so_few(differences: Sequence[float], bound: float) -> bool:
     """
     past = sum(each > bound for each in differences)
     rounds = len(differences)
-    return sum(math.comb(rounds, k) for k in range(past + 1)) <= 2**rounds / 8
+    return 8 * sum(math.comb(rounds, k) for k in range(past + 1)) <= int(2**rounds)

@@ -67,8 +67,7 @@ class Rows:
         found = [
             _verdict(name, limit, base, head, estimate)
             for name, limit, base, head, estimate in self._states(rounds)
-            if estimate.over(_past(limit)) >= OVER
-            and evidence(estimate.differences, _past(limit)) >= self.needed(name)
+            if estimate.over(_past(limit)) >= OVER and evidence(estimate.differences, _past(limit)) >= self.needed(name)
         ]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.effect or 0.0), verdict.name)))
 

@@ -10,12 +10,12 @@
 The unit is the round, one fresh process of each side (`rounds`). What rounds say of a metric is the estimate of how
 much slower it is, and the evidence that it is slower at all (`evidence`). A test ends
 
-- `regressed` when the evidence of all its metrics together (their mean) is `tests / ALPHA`, and a metric whose own
-  evidence is at least `OWN_EVIDENCE` is over its limit with a probability of `OVER`. For unchanged code the first
+- `regressed` when the evidence of all its metrics together (their mean) is at least `tests / ALPHA`, and a metric whose
+  own evidence is at least `OWN_EVIDENCE` is over its limit with a probability of `OVER`. For unchanged code the first
   happens in at most `ALPHA` of all runs, whatever the noise; the second keeps code that is slower by less than the
   limit from failing, as far as the estimate is right.
-- `unchanged` when more than the limit is excluded with `EXCLUDED`, after `LEAST_ROUNDS` rounds; `improved` instead where
-  the mirrored evidence says so.
+- `unchanged` when more than the limit is excluded with `EXCLUDED`, after `LEAST_ROUNDS` rounds; `improved` instead
+  where the mirrored evidence says so.
 
 Only the budget ends it otherwise: `suspect` where a metric is over its limit with a probability of `OVER`, after twice
 the budget; `unchanged` with its bound where that is within the resolution; `inconclusive` for the rest.
@@ -339,4 +339,4 @@ def _round_up(seconds: float) -> int:
     (120, 41, 9)
     """
     grain = 10 ** max(0, math.floor(math.log10(max(seconds, 1))) - 1)
-    return math.ceil(seconds / grain) * grain
+    return int(math.ceil(seconds / grain) * grain)

@@ -1,4 +1,4 @@
-"""How a test stands to its baseline before its times are judged: whether there is one of it, and its counts, exactly."""
+"""How a test stands to its baseline before its times are judged: whether there is one of it, and its counts."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import math
 import statistics
 
 from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
-from pytest_perfdl.judge.spending import FAMILY_ALPHA
+from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
+from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
 from pytest_perfdl.report.run import Run
 from pytest_perfdl.units import format_percent, plural
 
@@ -19,10 +20,15 @@ def certainty(run: Run) -> list[str]:
     evidence = [metric.evidence for metric in metrics if metric.verdict not in (None, "unchanged")]
     said = []
     if "paired" in evidence:
-        chance = format_percent(2 * FAMILY_ALPHA, signed=False)
+        chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
         said.append(
-            "Times were confirmed in pairs of fresh processes, one of each side in turns: were the code unchanged, "
-            f"the chance that any test of the run is called regressed for its times is at most {chance}."
+            "Times were measured in rounds of fresh processes, one of each side in turns: were the code unchanged, the "
+            f"chance that any test of the run is called regressed for its times is at most {chance}."
+        )
+    if any(metric.in_every_round for metric in metrics):
+        said.append(
+            f"A suspect past its limit in every one of {EVERY_ROUND} or more rounds fails too: code that is not past "
+            "its limit does so in at most one run of 32, if what disturbs it is symmetric (--perf-fail-on)."
         )
     if unpaired := evidence.count("unpaired"):
         chance = format_percent(UNPAIRED_ALPHA, signed=False)
@@ -33,12 +39,15 @@ def certainty(run: Run) -> list[str]:
     if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
         said.append("Counts and sizes are compared exactly within their scope: they raise no alarm by chance.")
     seen = sorted(
-        metric.mde
+        metric.excluded
         for metric in metrics
-        if metric.mde is not None and math.isfinite(metric.mde) and metric.name.rpartition(".")[2] == "step_time"
+        if metric.excluded is not None
+        and math.isfinite(metric.excluded)
+        and metric.verdict in ("unchanged", "improved")
+        and metric.name.rpartition(".")[2] == "step_time"
     )
     if seen:
-        middle = format_percent(statistics.median(seen), signed=False)
-        worst = f" (in half of the tests; {format_percent(seen[-1], signed=False)} in all)" if len(seen) > 1 else ""
-        said.append(f"A slowdown of step_time by {middle}{worst} would have been found with 80% probability.")
+        middle, most = (format_percent(max(each, 0.0), signed=False) for each in (statistics.median(seen), seen[-1]))
+        worst = f" (in half of the tests; {most} in all)" if len(seen) > 1 else ""
+        said.append(f"A slowdown of step_time by more than {middle}{worst} is excluded with 97.5% probability.")
     return said

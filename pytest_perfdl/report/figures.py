@@ -12,7 +12,7 @@ from pytest_perfdl.units import format_percent, format_quantity
 PER_STEP = frozenset({"ops", "kernels", "launches", "flops", "allocations", "alloc_bytes", "h2d_bytes"})
 """Counted metrics that are means per step."""
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
-DETECTABLE_LEGEND = "detectable: the smallest change that would have been found with 80% probability"
+EXCLUDED_LEGEND = "excludes: a change for the worse by more than this, with 97.5% probability"
 
 
 def value(number: float | None, metric: MetricVerdict) -> str:
@@ -53,11 +53,11 @@ def times_over(metric: MetricVerdict) -> str:
     return f"{metric.times_over:.1f}x over"
 
 
-def detectable(metric: MetricVerdict) -> str:
-    """The smallest detectable effect, "2.1%"."""
-    if metric.mde is None or not math.isfinite(metric.mde):
+def excluded(metric: MetricVerdict) -> str:
+    """The worsening that rounds exclude, "> 2.1%"."""
+    if metric.excluded is None or not math.isfinite(metric.excluded):
         return ""
-    return format_percent(metric.mde, signed=False)
+    return f"> {format_percent(max(metric.excluded, 0.0), signed=False)}"
 
 
 def cause_count(cause: Cause) -> str:

@@ -161,7 +161,7 @@ def _environment() -> jinja2.Environment:
             "effect": figures.effect,
             "interval": figures.interval,
             "times_over": figures.times_over,
-            "detectable": figures.detectable,
+            "excluded": figures.excluded,
             "cause_count": figures.cause_count,
             "cause_time": figures.cause_time,
             "cause_effect": figures.cause_effect,

@@ -85,7 +85,6 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "fails": result.fails,
         "updated": result.updated,
         "caught_by": _caught_by(judgement),
-        "suspects": list(judgement.suspects),
         "metrics": {
             metric.name: _metric(metric, base.get(metric.name, []), new.get(metric.name, []))
             for metric in judgement.metrics
@@ -134,12 +133,14 @@ def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[
         "new": _integer(metric.new) if whole else metric.new,
         "effect": metric.effect,
         "ci95": None if metric.ci95 is None else list(metric.ci95),
-        "mde": metric.mde,
+        "excluded": metric.excluded,
+        "stored": _integer(metric.stored) if whole else metric.stored,
         "limit": metric.limit,
         "times_over": metric.times_over,
         "verdict": metric.verdict,
         "evidence": metric.evidence,
         "rounds": metric.rounds,
+        "in_every_round": metric.in_every_round,
         "reason": metric.reason,
         "of_step": metric.of_step,
         "base_values": [_integer(value) for value in base] if whole else base,

@@ -14,8 +14,8 @@ from typing import Protocol
 from pytest_perfdl.units import plural
 from pytest_perfdl.visible import harmless, visible
 
-LOOKS = (10, 30)
-"""Rounds that a paired test takes at least and at most: of `judge.sequential`, which would import numpy."""
+ROUNDS = (3, 12)
+"""Rounds that a test takes at least, and that most take at most."""
 PRINT_EVERY_SECONDS = 30.0
 
 
@@ -88,9 +88,10 @@ class Progress:
         left = max(0, repeats - repeat + 1) + max(0, self._tests - self._test) * self._repeats
         self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
 
-    def start_round(self, number: int, until: int, test: str) -> None:
-        """A pair of processes begins to take turns; `until` is how many there are before the next look."""
-        self._show(f"perf: test {self._test} of {self._tests}, paired round {number} of {until}: {test}"[:118])
+    def start_round(self, number: int, test: str, spent: float, budget: float) -> None:
+        """A pair of processes begins to take turns; `spent` seconds of the budget are gone."""
+        room = f"{duration(spent)} of {duration(budget)}"
+        self._show(f"perf: test {self._test} of {self._tests}, round {number}, {room}: {test}"[:118])
 
     def start_stacks(self, test: str) -> None:
         """A stack pass on each side begins."""
@@ -150,41 +151,49 @@ class Expected:
     repeat_seconds: float | None
     """One repeat, as noted when the baseline was recorded."""
     repeats: int
+    recorded: bool = False
+    """Whether it is measured to be recorded, in so many repeats, rather than held against its baseline in rounds."""
 
 
-def estimate(tests: Sequence[Expected], budget: float, *, against: bool) -> str:
+def estimate(tests: Sequence[Expected], budget: float, least_to_fail: int) -> str:
     """The line before the first test: how long all of them will take.
 
-    A round of a pair is taken for one repeat's time: its two processes start side by side, and half of what they
-    do is done in turns.
+    A test takes one process of each side and then its rounds. A round is taken for one repeat's time: its two processes
+    start side by side, and half of what they do is done in turns.
 
-    >>> estimate([Expected(4.0, 1), Expected(5.0, 1)], 300, against=False)
-    'perf: 2 tests, about 9 s; a suspect takes up to 5 min 0 s more (--perf-budget)'
-    >>> estimate([Expected(4.0, 1), Expected(None, 1)], 300, against=True)
-    'perf: 2 tests, about 48 s to 2 min 8 s; 1 of them without a baseline to tell how long it takes'
+    >>> estimate([Expected(4.0, 10, recorded=True), Expected(5.0, 10, recorded=True)], 300, 9)
+    'perf: 2 tests, about 1 min 30 s'
+    >>> estimate([Expected(4.0, 1), Expected(None, 1)], 300, 9)
+    'perf: 2 tests, about 20 s to 56 s; 1 of them without a baseline to tell how long it takes'
+    >>> estimate([Expected(40.0, 1)], 100, 9)
+    'perf: 1 test, about 3 min 0 s; --perf-budget=100 has room for 5 rounds of 40 s, and a regression takes 9'
 
     Parameters
     ----------
     budget
-        Seconds that confirming one test may take.
-    against
-        Whether every test is measured in pairs (`--perf-against`), after one repeat on each side.
+        Seconds that the rounds of one test may take; twice as many where it looks slower.
+    least_to_fail
+        Rounds that a regression takes at least to be called one.
     """
-    known = [(test.repeat_seconds, test.repeats) for test in tests if test.repeat_seconds is not None]
-    parts = [f"perf: {plural(len(tests), 'test')}"]
-    if known and against:
-        least, most = (sum(min(seconds * rounds, budget) + 2 * seconds for seconds, _ in known) for rounds in LOOKS)
-        parts.append(f"about {duration(least)} to {duration(most)}")
-    elif known:
-        parts.append(f"about {duration(sum(seconds * repeats for seconds, repeats in known))}")
-    line = ", ".join(parts)
-    unknown = len(tests) - len(known)
+    known = [(test.repeat_seconds, test) for test in tests if test.repeat_seconds is not None]
+    line = f"perf: {plural(len(tests), 'test')}"
     if not known:
         return f"{line}; how long they take is not known before a baseline is recorded"
-    if unknown:
+    ends = [
+        sum(
+            seconds * test.repeats if test.recorded else min(seconds * rounds, budget) + 2 * seconds
+            for seconds, test in known
+        )
+        for rounds in ROUNDS
+    ]
+    line += f", about {' to '.join(dict.fromkeys(map(duration, ends)))}"
+    if unknown := len(tests) - len(known):
         line += f"; {unknown} of them without a baseline to tell how long it takes"
-    elif not against:
-        line += f"; a suspect takes up to {duration(budget)} more (--perf-budget)"
+    slowest = max((seconds for seconds, test in known if not test.recorded), default=0.0)
+    if least_to_fail * slowest > 2 * budget:
+        rooms = plural(max(1, int(2 * budget / slowest)), "round")
+        line += f"; --perf-budget={budget:g} has room for {rooms} of {duration(slowest)}, and a regression "
+        line += f"takes {least_to_fail}"
     return line
 
 

@@ -56,12 +56,15 @@ class _MetricForm(msgspec.Struct):
     new: _Number | None
     ci95: _Pair | None
     effect: _Number | None = None
-    mde: _Number | None = None
+    excluded: _Number | None = None
+    stored: _Number | None = None
+    in_every_round: bool = False
     limit: str | None = None
     verdict: Verdict | None = None
     reason: str = ""
     times_over: _Number | None = None
-    evidence: Evidence | None = None
+    evidence: Evidence | Literal["screen"] | None = None
+    """The screen was of earlier versions."""
     rounds: int | None = None
     of_step: bool = True
 
@@ -117,7 +120,6 @@ class _ResultForm(msgspec.Struct):
     reason: str
     fails: bool
     updated: bool
-    suspects: list[str]
     metrics: dict[str, _MetricForm]
     blame: list[_CauseForm]
     integrity: list[_FindingForm]
@@ -200,7 +202,6 @@ def _result(test: RunTest, file: RunFile) -> Result:
         blame=tuple(Cause(**msgspec.structs.asdict(each)) for each in form.blame),
         integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
-        suspects=tuple(form.suspects),
         source_diffs=tuple(SourceDiff(**msgspec.structs.asdict(each)) for each in form.source_diffs),
     )
     return Result(

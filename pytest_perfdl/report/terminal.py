@@ -211,7 +211,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) 
             figures.interval(metric),
             words.visible(figures.limit(metric)),
             figures.times_over(metric) or (metric.verdict or "" if words.judged(metric) else ""),
-            f"detectable {figures.detectable(metric)}" if verbosity > 0 and metric.mde is not None else "",
+            f"excludes {figures.excluded(metric)}" if verbosity > 0 and figures.excluded(metric) else "",
         )
         for metric in ordered
     ]
@@ -278,8 +278,8 @@ def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:
     text = []
     if any(figures.interval(metric) for metric in metrics):
         text.append(figures.INTERVAL_LEGEND)
-    if verbosity > 0 and any(figures.detectable(metric) for metric in metrics):
-        text.append(figures.DETECTABLE_LEGEND)
+    if verbosity > 0 and any(figures.excluded(metric) for metric in metrics):
+        text.append(figures.EXCLUDED_LEGEND)
     return layout.paragraph("; ".join(text), 0, width) if text else []
 
 

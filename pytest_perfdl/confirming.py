@@ -75,8 +75,6 @@ class Confirmation:
             Full names of the kernels and operators below functions that the change of the source touches.
         """
         times = held(found, self.test.limits)
-        if not times:
-            return found
         limits = kernels.judged(new, now, self.test.limits)
         rows = Rows(limits, touched & limits.keys(), len(self.bench.tests))
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.bench.settings), shown=shown)
@@ -84,7 +82,7 @@ class Confirmation:
             gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
-        settled = settle(found, new, base, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
+        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:

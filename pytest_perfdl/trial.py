@@ -29,6 +29,7 @@ from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.joining import joined
 from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.counted import not_reproduced
+from pytest_perfdl.judge.settle import held
 from pytest_perfdl.judge.standing import standing
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
@@ -163,7 +164,7 @@ class Trial:
             return self._result(new, self._against(new), updated=False)
         base = self._base
         code = self._code()
-        judgement, why = self._in_pairs(new, base, code.commit) if base and code.commit else (None, code.reason)
+        judgement, why = self._in_pairs(new, code) if code.commit else (None, code.reason)
         if judgement is None:
             judgement = self._unpaired(why)
             new = self._record(self._repeats)
@@ -190,21 +191,37 @@ class Trial:
             judgement = replace(judgement, integrity=(*judgement.integrity, note))
         return self._result(new, judgement, updated=updated)
 
-    def _in_pairs(self, new: Record, base: Record, commit: str) -> tuple[Judgement | None, str]:
-        """The judgement by rounds of a commit's code and the working tree's; without one, why there is none."""
-        found = standing(new, base, self._others, self.test.limits)
+    def _in_pairs(self, new: Record, code: BaselineCode) -> tuple[Judgement | None, str]:
+        """The judgement by rounds of a baseline's code and the working tree's; without one, why there is none."""
+        stored, commit = code.base, code.commit
+        assert stored is not None
+        assert commit is not None
+        found = standing(new, stored, (), self.test.limits)
         if found.verdict in ("invalid", "outdated"):
-            return found, ""
+            # Of another key there is no baseline that could be outdated: it is left at that, and says so.
+            return (found, "") if self._base is not None else (None, found.reason)
+        if not held(found, self.test.limits):
+            # Budgets ask nothing of the other side.
+            return None, ""
         try:
             checkout = self.bench.checkout(commit)
             now = self._first_of_base(checkout, commit)
-            if other := not_reproduced(base, now):
+            if other := not_reproduced(stored, now):
                 raise SideError(
                     f"the baseline's commit {commit[:12]} does not give its counts again ({other}): it was recorded "
                     "with other ignored build products or data, or in another environment",
                     invalid=False,
                 )
-            return self._by_rounds(found, new, base, now, checkout, commit), ""
+            if self._base is None:
+                # What another machine counted and timed is nothing to hold this one's figures against.
+                self._base = now
+                found = standing(new, now, (), self.test.limits)
+            judgement = self._by_rounds(found, new, self._base, now, checkout, commit)
+            odd = [code.note] if code.note else []
+            if stored.key.slug != new.key.slug and self._base is now:
+                odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
+            notes = tuple(Finding("note", "pair", text) for text in odd)
+            return replace(judgement, integrity=(*judgement.integrity, *notes)), ""
         except TestAbsent:
             return None, f"the test does not exist at {commit[:12]}, the baseline's commit"
         except CheckoutError as error:
@@ -256,7 +273,7 @@ class Trial:
 
     def _code(self) -> BaselineCode:
         """The commit with the baseline's code."""
-        if self._base is None:
+        if self._base is None and (self.bench.recording or not self._others):
             return BaselineCode(None)
         if mistake := self.bench.mistaken(self.remote.origins, None):
             return BaselineCode(None, f"the test {mistake}")
@@ -272,6 +289,8 @@ class Trial:
             found = standing(new, self._base, (), self.test.limits)
             if found.verdict in ("invalid", "outdated"):
                 return found
+            if not held(found, self.test.limits):
+                return confirm(found, self._base, new, self.test.limits)
             return self._by_rounds(found, new, self._base, self._base, checkout, commit)
         except TestAbsent:
             return self._absent(new)

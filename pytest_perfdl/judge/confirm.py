@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, drift, ranks, timed, wording
 from pytest_perfdl.judge.standing import broken_reason, judgement, open_times, outdated, stands, with_modes
+from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
+    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.verdict import Judgement, Verdict
     from pytest_perfdl.limits import Limit, Limits
     from pytest_perfdl.record import Finding, Record, Series
 
@@ -88,6 +90,31 @@ def settled(found: Judgement, base: Record | None, fresh: Record, remaining: int
         for name in open_times(found, limits)
         if name in measured
     )
+
+
+def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tuple[MetricVerdict, ...]:
+    """What the environment does to the times of the same code: those of the base's side now against the stored ones.
+
+    Parameters
+    ----------
+    base
+        The baseline, of this machine and another environment.
+    rounds
+        Rounds with the baseline's code as their base.
+    limits
+        Those of unpaired times.
+    """
+    found = []
+    for name, before in base.metrics().items():
+        limit = limits.for_metric(name)
+        if before.kind != "timed" or limit is None or any(name not in each.base for each in rounds):
+            continue
+        now = replace(before, values=tuple(each.base[name] for each in rounds))
+        shown = MetricVerdict(
+            name, before.kind, before.unit, before.better, timed.mean(before), timed.mean(now), limit=limit.text
+        )
+        found.append(_test(shown, before, now, limit, 0))
+    return tuple(found)
 
 
 def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
+from pytest_perfdl.judge.confirm import of_environment
 from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.paired import Held
-from pytest_perfdl.judge.standing import EXPLAINED, judgement, timed_moved, with_modes
+from pytest_perfdl.judge.standing import EXPLAINED, context_changes, judgement, timed_moved, with_modes
+from pytest_perfdl.judge.verdict import worst
 from pytest_perfdl.record import Finding, Series, metric_name
 from pytest_perfdl.units import format_percent
 
@@ -41,6 +43,7 @@ def settle(
     found: Judgement,
     new: Record,
     base: Record,
+    now: Record,
     verdicts: Mapping[str, MetricVerdict],
     rounds: Sequence[Round],
     limits: Limits,
@@ -49,8 +52,9 @@ def settle(
 ) -> Judgement:
     """The judgement with what rounds said of its times.
 
-    A budget is held by the head's side of every round. `rows` are the verdicts on single kernels and operators. Blame
-    is of the rounds' own profiled steps, where they have them, matched by names under the project's `rules`.
+    `base` is the baseline and `now` what its code gives now; where the environment changed in between, that is judged
+    too, and apart. A budget is held by the head's side of every round. `rows` are the verdicts on single kernels and
+    operators. Blame is of the rounds' own profiled steps, where they have them, matched by names under `rules`.
     """
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     settled = judgement(new, base, (*metrics, *rows), None, "")
@@ -64,9 +68,24 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
+    environment: tuple[MetricVerdict, ...] = ()
+    if rounds and base is not now and base.key.slug == now.key.slug and context_changes(base, now):
+        environment = of_environment(base, rounds, limits.unpaired())
+        if worst([each.verdict for each in environment if each.verdict]) == "regressed":
+            settled = _with_environment(settled, environment, base, now)
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
-    return replace(settled, integrity=(*found.integrity, *findings, *doubts))
+    return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
+
+
+def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:
+    """The judgement of a test whose baseline's code got slower by itself: the environment did that."""
+    first = next(each for each in environment if each.verdict == "regressed")
+    changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in context_changes(base, now))
+    said = f"environment: the baseline's own code, {first.name} {first.reason} ({changes})"
+    if settled.verdict in ("invalid", "regressed"):
+        return replace(settled, reason=f"{settled.reason}; {said}")
+    return replace(settled, verdict="regressed", reason=said)
 
 
 def _timed_change(

@@ -69,6 +69,10 @@ class _MetricForm(msgspec.Struct):
     of_step: bool = True
 
 
+class _NamedMetricForm(_MetricForm, kw_only=True):
+    name: str
+
+
 class _CauseForm(msgspec.Struct):
     kind: Literal["operator", "kernel", "module", "line", "idle"]
     name: str
@@ -130,6 +134,7 @@ class _ResultForm(msgspec.Struct):
     source_diffs: list[_SourceDiffForm] = []
     suggestions: list[_SuggestionForm] = []
     curves: list[Any] = []
+    environment: list[_NamedMetricForm] = []
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -199,6 +204,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         verdict=form.verdict,
         reason=form.reason,
         metrics=tuple(MetricVerdict(name, **msgspec.structs.asdict(each)) for name, each in form.metrics.items()),
+        environment=tuple(MetricVerdict(**msgspec.structs.asdict(each)) for each in form.environment),
         blame=tuple(Cause(**msgspec.structs.asdict(each)) for each in form.blame),
         integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),

@@ -169,6 +169,10 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"
             lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+    for metric in judgement.environment:
+        if words.judged(metric) or verbosity > 0:
+            text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"
+            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
     if judgement.verdict != "unchanged" or verbosity > 1:
         lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
         lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]

@@ -155,7 +155,7 @@ class Rounds:
         except (ForkError, _ForkedDiedError) as error:
             self.start_reason = str(error)
             return None
-        if any(_failure(remote, self._bench.config) for remote in remotes.values()):
+        if any(failure(remote, self._bench.config) for remote in remotes.values()):
             self.start_reason = "the test passed in a started process and not in a forked one"
             return None
         return remotes

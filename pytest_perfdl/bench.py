@@ -12,12 +12,12 @@ import pytest
 
 from pytest_perfdl import folders
 from pytest_perfdl.baseline.code import measured_code
-from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.pair import BaselineCode, pair_of
-from pytest_perfdl.baseline.source import commit_of, git, some, top_of, trouble
+from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
+from pytest_perfdl.baseline.source import commit_of, git, some, top_of, tree_of, trouble
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
-from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out
+from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, kept_commits
 from pytest_perfdl.isolate.forks import ForkParent, Forks, common
 from pytest_perfdl.isolate.messages import Job, Origins, Shown
 from pytest_perfdl.isolate.options import plugin_packages, worker_options
@@ -74,7 +74,10 @@ class Bench:
     _began: int = field(default_factory=time.time_ns)
     top: Path | None = field(init=False)
     """Top of the repository, if there is one."""
-    _checkouts: dict[str, Checkout] = field(default_factory=dict)
+    checkouts: dict[str, Checkout] = field(default_factory=dict)
+    """By commit, what was checked out in this run, and how long it took."""
+    _prefer: tuple[str, ...] | None = None
+    """Commits that serve the run's tests, see `code_of`."""
     _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def __post_init__(self) -> None:
@@ -235,15 +238,33 @@ class Bench:
         return remote
 
     def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
-        """The commit to pair the working tree with, by the baselines of a test under its key and under others."""
+        """The commit to pair the working tree with, by the baselines of a test under its key and under others.
+
+        Of commits that are as good, one that serves other tests of the run too, or that is checked out already.
+        """
+        if self._prefer is None:
+            self._prefer = self._shared(own.key.slug if own is not None else "")
         return pair_of(
             own,
             others,
             lambda record: self.store.path(record.test, record.key.slug),
             self.config.rootpath,
             self.left_out,
-            prefer=tuple(self._checkouts),
+            prefer=self._prefer,
         )
+
+    def _shared(self, slug: str) -> tuple[str, ...]:
+        """Few commits that have the code of all tests' baselines, under this key where they have one."""
+        if self.top is None:
+            return ()
+        wanted = []
+        for test in self.tests:
+            # One that cannot be read will be refused when it is needed.
+            with contextlib.suppress(BaselineError):
+                known = [each for each in self.store.others(test.item.nodeid, "") if each.code is not None]
+                known.sort(key=lambda record: (record.key.slug == slug, record.occasions[-1].date))
+                wanted += [known[-1].code.files] if known and known[-1].code is not None else []
+        return tuple(few(self.top, wanted, kept_commits(self.top))) if wanted else ()
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
         """What to fork both workers of a round from, given what the first process of each side has shown.
@@ -279,24 +300,28 @@ class Bench:
         return commit
 
     def checkout(self, commit: str) -> Checkout:
-        """A commit's code on disk, made when first asked for and kept until the run ends.
+        """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.
 
         Raises
         ------
         CheckoutError
         """
-        if commit not in self._checkouts:
+        if commit not in self.checkouts:
             top = self.top
             if top is None:
                 raise CheckoutError(trouble(self.config.rootpath) or "there is no git repository")
-            with contextlib.ExitStack() as cleaning:
-                made = cleaning.enter_context(
-                    checked_out(top, commit, seconds=self.settings.timeout, setup=self.settings.against_setup)
-                )
-                overlay(made, self._laid_over(made))
-                self._cleaning.enter_context(cleaning.pop_all())
-            self._checkouts[commit] = made
-        return self._checkouts[commit]
+            same = (made for known, made in self.checkouts.items() if tree_of(top, known) == tree_of(top, commit))
+            self.checkouts[commit] = next(same, None) or self._check_out(top, commit)
+        return self.checkouts[commit]
+
+    def _check_out(self, top: Path, commit: str) -> Checkout:
+        with contextlib.ExitStack() as cleaning:
+            made = cleaning.enter_context(
+                checked_out(top, commit, seconds=self.settings.timeout, setup=self.settings.against_setup)
+            )
+            overlay(made, self._laid_over(made))
+            self._cleaning.enter_context(cleaning.pop_all())
+        return made
 
     def _laid_over(self, checkout: Checkout) -> list[Path]:
         """What of the working tree runs on the other revision: an ini file it lacks, and its tests if so wanted."""

@@ -43,6 +43,23 @@ class Folder:
             if entry.name != _LOCK:
                 _delete(Path(entry.path))
 
+    def delete(self, path: Path) -> None:
+        """Delete a file or folder in it; links are not followed.
+
+        Raises
+        ------
+        OSError
+            When it is not in this folder, or the system refuses.
+        """
+        self._prove()
+        if self.path.resolve() not in (path.parent.resolve(), *path.parent.resolve().parents):
+            raise OSError(errno.EPERM, f"a link leads out of {self.path}", str(path))
+        _delete(path)
+
+    def use(self) -> None:
+        """Note that it is in use now, for `used`."""
+        os.utime(self._lock)
+
     def remove(self) -> None:
         """Delete it, as far as the system lets us; the lock file goes last, so that `sweep` can finish the work."""
         try:
@@ -85,10 +102,45 @@ def make(parent: Path, purpose: str) -> Folder:
         When it cannot be made.
     """
     while True:
+        folder = claim(parent, purpose, secrets.token_hex(8))
+        if folder is not None:
+            return folder
+
+
+def claim(parent: Path, purpose: str, name: str) -> Folder | None:
+    """Make a folder of a given name in another, or take the one that is there, and hold its lock.
+
+    Parameters
+    ----------
+    name
+        16 hexadecimal digits.
+
+    Returns
+    -------
+    Folder or None
+        `None` while another run holds it.
+
+    Raises
+    ------
+    OSError
+        When it cannot be made.
+    """
+    while True:
         parent.mkdir(parents=True, exist_ok=True)
-        path = parent / f"pytest-perfdl-{purpose}-{secrets.token_hex(8)}"
+        path = parent / f"pytest-perfdl-{purpose}-{name}"
         try:
             path.mkdir(mode=0o700)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            folder = _abandoned(path)
+            if folder is not None or path.exists():
+                return folder
+            continue
+        except FileNotFoundError:
+            # Somebody's sweep removed the empty parent.
+            continue
+        try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except FileNotFoundError:
             # Somebody's sweep found it before the lock was there, or the empty parent was removed.
@@ -142,7 +194,29 @@ def delete_file(path: Path, within: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def sweep(parent: Path, purpose: str, before: Callable[[Folder], None] = Folder.clear) -> None:
+def used(parent: Path, purpose: str) -> list[Path]:
+    """The folders of a purpose, those that were not used for longest first."""
+    times = {}
+    for path in _of_purpose(parent, purpose):
+        with contextlib.suppress(OSError):
+            times[path] = (path / _LOCK).lstat().st_mtime_ns
+    return sorted(times, key=lambda path: (times[path], path.name))
+
+
+def _of_purpose(parent: Path, purpose: str) -> list[Path]:
+    try:
+        names = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+    return [parent / name for name in names if (match := _NAME.fullmatch(name)) and match["purpose"] == purpose]
+
+
+def sweep(
+    parent: Path,
+    purpose: str,
+    before: Callable[[Folder], None] = Folder.clear,
+    keep: Callable[[Path], bool] = lambda _: False,
+) -> None:
     """Delete the folders of a purpose whose makers are gone.
 
     Parameters
@@ -151,16 +225,11 @@ def sweep(parent: Path, purpose: str, before: Callable[[Folder], None] = Folder.
         Where they are, and what they were made for.
     before
         Called with each folder first.
+    keep
+        Whether one of them stays.
     """
-    try:
-        names = [entry.name for entry in os.scandir(parent) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None or match["purpose"] != purpose:
-            continue
-        folder = _abandoned(parent / name)
+    for path in _of_purpose(parent, purpose):
+        folder = None if keep(path) else _abandoned(path)
         if folder is not None:
             try:
                 before(folder)

@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pytest_perfdl.baseline import text  # noqa: E402 (the path comes first)
+from pytest_perfdl.isolate.checkout import clear  # noqa: E402
+from pytest_perfdl.isolate.kept import is_whole  # noqa: E402
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""
@@ -145,6 +147,9 @@ class Project:
         """What a next start must have removed."""
         git_folder = self.root / ".git"
         found = [path for path in self.temporary.iterdir() if "pytest-of-" not in path.name]
+        # A checkout that was set up to its end stays for later runs, on purpose.
+        found += [path for path in (git_folder / "perfdl").glob("*") if not is_whole(path)]
+        clear(self.root)
         found += [git_folder / "perfdl"] if (git_folder / "perfdl").exists() else []
         found += [path for path in (git_folder / "worktrees").iterdir() if path.name != "of-the-user"]
         found += git_folder.glob("*.lock")

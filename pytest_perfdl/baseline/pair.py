@@ -8,6 +8,7 @@ another pull request leave a baseline with its pair.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,10 @@ _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""
 MOST_COMMITS = 10_000
 """How many commits that touch a test's files are looked at, the newest first."""
+_MOST_PATHS = 24
+"""Paths that git is asked for at once."""
+_TELLING = 4
+"""Files, of those that a commit has otherwise, that are asked for before the others."""
 _SHALLOW = "the clone is shallow: fetch the whole history (fetch-depth: 0)"
 _NO_COMMIT = "no commit has the code that the baseline was recorded on"
 
@@ -129,16 +134,55 @@ def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> B
     )
 
 
+def few(top: Path, wanted: Sequence[Files], prefer: Sequence[str] = ()) -> list[str]:
+    """Few commits of HEAD's history that together have the files of several tests, those that serve most tests first.
+
+    Each test could have the newest commit with its files; any other with them is as good, and one checkout serves all
+    tests that it has the files of.
+
+    Parameters
+    ----------
+    wanted
+        Of each test, its files.
+    prefer
+        Commits (full hashes) that are chosen before others that serve as many tests.
+    """
+    head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    if head is None:
+        return []
+    usable = [each for each in prefer if git(top, "merge-base", "--is-ancestor", each, head) is not None]
+    newest = (having(top, files, (head,)) or having(top, files, candidates(top, files)) for files in wanted)
+    options = list(dict.fromkeys((*usable, *filter(None, newest))))
+    pairs = [(commit, number) for commit in options for number in range(len(wanted))]
+    matches = matching(top, [commit for commit, _ in pairs], [wanted[number] for _, number in pairs])
+    served = {pair for pair, matched in zip(pairs, matches, strict=True) if matched}
+    waiting, chosen = {number for _, number in served}, []
+    while waiting:
+        best = max(options, key=lambda commit: sum((commit, number) in served for number in waiting))
+        chosen.append(best)
+        waiting -= {number for number in waiting if (best, number) in served}
+    return chosen
+
+
 def having(top: Path, files: Files, commits: Sequence[str] | Iterator[str]) -> str | None:
     """The first of some commits that has files with their content; `None` if none of them does.
 
-    They are asked in growing groups, so that the likely ones cost little and many do not cost a process each.
+    They are asked in growing groups, so that the likely ones cost little and many do not cost a process each; and first
+    for the files that were wrong last, which tells most of them from the wanted one.
     """
     waiting, size = iter(commits), 1
+    telling: dict[str, str] = {}
     while group := list(itertools.islice(waiting, size)):
+        if telling:
+            few = [{name: files[name] for name in telling}] * len(group)
+            group = [commit for commit, matches in zip(group, matching(top, group, few), strict=True) if matches]
         for commit, matches in zip(group, matching(top, group, [files] * len(group)), strict=True):
             if matches:
                 return commit
+        if group:
+            there = contents(top, group[-1], list(files))
+            wrong = (name for name, content in files.items() if there.get(name, "")[:SHORT_HASH] != content)
+            telling = dict.fromkeys((*telling, *itertools.islice(wrong, _TELLING)), "")
         size = min(4 * size, 256)
     return None
 
@@ -170,20 +214,41 @@ def candidates(top: Path, files: Files) -> Iterator[str]:
     The content of files changes only at commits that touch them. Where it was the wanted one before such a commit, its
     parent is the newest commit of that line of history that has it.
     """
-    listed = git(
-        top,
-        *("-c", "log.showSignature=false", "log", "--full-history", "--show-pulls", f"--max-count={MOST_COMMITS}"),
-        *("--format=%x01%H %P", "--raw", "--no-abbrev", "--no-renames", "-z", "HEAD", "--", *files),
-        environment={"GIT_LITERAL_PATHSPECS": "1"},
-    )
+    head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    listed = _log(top, head, _places(files)) if head else ""
     seen = set()
-    for commit, parents, changes in _logged(listed or ""):
-        before = all(files.get(name, old).startswith(old[:SHORT_HASH]) for name, old, _ in changes)
-        after = all(files.get(name, new).startswith(new[:SHORT_HASH]) for name, _, new in changes)
+    for commit, parents, changed in _logged(listed):
+        changes = [change for change in changed if change[0] in files]
+        if changed and not changes:
+            continue
+        before = all(files[name] == old[:SHORT_HASH] for name, old, _ in changes)
+        after = all(files[name] == new[:SHORT_HASH] for name, _, new in changes)
         for each in (*([commit] if after else []), *(parents if before else ())):
             if each not in seen:
                 seen.add(each)
                 yield each
+
+
+@functools.lru_cache(maxsize=8)
+def _log(top: Path, head: str, places: tuple[str, ...]) -> str:
+    """What `_logged` reads; tests that use the same folders share it."""
+    listed = git(
+        top,
+        *("-c", "log.showSignature=false", "log", "--full-history", "--show-pulls", f"--max-count={MOST_COMMITS}"),
+        *("--format=%x01%H %P", "--raw", "--no-abbrev", "--no-renames", "-z", head, "--", *places),
+        environment={"GIT_LITERAL_PATHSPECS": "1"},
+    )
+    return listed or ""
+
+
+def _places(files: Files) -> tuple[str, ...]:
+    """A few paths that hold some files: git compares every path that it is asked for with every change."""
+    paths = set(files)
+    deepest = max((name.count("/") for name in files), default=0)
+    while len(paths) > _MOST_PATHS and deepest:
+        paths = {path.rpartition("/")[0] if path.count("/") == deepest else path for path in paths}
+        deepest -= 1
+    return tuple(sorted(paths)) if len(paths) <= _MOST_PATHS else (".",)
 
 
 def _logged(text: str) -> Iterator[tuple[str, list[str], list[tuple[str, str, str]]]]:

@@ -76,6 +76,11 @@ def commit_of(root: Path, revision: str) -> str | None:
     return git(root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
 
 
+def tree_of(root: Path, commit: str) -> str | None:
+    """Hash of a commit's whole tree."""
+    return git(root, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+
+
 def top_of(root: Path) -> Path | None:
     """Top folder of the repository that a folder is in; `None` outside one or without git."""
     top = git(root, "rev-parse", "--show-toplevel")

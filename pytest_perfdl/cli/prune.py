@@ -1,7 +1,8 @@
 """Find baselines of tests that no longer exist, and delete them with --apply.
 
 pytest collects the project's tests. A baseline is deleted only when its test's file is gone, or was collected and
-does not define the test any more. Only what git can bring back is deleted.
+does not define the test any more. Only what git can bring back is deleted. With --checkouts it is the code of other
+revisions, checked out and set up in the git folder by earlier runs, that is deleted instead.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.baseline.layout import exemplar_path
-from pytest_perfdl.baseline.source import git
+from pytest_perfdl.baseline.source import git, top_of, trouble
 from pytest_perfdl.cli.collecting import Collected, collect
 from pytest_perfdl.cli.common import CommandError, baselines, say, shown
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
 from pytest_perfdl.folders import delete_file
+from pytest_perfdl.isolate.checkout import CheckoutError, clear
 from pytest_perfdl.record import Record
-from pytest_perfdl.units import plural
+from pytest_perfdl.units import format_quantity, plural
 from pytest_perfdl.visible import visible
 
 
@@ -31,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--params", action="store_true", help="also those of parameters that a test does not have here")
     parser.add_argument("--all", action="store_true", help="delete them even if no baseline is left")
     parser.add_argument("--force", action="store_true", help="delete them even if git could not bring them back")
+    parser.add_argument(
+        "--checkouts",
+        action="store_true",
+        help="delete the checkouts of other revisions that runs have kept in the git folder, and no baselines",
+    )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files and folders")
 
 
@@ -50,6 +57,8 @@ class _Baseline:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print, and with --apply delete; 3 when no baseline is without its test."""
+    if arguments.checkouts:
+        return _clear(Path.cwd())
     project, folder = find_project(), store(arguments).base
     asked = _Asked(arguments.paths, project)
     considered = [(path, record) for path, record in baselines(folder) if asked.covers(record.test)]
@@ -75,6 +84,19 @@ def run(arguments: argparse.Namespace) -> int:
         verb, them = ("has", "it") if len(orphans) == 1 else ("have", "them")
         say(f"{len(orphans)} of {total} {verb} no test; perfdl prune --apply deletes {them}")
     return 0
+
+
+def _clear(here: Path) -> int:
+    """Delete kept checkouts; 3 when there is none that no run uses."""
+    top = top_of(here)
+    if top is None:
+        raise CommandError(trouble(here) or "there is no git repository here")
+    try:
+        count, size = clear(top)
+    except CheckoutError as error:
+        raise CommandError(str(error)) from error
+    say(f"{plural(count, 'checkout')} deleted, {format_quantity(size, 'B')}" if count else "no checkout is kept")
+    return 0 if count else 3
 
 
 class _Asked:

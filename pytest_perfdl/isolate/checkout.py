@@ -1,6 +1,8 @@
 """Another revision's code on disk, and what a worker needs to run that instead of the working tree's.
 
-The revision is checked out as a git worktree within the git folder. A worker of that side gets every path of
+The revision is checked out as a git worktree within the git folder: that gives files their modes and filters (line
+ends, large file storage), and git commands of a setup or a test find a repository. What was checked out and set up is
+kept for later runs (`kept`). A worker of that side gets every path of
 the working tree replaced by the worktree's: import path, root directory, ini file, test file, options, current
 folder. That covers packages imported from the tree, from `src/`, and editable installs of either kind, since
 a folder on the import path goes before an editable install's finder; whether it held is not believed but
@@ -10,10 +12,12 @@ checked (`Origins`).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +25,7 @@ from typing import Any
 
 from pytest_perfdl import folders, processes
 from pytest_perfdl.folders import Folder
+from pytest_perfdl.isolate import kept
 from pytest_perfdl.processes import Finished
 
 GIT_SECONDS = 30.0
@@ -43,6 +48,10 @@ class Checkout:
     """Top of the repository that pytest runs in."""
     root: Path
     """Top of the folder that replaces it."""
+    seconds: float = 0.0
+    """What it took to have it there, set up."""
+    is_kept: bool = False
+    """Whether an earlier run had set it up."""
 
     def path(self, path: Path | str) -> str:
         """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
@@ -127,9 +136,11 @@ def linked_folders() -> list[str]:
 
 @contextlib.contextmanager
 def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str = "") -> Iterator[Checkout]:
-    """Check a commit out as a worktree, set it up, and remove it afterwards, whatever happens.
+    """Have a commit checked out as a worktree and set up.
 
-    It lies within the repository's git folder: on the same disk as the working tree, which both sides read from.
+    It lies within the repository's git folder: on the same disk as the working tree, which both sides read from. It
+    stays there for later runs that want the same tree, set up by the same command in the same environment; another run
+    that wants it meanwhile makes one of its own, which is removed.
 
     Parameters
     ----------
@@ -147,38 +158,79 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     CheckoutError
         When git or the command fails, with the last line that it wrote.
     """
+    started = time.monotonic()
     common = common_folder(working_tree)
     if common is None:
         raise CheckoutError("there is no git repository")
+    name = working_tree.name or "repository"
     try:
-        folder = folders.make(common / _OURS, _PURPOSE)
+        wanted = _identity(working_tree, commit, name, setup)
+        folder = folders.claim(common / _OURS, _PURPOSE, wanted) or folders.make(common / _OURS, _PURPOSE)
     except OSError as error:
         raise CheckoutError(f"no checkout can be made in {common / _OURS}: {error.strerror or error}") from error
-    root = folder.path / (working_tree.name or "repository")
+    root = folder.path / name
+    keep = folder.path.name.endswith(wanted)
     try:
-        done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
-        if done.code:
-            raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.errors)}")
-        if setup:
-            _set_up(root, setup, seconds)
-        yield Checkout(working_tree, root)
-    finally:
-        try:
+        is_kept = kept.restored(folder, root, commit, _git)
+        if not is_kept:
             _deregister(common, folder)
-        except OSError:
-            # The empty folder stays, so that the next sweep tries again.
+            done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
+            if done.code:
+                raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.errors)}")
+            if setup:
+                _set_up(root, setup, seconds)
+            if keep:
+                kept.note(folder, root, commit, _git)
+        folder.use()
+        yield Checkout(working_tree, root, time.monotonic() - started, is_kept)
+    finally:
+        if keep and kept.is_whole(folder.path):
             folder.release()
+            sweep(working_tree)
         else:
-            folder.remove()
-        _remove_if_empty(common)
+            try:
+                _deregister(common, folder)
+            except OSError:
+                # The empty folder stays, so that the next sweep tries again.
+                folder.release()
+            else:
+                folder.remove()
+            _remove_if_empty(common)
+
+
+def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
+    """What a checkout is known by again: the tree's hash, what builds it, and what that may depend on."""
+    done = _git(working_tree, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+    parts = [done.output.decode().strip(), name, setup, *(kept.environment() if setup else ())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def sweep(working_tree: Path) -> None:
-    """Remove the checkouts that killed runs have left, and what git knows of them."""
+    """Remove the checkouts that killed runs have left, what is kept beyond its bounds, and what git knows of them."""
     common = common_folder(working_tree)
     if common is not None and (common / _OURS).is_dir():
-        folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
+        stay = kept.within_bounds(folders.used(common / _OURS, _PURPOSE))
+        folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder), stay.__contains__)
         _remove_if_empty(common)
+
+
+def clear(working_tree: Path) -> tuple[int, int]:
+    """Remove every checkout that is kept and not in use: how many there were, and their bytes."""
+    common = common_folder(working_tree)
+    if common is None:
+        return 0, 0
+    before = {path: kept.size(path) for path in folders.used(common / _OURS, _PURPOSE)}
+    folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
+    _remove_if_empty(common)
+    gone = [size for path, size in before.items() if not path.exists()]
+    return len(gone), sum(gone)
+
+
+def kept_commits(working_tree: Path) -> list[str]:
+    """Commits of which a checkout is kept, full hashes, the one that was used last first."""
+    common = common_folder(working_tree)
+    paths = [] if common is None else folders.used(common / _OURS, _PURPOSE)
+    return list(dict.fromkeys(filter(None, map(kept.commit, reversed(paths)))))
 
 
 def common_folder(working_tree: Path) -> Path | None:

@@ -62,7 +62,7 @@ class Repository(Project):
         files = (path for path in self.beside.rglob("*") if path.is_file())
         left_out = (".git", "__pycache__", ".pytest_cache", "perf-report", "plugins")
         kept = (path for path in files if not {*left_out} & {*path.parts} and not path.name.startswith("output-"))
-        return {str(path): path.read_text() for path in kept}, git(self.root, "worktree", "list")
+        return {str(path): path.read_text() for path in kept}
 
 
 @pytest.fixture
@@ -114,6 +114,18 @@ def test_a_folder_of_tests_that_is_a_link_out_of_the_repository(repository):
     (repository.root / "tests").symlink_to(repository.beside / "shared")
     repository.commit()
     assert repository.checked_out(*HEAD, "tests") == {"demo.py": ""}
+
+
+def test_the_second_run_sets_nothing_up_and_what_was_laid_over_is_gone(repository):
+    repository.write("tests/test_step.py", TEST)
+    repository.commit()
+    with_work(repository, "tests")
+    setup = f"perf_against_setup=echo . >> {repository.beside}/output-times; echo '1' > built.py"
+    for arguments in (HEAD, ("--perf-against=HEAD",), HEAD):
+        found = repository.checked_out(*arguments, "-o", setup)
+        changed = TEST + "# not committed\n" if arguments == HEAD else TEST
+        assert found == {"tests/test_step.py": changed, "built.py": "1\n"}
+    assert (repository.beside / "output-times").read_text() == ".\n"
 
 
 def test_a_run_that_is_killed_during_the_setup_leaves_no_process_and_the_next_start_no_checkout(repository):

@@ -12,7 +12,7 @@ from making import record, timed
 
 from pytest_perfdl.baseline import code as code_module
 from pytest_perfdl.baseline.code import hashes, measured_code, packages, present
-from pytest_perfdl.baseline.pair import BaselineCode, code_of, pair_of
+from pytest_perfdl.baseline.pair import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.baseline.source import tree_of_commit, trouble
 from pytest_perfdl.record import Code, Key, Occasion
 
@@ -267,6 +267,42 @@ def test_commits_that_are_as_good_are_preferred(repository, changed):
     assert repository.commit() == repository.code(changed).commit
     before = repository.git("rev-parse", "main")
     assert repository.code(changed, prefer=(before, carries)).commit == carries
+
+
+def test_forty_tests_whose_baselines_name_twelve_commits_share_three(repository):
+    """Every commit records some tests' baselines; the module that all of them load changes twice meanwhile."""
+    wanted, named = [], set()
+    for number in range(12):
+        if number in (4, 8):
+            repository.write("code.py", f"x = {number}\n")
+        tests = range(number, 40, 12)
+        for test in tests:
+            repository.write(f"tests/test_{test}.py", f"{number}\n")
+        bases = [repository.recorded("code.py", f"tests/test_{test}.py", file=f"b/{test}.json") for test in tests]
+        named.add(repository.commit())
+        wanted += [base.code.files for base in bases]
+    assert (len(wanted), len(named)) == (40, 12)
+    repository.write("code.py", "x = 99\n")
+    repository.commit()
+    chosen = few(repository.root, wanted)
+    assert len(chosen) == 3
+    served = [having(repository.root, files, chosen) for files in wanted]
+    assert set(served) == set(chosen)
+    # What an earlier run has checked out serves again, though newer commits are as good.
+    repository.write("code.py", "x = 8\n")
+    repository.commit()
+    assert len(few(repository.root, wanted)) == 3
+    assert few(repository.root, wanted, [*chosen, "0" * 40]) == chosen
+    assert few(repository.root, [{"code.py": "0" * 12}]) == few(repository.root, []) == []
+
+
+def test_one_older_commit_may_serve_tests_that_newer_ones_serve_apart(repository):
+    bases = [repository.recorded(name) for name in ("code.py", "other.py", "pytest.ini")]
+    first = repository.commit()
+    for name in ("code.py", "other.py"):
+        repository.write(name, "z = 1\n")
+        repository.commit()
+    assert few(repository.root, [base.code.files for base in bases]) == [first]
 
 
 def test_a_submodule_counts_by_its_commit(repository, tmp_path):

@@ -1,5 +1,6 @@
 """`perfdl prune` deletes baselines of tests that are gone for certain, which git can bring back, and no others."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from making import record, timed
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.layout import exemplar_path
 from pytest_perfdl.cli import main
+from pytest_perfdl.isolate.checkout import checked_out
 from pytest_perfdl.record import Key
 
 SPEED = """
@@ -278,3 +280,17 @@ def test_a_file_that_a_sparse_checkout_leaves_out(capsys):
     assert code == 3
     assert all("is left out of this sparse checkout" in line for line in lines[:-1])
     assert lines[-1] == "no orphan among 5 baselines, 5 of unknown tests"
+
+
+def test_kept_checkouts_are_deleted_and_no_baselines(capsys):
+    assert prune(capsys, "--checkouts") == (3, ["no checkout is kept"])
+    with checked_out(Path.cwd(), git("rev-parse", "HEAD"), seconds=60):
+        assert prune(capsys, "--checkouts") == (3, ["no checkout is kept"]), "one that is in use stays"
+    before = left()
+    code, (line,) = prune(capsys, "--checkouts")
+    assert code == 0
+    assert re.fullmatch(r"1 checkout deleted, [\d.]+ (B|KiB)", line)
+    assert not Path(".git/perfdl").exists()
+    assert left() == before
+    Path(".git").rename("git")
+    assert prune(capsys, "--checkouts") == (2, ["perfdl prune: there is no git repository here"])

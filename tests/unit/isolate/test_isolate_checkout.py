@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.isolate import checkout as checkout_module
-from pytest_perfdl.isolate.checkout import Checkout, CheckoutError, checked_out, is_installed, sweep
+from pytest_perfdl.isolate.checkout import (
+    Checkout,
+    CheckoutError,
+    checked_out,
+    clear,
+    is_installed,
+    kept_commits,
+    sweep,
+)
 from pytest_perfdl.isolate.origins import origins
 
 
@@ -89,14 +97,18 @@ def checked(repository, setup="", seconds=60.0):
     return checked_out(repository, git(repository, "rev-parse", "HEAD"), seconds=seconds, setup=setup)
 
 
-def test_a_checkout_comes_and_goes_on_the_same_file_system(repository):
+def test_a_checkout_comes_on_the_same_file_system_and_goes_when_it_is_told_to(repository):
     before = state(repository)
     with checked(repository) as checkout:
         assert (checkout.root / "demo.py").read_text() == "1\n"
         assert (checkout.root.name, checkout.root.is_relative_to(repository)) == ("repo", True)
         assert git(repository, "status", "--porcelain") == ""
         sweep(repository)
+        assert clear(repository) == (0, 0)
         assert (checkout.root / "demo.py").exists(), "it is in use"
+    assert kept_commits(repository) == [git(repository, "rev-parse", "HEAD")]
+    count, size = clear(repository)
+    assert (count, size > 2) == (1, True)
     assert state(repository) == before
 
 
@@ -104,8 +116,8 @@ HOLDER = """
 import os, signal, sys
 from pathlib import Path
 from pytest_perfdl.isolate.checkout import checked_out
-with checked_out(Path(sys.argv[1]), sys.argv[2], seconds=60):
-    os.kill(os.getpid(), signal.SIGKILL)
+with checked_out(Path(sys.argv[1]), sys.argv[2], seconds=60, setup="touch ../begun && kill -9 $PPID; sleep 60"):
+    pass
 """
 
 
@@ -134,7 +146,7 @@ def test_what_git_could_not_forget_at_the_end_the_next_sweep_makes_it_forget(rep
     failing.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", str(failing.parent), prepend=os.pathsep)
-        with checked(repository):
+        with pytest.raises(CheckoutError), checked(repository, "exit 3"):
             pass
         sweep(repository)
     assert state(repository) != before

@@ -27,6 +27,7 @@ from pytest_perfdl.isolate.process import Worker
 from pytest_perfdl.isolate.remote import RemoteTest, Script
 from pytest_perfdl.judge.verdict import FailOn
 from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.measure.sizes import ROUNDS
 from pytest_perfdl.options import Settings
 from pytest_perfdl.record import Finding, Record
 from pytest_perfdl.report.progress import Progress
@@ -265,6 +266,11 @@ class Bench:
                 known.sort(key=lambda record: (record.key.slug == slug, record.occasions[-1].date))
                 wanted += [known[-1].code.files] if known and known[-1].code is not None else []
         return tuple(few(self.top, wanted, kept_commits(self.top))) if wanted else ()
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds that the steps of a test may take in one process that is not one of a round's two."""
+        return self.settings.budget / ROUNDS
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
         """What to fork both workers of a round from, given what the first process of each side has shown.

@@ -157,6 +157,22 @@ OPTIONS: tuple[Option, ...] = (
         default="twice its limit",
     ),
     Option(
+        "--perf-pin",
+        "`auto` binds both processes of a round to one processor, drawn anew for each round, while they warm up and "
+        "are timed (Linux; one thread, no device, no processes or threads of the steps' own); `off` leaves them free",
+        ini="perf_pin",
+        choices=("auto", "off"),
+        default="auto",
+    ),
+    Option(
+        "--perf-start",
+        "`auto` forks both processes of a round from one that has imported the test's third-party modules, where that "
+        "is the same as starting them; `fresh` starts them",
+        ini="perf_start",
+        choices=("auto", "fresh"),
+        default="auto",
+    ),
+    Option(
         "--perf-inject",
         "slow the measured steps of the working tree down by a known share, to see whether that is found; see perfdl "
         "qualify",
@@ -286,6 +302,10 @@ class Settings:
     """Seconds for the rounds of one test."""
     resolution: float | None
     """How much slower a test may be, as a share, to be unchanged where its budget ended; `None` for twice its limit."""
+    pin: Literal["auto", "off"]
+    """Whether both processes of a round may be bound to one processor."""
+    start: Literal["auto", "fresh"]
+    """Whether both processes of a round may be forked."""
     inject: float
     """Share by which the working tree's steps are slowed down on purpose: 0.05 for 5 %; 0 for not at all."""
     key_extra: tuple[str, ...]
@@ -377,6 +397,8 @@ def resolve(config: pytest.Config) -> Settings:
         against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
+        pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
+        start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
         inject=reader.share("perf_inject") or 0.0,
         key_extra=tuple(read_ini(config, "perf_key_extra") or ()),
         baseline_trace=read_ini(config, "perf_baseline_trace") is not False,

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
@@ -27,11 +30,13 @@ from pytest_perfdl.judge.rounds import Round, orders
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 from pytest_perfdl.measure.free_memory import free_memory, kills_for_memory
+from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
+from pytest_perfdl.measure.timed import lower_quartile
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""
-_EXHAUSTED = "out of memory"
-"""How torch's allocators say so, on the host and on devices."""
+_NO_ROOM = ("out of memory", "busy or unavailable")
+"""How torch's allocators say so, on the host and on devices; and how a device says that it takes one process only."""
 _NOT_SHOWN = "no started process of each side has shown how the test loads and runs"
 
 
@@ -104,15 +109,22 @@ class Rounds:
         self._seed = seed
         self._profiled = profiled
         self._fits = True
+        self._both = True
+        """Whether both sides of the last round were alive at once."""
+        self._core: int | None = None
         self._shown = shown
-        self.start_reason = "" if shown else _NOT_SHOWN
+        self.start_reason = "--perf-start=fresh" if bench.settings.start == "fresh" else "" if shown else _NOT_SHOWN
         """Why rounds are not forked, in one line; empty where they are."""
-        self.pin_reason = "nothing binds them" if shown else _NOT_SHOWN
+        self.pin_reason = _why_free(shown, test, bench.settings.pin)
         """Why rounds are not bound to a core, in one line; empty where they are."""
-        self.size_note = ""
-        """What of the steps was reduced for the budget, in one line; empty for nothing."""
+        self._pace = _pace(bench.settings.budget, shown)
         self.results: list[SideResult] = []
         """What all processes measured so far, of both sides."""
+
+    @property
+    def size_note(self) -> str:
+        """What of the steps was reduced for the budget, in one line; empty for nothing."""
+        return self._pace.note
 
     def measure(self, number: int) -> Round:
         """One round; `number` counts from 1.
@@ -126,6 +138,7 @@ class Rounds:
         """
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
+        self._core = None if self.pin_reason else _drawn_core(self._seed, number)
         remotes = self._forked(order)
         forked = remotes is not None
         if remotes is None:
@@ -134,6 +147,7 @@ class Rounds:
         for side in order:
             self._check(side, remotes[side.name], number)
             self.results += remotes[side.name].results
+        self._learn(remotes.values())
         return Round(
             order=drawn,
             base=side_values(remotes[base.name].results),
@@ -143,7 +157,8 @@ class Rounds:
             parts_base=side_parts(remotes[base.name].results),
             parts_head=side_parts(remotes[head.name].results),
             start="forked" if forked else "started",
-            together=self._fits,
+            core=self._core,
+            together=self._both,
         )
 
     def _forked(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
@@ -162,9 +177,12 @@ class Rounds:
 
     def _run(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
         """Both at once, or one after the other where they do not fit into memory together."""
+        self._pace.begin()
         remotes = self._together(order, parent) if self._fits else None
+        self._both = remotes is not None
         if remotes is None:
             self._fits = False
+            self._pace.begin()
             remotes = {}
             for side in order:
                 remotes |= self._alternating([side], parent)
@@ -176,7 +194,8 @@ class Rounds:
             remotes = self._alternating(order, parent)
         except _KilledForMemoryError:
             return None
-        if any(_EXHAUSTED in failure(remote, self._bench.config) for remote in remotes.values()):
+        said = [failure(remote, self._bench.config) for remote in remotes.values()]
+        if any(refusal in text for refusal in _NO_ROOM for text in said):
             return None
         return remotes
 
@@ -203,9 +222,10 @@ class Rounds:
             for remote in remotes.values():
                 with serving(remote):
                     remote.advance()
-            if len(remotes) > 1 and free_memory() < FREE_MEMORY:
-                self._fits = False
+            # Both have come to their first step now: from here on only one of them runs at a time.
             while any(remote.waits for remote in remotes.values()):
+                if len(remotes) > 1 and free_memory() < FREE_MEMORY:
+                    self._fits = False
                 for remote in remotes.values():
                     if remote.waits:
                         with serving(remote):
@@ -223,7 +243,17 @@ class Rounds:
 
     def _script(self, info: CallInfo) -> Script:
         plan = replace(self._test.plan, period=info.period)
-        return one_side(plan, info, str(self._bench.scratch), profiled=self._profiled)
+        return one_side(plan, info, str(self._bench.scratch), profiled=self._profiled, pace=self._pace, core=self._core)
+
+    def _learn(self, remotes: Iterable[RemoteTest]) -> None:
+        """What the slower side's steps took, for the sizes of later rounds."""
+        taken: dict[str, int] = {}
+        for remote in remotes:
+            for result in remote.results:
+                name = result.info.name
+                taken[name] = max(taken.get(name, 0), lower_quartile(result.timed.step_ns))
+        for name, step_ns in taken.items():
+            self._pace.timed(name, step_ns)
 
     def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
         """The test must pass on both sides, and each side must have run its own code."""
@@ -238,6 +268,43 @@ class Rounds:
             raise SideError(f"the {side.name} side {mistake}", invalid=True)
 
 
+def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
+    """Why the two processes of a round are not bound to one processor, in one line; empty if they are to be."""
+    if pin == "off":
+        return "--perf-pin=off"
+    if shown is None:
+        return _NOT_SHOWN
+    calls = [call for side in shown for call in side.calls]
+    if not calls:
+        return _NOT_SHOWN
+    if test.plan.threads != 1:
+        return f"the test is measured with {test.plan.threads} threads"
+    if any(call.device for call in calls):
+        return "its steps use a device"
+    if any(call.children for call in calls):
+        return "its steps have child processes"
+    if any(call.threads for call in calls):
+        return "its steps have threads of their own"
+    if sys.platform != "linux":
+        return "only Linux binds all threads of a process"
+    return "" if len(os.sched_getaffinity(0)) > 1 else "there is one processor only"
+
+
+def _drawn_core(seed: int, number: int) -> int:
+    """The processor of a round, drawn from those that are allowed; the sides' order is drawn apart."""
+    return random.Random(f"core of round {number} of {seed}").choice(sorted(os.sched_getaffinity(0)))
+
+
+def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
+    """Sizes of a test's steps that leave the budget room for the rounds that a verdict needs."""
+    if shown is None:
+        return Pace(seconds_of_steps(budget, 0.0))
+    step_ns: dict[str, int] = {}
+    for call in (call for side in shown for call in side.calls):
+        step_ns[call.name] = max(step_ns.get(call.name, 0), call.step_ns)
+    return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
+
+
 def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
     """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
 
@@ -248,7 +315,8 @@ def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
     """
 
     def script(info: CallInfo) -> Script:
-        return explanation(replace(test.plan, period=info.period), info, str(bench.scratch))
+        plan = replace(test.plan, period=info.period)
+        return explanation(plan, info, str(bench.scratch), seconds=bench.step_seconds)
 
     remote = bench.start(test, script, checkout=side.checkout, against=side.against)
     try:

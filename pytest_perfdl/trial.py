@@ -401,11 +401,13 @@ class Trial:
         if first and not self.remote.results and self.bench.settings.against is None:
             self._base, self._others = self._load(info.key, info.former)
         plan = replace(self.test.plan, period=info.period)
-        return one_repeat(plan, info, str(self.bench.scratch), flops=first and not self._no_flops)
+        flops, seconds = first and not self._no_flops, self.bench.step_seconds
+        return one_repeat(plan, info, str(self.bench.scratch), flops=flops, seconds=seconds)
 
     def _base_script(self, info: CallInfo) -> Script:
         plan = replace(self.test.plan, period=info.period)
-        return one_repeat(plan, info, str(self.bench.scratch), flops=not self._no_flops)
+        flops, seconds = not self._no_flops, self.bench.step_seconds
+        return one_repeat(plan, info, str(self.bench.scratch), flops=flops, seconds=seconds)
 
     def _spoiled(self, remote: RemoteTest) -> bool:
         """Whether the test failed while its FLOPs were counted: it must be measured again without that.

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.measure.machine import Load, Surroundings
+from pytest_perfdl.measure.sizes import Pace, Sizes, full
 from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
 
 if TYPE_CHECKING:
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 
 BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronised only between them."""
-LEAST_CYCLES = 8
-"""Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
 TURNS = 8
 """Blocks in which each of two live processes times its steps, taking turns."""
 EXPLAINED_STEPS = 2
 """Steps of the stack pass, at least."""
-MOST_WARMUP = 6
-"""Warm-up gives up after this many times its least number of steps."""
-
+_COUNTING = 4
+"""Periods of a repeat that are neither timed nor kept: the profiler's warm-up, and those that are counted."""
 
 CallKind = Literal["function", "iterable", "callback"]
 """How the steps come: a function called again and again, an iterable's elements, or calls back."""
@@ -54,6 +52,11 @@ class Settle:
     least: int
     most: int
     block: int
+    seconds: float = math.inf
+    """Longest that the steps after the first may take; those in which something compiles do not count."""
+    period: int = 1
+    core: int | None = None
+    """Processor that the process is bound to from here on to the end of the timed steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class Settled:
     settled: bool
     spread: float
     """Ratio between the last two blocks' medians, minus one."""
+    step_ns: int = field(default=0, compare=False)
+    """What a step took in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,65 +245,96 @@ class ExplainedResult:
     parts: StepParts | None
 
 
-def one_repeat(plan: Plan, info: CallInfo, scratch: str, *, flops: bool) -> Generator[Command, Reply, CallResult]:
+def one_repeat(
+    plan: Plan, info: CallInfo, scratch: str, *, flops: bool, seconds: float = math.inf
+) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
     One repeat of a test is enough to count `flops`: they follow from the operators and shapes, which every repeat
-    records, and the counter costs the import of torch._dynamo.
+    records, and the counter costs the import of torch._dynamo. Steps are reduced to what `seconds` hold of them.
     """
-    settled = yield _settle(plan, info.period)
-    timed = yield Time(BLOCKS, _block(plan, info.period, BLOCKS), opens=True, closes=True)
-    profiled = yield Profile(_whole(plan.profiled, info.period), info.period, scratch, exemplar=True)
-    assert isinstance(profiled, Profiled)
-    counted = yield Count(info.period, scratch, flops=flops, exemplar=profiled.exemplar)
-    compiled = yield Finish()
+    pace, period = Pace(seconds), info.period
+    wanted = full(plan, period, BLOCKS)
+    settled = yield _settle(wanted, info, pace)
     assert isinstance(settled, Settled)
+    pace.warmed_up(info.name, settled.step_ns)
+    sizes = pace.agreed(wanted, period, info.name, besides=_COUNTING * period)
+    timed = yield Time(sizes.turns, sizes.steps, opens=True, closes=True)
     assert isinstance(timed, Timed)
+    if pace.note:
+        timed = replace(timed, findings=(*timed.findings, Finding("note", "reduced", _named(info, pace.note))))
+    profiled = yield Profile(sizes.profiled, period, scratch, exemplar=True)
+    assert isinstance(profiled, Profiled)
+    counted = yield Count(period, scratch, flops=flops, exemplar=profiled.exemplar)
+    compiled = yield Finish()
     assert isinstance(counted, Counted)
     assert isinstance(compiled, Compiled)
     return CallResult(info, settled, timed, profiled, counted, compiled)
 
 
 def one_side(
-    plan: Plan, info: CallInfo, scratch: str, *, profiled: bool
+    plan: Plan, info: CallInfo, scratch: str, *, profiled: bool, pace: Pace | None = None, core: int | None = None
 ) -> Generator[Command | None, Reply, SideResult]:
     """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
 
-    Where steps are `profiled` too, that is a turn of its own. The last wait lets the other finish before this one
-    goes on with its test.
+    The first wait is for both to have come as far as this: while one warms up the other sleeps. Where steps are
+    `profiled` too, that is a turn of its own. The last wait lets the other finish before this one goes on with its
+    test.
+
+    Parameters
+    ----------
+    pace
+        The sizes, which both share; by default what the test asks for.
+    core
+        Processor that both are bound to while they warm up and are timed.
     """
-    settled = yield _settle(plan, info.period)
+    pace, period = pace or Pace(), info.period
+    wanted = full(plan, period, TURNS)
+    yield None
+    settled = yield replace(_settle(wanted, info, pace), core=core)
+    assert isinstance(settled, Settled)
+    pace.warmed_up(info.name, settled.step_ns)
+    yield None
+    sizes = pace.agreed(wanted, period, info.name, besides=period)
     blocks = []
-    for turn in range(1, TURNS + 1):
-        yield None
-        ends = turn == TURNS
-        steps = _block(plan, info.period, TURNS)
-        blocks.append((yield Time(1, steps, last=ends and not profiled, opens=turn == 1, closes=ends)))
+    for turn in range(1, sizes.turns + 1):
+        if turn > 1:
+            yield None
+        ends = turn == sizes.turns
+        blocks.append((yield Time(1, sizes.steps, last=ends and not profiled, opens=turn == 1, closes=ends)))
     profile: Profiled | None = None
     if profiled:
         yield None
-        seen = yield Profile(
-            _whole(plan.profiled, info.period), info.period, scratch, exemplar=False, last=True, parts=True
-        )
+        seen = yield Profile(sizes.profiled, period, scratch, exemplar=False, last=True, parts=True)
         assert isinstance(seen, Profiled)
         profile = seen
     yield None
     compiled = yield Finish()
-    assert isinstance(settled, Settled)
     assert isinstance(compiled, Compiled)
     timed = _joined([block for block in blocks if isinstance(block, Timed)])
     return SideResult(info, settled, timed, compiled, profile)
 
 
-def explanation(plan: Plan, info: CallInfo, scratch: str) -> Generator[Command | None, Reply, ExplainedResult]:
+def explanation(
+    plan: Plan, info: CallInfo, scratch: str, *, seconds: float = math.inf
+) -> Generator[Command | None, Reply, ExplainedResult]:
     """The commands for a process that only says where its steps' parts come from: the stack pass."""
-    yield _settle(plan, info.period)
-    profiled = yield Profile(
-        _whole(EXPLAINED_STEPS, info.period), info.period, scratch, exemplar=False, last=True, parts=True, stacks=True
-    )
+    pace, period = Pace(seconds), info.period
+    yield _settle(full(plan, period, TURNS), info, pace)
+    kept = math.ceil(EXPLAINED_STEPS / period) * period
+    profiled = yield Profile(kept, period, scratch, exemplar=False, last=True, parts=True, stacks=True)
     yield Finish()
     assert isinstance(profiled, Profiled)
     return ExplainedResult(info.name, profiled.parts)
+
+
+def _settle(wanted: Sizes, info: CallInfo, pace: Pace) -> Settle:
+    sizes = pace.before(wanted, info.period, info.name)
+    return Settle(sizes.warmup, sizes.most, sizes.block, pace.warmup_seconds(info.name), info.period)
+
+
+def _named(info: CallInfo, text: str) -> str:
+    return f"{info.name}: {text}" if info.name else text
 
 
 def _joined(parts: Sequence[Timed]) -> Timed:
@@ -315,17 +351,3 @@ def _joined(parts: Sequence[Timed]) -> Timed:
         surroundings=Surroundings.joined([part.surroundings for part in parts]),
         findings=tuple(finding for part in parts for finding in part.findings),
     )
-
-
-def _settle(plan: Plan, period: int) -> Settle:
-    least = _whole(max(plan.warmup, period), period)
-    return Settle(least, max(least * MOST_WARMUP, _whole(60, period)), _whole(5, period))
-
-
-def _block(plan: Plan, period: int, blocks: int) -> int:
-    return _whole(max(plan.steps, LEAST_CYCLES * period) / blocks, period)
-
-
-def _whole(steps: float, period: int) -> int:
-    """Rounded up to whole periods, so that every window holds every kind of step equally often."""
-    return math.ceil(steps / period) * period

@@ -325,6 +325,42 @@ def _busy_ticks(root: Path) -> tuple[int | None, int | None]:
     return user + nice + system + irq + softirq + stolen, stolen
 
 
+class Binding:
+    """Binds all tasks of this process to one processor, until they are freed."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, set[int]] = {}
+
+    def bind(self, core: int) -> None:
+        """Let every task run on this processor only, those too that they start later.
+
+        Raises
+        ------
+        OSError
+            When this process may not run there.
+        """
+        self.free()
+        for task in _tasks():
+            with contextlib.suppress(ProcessLookupError):
+                self._before[task] = os.sched_getaffinity(task)
+                os.sched_setaffinity(task, {core})
+
+    def free(self) -> None:
+        """Let every task run where it might before, and those started meanwhile where this one might."""
+        if not self._before:
+            return
+        own = next(iter(self._before.values()))
+        for task in _tasks():
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(task, self._before.get(task, own))
+        self._before.clear()
+
+
+def _tasks() -> list[int]:
+    """Ids of this process's threads, the first one's first."""
+    return sorted(int(entry.name) for entry in Path("/proc/self/task").iterdir())
+
+
 def active_tracer() -> str:
     """Name of a tracer that would slow Python down while measuring, or an empty text."""
     for what, function in (("trace", sys.gettrace()), ("profile", sys.getprofile())):

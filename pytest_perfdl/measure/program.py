@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from pytest_perfdl.measure import compiling, counted, profiled, timed
+from pytest_perfdl.measure import compiling, counted, machine, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
 from pytest_perfdl.measure.machine import Helpers, collect_garbage, run_delay_reader
@@ -108,17 +108,25 @@ class Program:
 
     def steps(self) -> Steps:
         """Run until told to finish."""
-        while True:
-            command = self._conversation.command()
-            if isinstance(command, Finish):
-                self.finished = True
-                self._tell_finished(self)
-                done = compiling.summary()
-                self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
-                return
-            if self._reset is not None:
-                self._reset()
-            self._conversation.answer((yield from self._execute(command)))
+        binding = machine.Binding()
+        try:
+            while True:
+                command = self._conversation.command()
+                if not isinstance(command, Settle | Time):
+                    binding.free()
+                elif isinstance(command, Settle) and command.core is not None:
+                    binding.bind(command.core)
+                if isinstance(command, Finish):
+                    self.finished = True
+                    self._tell_finished(self)
+                    done = compiling.summary()
+                    self._conversation.answer(replace(done, findings=(*done.findings, *self._other_threads())))
+                    return
+                if self._reset is not None:
+                    self._reset()
+                self._conversation.answer((yield from self._execute(command)))
+        finally:
+            binding.free()
 
     def _other_threads(self) -> Iterator[Finding]:
         """Whether the test set another number of threads than its times are kept under."""
@@ -163,33 +171,44 @@ class Program:
         medians: list[float] = []
         recent: tuple[int, ...] = ()
         steps = 0
+        spent_ns = 0
         spread = float("inf")
         with run_delay_reader() as run_delay_ns:
             while True:
-                compiled_before = compiling.events()
-                durations = []
+                compiled_before = compiled = compiling.events()
+                durations: list[int] = []
                 setups, block_start = 0, perf_counter_ns()
-                for _ in range(command.block):
+                late = False
+                while len(durations) < command.block and not late:
                     delayed, start = run_delay_ns(), perf_counter_ns()
                     aside = (yield False) or NOTHING
                     taken = perf_counter_ns() - start - aside.setup_ns
                     # Others may have the processor now and then while the step has long settled.
                     durations.append(taken - (run_delay_ns() - delayed))
                     setups += aside.setup_ns
+                    before, compiled = compiled, compiling.events()
+                    # The first step says little about the others, and so do those that wait for a compiler.
+                    if steps + len(durations) > 1 and compiled == before:
+                        spent_ns += taken
+                    late = spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
                 timed.synchronize()
                 whole = perf_counter_ns() - block_start - setups
+                count = len(durations)
                 # A host that runs ahead of its device says little about single steps.
-                typical = [whole // command.block] * command.block if timed.uses_device() else durations
+                typical = [whole // count] * count if timed.uses_device() else durations
                 recent = (*recent, *typical)[-2 * command.block :]
-                steps += command.block
+                later = typical[1:] if steps == 0 and count > 1 else typical
+                steps += count
                 medians.append(statistics.median(durations))
                 if len(medians) > 1:
                     spread = medians[-1] / max(medians[-2], 1) - 1
                 quiet = compiling.events() == compiled_before
                 settled = steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN
-                if settled or steps >= command.most:
+                if timed.uses_device():
+                    spent_ns += max(0, whole - sum(durations))
+                if settled or late or steps >= command.most or spent_ns > command.seconds * 1e9:
                     self._delay.fix(recent)
-                    return Settled(steps, settled=settled, spread=spread)
+                    return Settled(steps, settled=settled, spread=spread, step_ns=int(statistics.median(later)))
 
 
 @contextlib.contextmanager

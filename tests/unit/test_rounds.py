@@ -1,15 +1,18 @@
 """Rounds of two workers, seen without workers."""
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_perfdl import rounds
 from pytest_perfdl.isolate.forks import ForkError
-from pytest_perfdl.isolate.messages import Shown
+from pytest_perfdl.isolate.messages import CallShown, Shown
 from pytest_perfdl.isolate.process import WorkerDied
 from pytest_perfdl.judge.rounds import orders
+from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
+from pytest_perfdl.record import Key, Plan
 from pytest_perfdl.rounds import Rounds, Side
 
 
@@ -36,15 +39,24 @@ class Remote:
         self.ended.append(gently)
 
 
-def in_rounds(start, serving=lambda _: contextlib.nullcontext(), parent=None, shown=None):
-    """Rounds whose workers are made by `start(side)`, or by `start(side, parent)` where there may be a parent."""
+def in_rounds(
+    start, serving=lambda _: contextlib.nullcontext(), parent=None, shown=None, scripts=None, threads=1, **options
+):
+    """Rounds whose workers are made by `start(side)`, or by `start(side, parent)` where there may be a parent.
+
+    The scripts that they are given are added to `scripts`.
+    """
 
     def begin(test, script, *, checkout, against, side, parent):
+        if scripts is not None:
+            scripts.append(script)
         return start(side) if shown is None else start(side, parent)
 
-    bench = SimpleNamespace(start=begin, parent=parent, config=None)
+    settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
+    bench = SimpleNamespace(start=begin, parent=parent, config=None, settings=settings, scratch="/scratch")
+    test = SimpleNamespace(plan=Plan(warmup=15, steps=40, threads=threads))
     sides = Side("base", variant="base"), Side("head", variant="head")
-    return Rounds(bench, None, *sides, serving, seed=1, profiled=False, shown=shown)
+    return Rounds(bench, test, *sides, serving, seed=1, profiled=False, shown=shown)
 
 
 @pytest.mark.parametrize("dying", ["base", "head"])
@@ -165,7 +177,7 @@ def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failur
                 remotes[-1].error = WorkerDied("the worker process was killed by SIGSEGV\nhere")
             else:
                 monkeypatch.setattr(
-                    rounds, "_failure", lambda remote, _: "E no" if remote is remotes[failing - 1] else ""
+                    rounds, "failure", lambda remote, _: "E no" if remote is remotes[failing - 1] else ""
                 )
         return remotes[-1]
 
@@ -181,3 +193,145 @@ def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failur
         "the test passed in a started process and not in a forked one",
     )
     assert pair.measure(2).start == "started"
+
+
+def call(name="", step_ns=1_000_000, **rest):
+    quiet = {"children": False, "threads": False, "device": False, "tracer": ""}
+    return CallShown(name, step_ns, **{**quiet, **rest})
+
+
+def shown(*calls, start_seconds=2.0):
+    return Shown(calls=calls, start_seconds=start_seconds)
+
+
+RUNS = shown(call())
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    monkeypatch.setattr(rounds.os, "sched_getaffinity", lambda process: {2, 3, 5, 7}, raising=False)
+
+
+def commands(script):
+    """What a script tells its worker, `None` where the other side has its turn."""
+    made = script(CallInfo("", "function", 1, None, Key("k", {}), {}))
+    told, answer = [], None
+    while not told or not isinstance(told[-1], Finish):
+        told.append(made.send(answer))
+        answer = Settled(1, settled=True, spread=0.0) if isinstance(told[-1], Settle) else None
+    return told
+
+
+def test_both_sides_of_a_round_are_bound_to_one_core_drawn_anew_each_round(cores):
+    scripts = []
+    pair = in_rounds(lambda side, parent: Remote(), parent=lambda *_: "parent", shown=(RUNS, RUNS), scripts=scripts)
+    drawn = []
+    for number in range(1, 41):
+        scripts.clear()
+        core = pair.measure(number).core
+        assert [commands(script)[1].core for script in scripts] == [core, core]
+        drawn.append((core, orders(1, number)[-1]))
+    assert {core for core, _ in drawn} == {2, 3, 5, 7}
+    assert all(
+        {order for core, order in drawn if core == each} == {"base first", "head first"} for each in (2, 3, 5, 7)
+    )
+    assert pair.pin_reason == ""
+
+
+@pytest.mark.parametrize(
+    "reason, pair",
+    [
+        ("--perf-pin=off", {"shown": (RUNS, RUNS), "pin": "off"}),
+        ("no started process of each side", {"shown": None}),
+        ("measured with 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
+        ("use a device", {"shown": (RUNS, shown(call(device=True)))}),
+        ("have child processes", {"shown": (shown(call(children=True)), RUNS)}),
+        ("have threads of their own", {"shown": (shown(call("a"), call("b", threads=True)), RUNS)}),
+        ("one processor only", {"shown": (RUNS, RUNS), "cores": {3}}),
+    ],
+)
+def test_processes_are_left_free_where_one_core_would_change_what_is_measured(reason, pair, cores, monkeypatch):
+    if "cores" in pair:
+        monkeypatch.setattr(rounds.os, "sched_getaffinity", lambda process: pair["cores"])
+    scripts = []
+    options = {name: value for name, value in pair.items() if name != "cores"}
+    made = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", scripts=scripts, **options)
+    assert made.measure(1).core is None
+    assert reason in made.pin_reason
+    assert [commands(script)[1].core for script in scripts] == [None, None]
+
+
+def test_one_side_sleeps_while_the_other_warms_up_and_is_timed(cores):
+    scripts = []
+    pair = in_rounds(lambda *_: Remote(), scripts=scripts)
+    pair.measure(1)
+    for told in map(commands, scripts):
+        assert told[0] is None, "both have come to their first step before one of them warms up"
+        assert all(before is None or after is None for before, after in itertools.pairwise(told))
+
+
+def test_expensive_steps_are_reduced_alike_on_both_sides(cores):
+    scripts = []
+    slow = shown(call(step_ns=2_000_000_000)), shown(call(step_ns=1_000_000_000))
+    pair = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", shown=slow, scripts=scripts)
+    pair.measure(1)
+    first, second = map(commands, scripts)
+    assert first == second
+    timed = [each for each in first if isinstance(each, Time)]
+    assert (first[1].least, first[1].most) == (2, 2)
+    assert (len(timed), {each.block for each in timed}) == (4, {1})
+    assert pair.size_note == (
+        "2 of 15 warm-up steps, 4 of 40 timed steps, 1 of 4 profiled steps: a step takes 2.000 s (--perf-budget)"
+    )
+
+
+def test_steps_of_which_nothing_is_known_are_sized_after_both_have_warmed_up(cores):
+    scripts = []
+    pair = in_rounds(lambda *_: Remote(), scripts=scripts)
+    pair.measure(1)
+    info = CallInfo("", "function", 1, None, Key("k", {}), {})
+    base, head = (script(info) for script in scripts)
+    turns = []
+    for side in (base, head):
+        assert next(side) is None
+    for side, step_ns in ((base, 1_000_000), (head, 3_000_000_000)):
+        settle = side.send(None)
+        assert settle.seconds == pytest.approx(300 / 8 / 2 / 4)
+        assert side.send(Settled(1, settled=True, spread=0.0, step_ns=step_ns)) is None
+    for side in (base, head):
+        told = [side.send(None)]
+        while not isinstance(told[-1], Finish):
+            told.append(side.send(None))
+        turns.append([each for each in told if isinstance(each, Time)])
+    assert len(turns[0]) == len(turns[1]) == 3
+    assert {each.block for each in (*turns[0], *turns[1])} == {1}
+
+
+def test_a_round_leaves_room_for_those_that_a_verdict_needs(cores):
+    for start, seconds in ((1.0, 300 / 8), (20.0, 300 / 7), (70.0, 300 / 2)):
+        slow = shown(call(step_ns=10**9), start_seconds=start)
+        scripts = []
+        pair = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", shown=(slow, slow), scripts=scripts)
+        pair.measure(1)
+        told = commands(scripts[0])
+        steps = told[1].most + sum(each.block for each in told if isinstance(each, Time))
+        assert start + 2 * steps <= seconds or steps == 3
+        assert steps >= 3
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory. Tried", "CUDA-capable device(s) is/are busy or unavailable"])
+def test_two_that_cannot_be_alive_at_once_run_one_after_the_other_and_say_so(text, cores, monkeypatch):
+    alive, most = [], []
+
+    class Alone(Remote):
+        def advance(self):
+            alive.append(self)
+            most.append(len([each for each in alive if not each.over]))
+            super().advance()
+
+    monkeypatch.setattr(rounds, "failure", lambda remote, _: text if len(alive) == 2 and remote is alive[1] else "")
+    pair = in_rounds(lambda *_: Alone())
+    first, second = pair.measure(1), pair.measure(2)
+    assert (first.together, second.together) == (False, False)
+    assert most == [1, 2, 1, 1, 1, 1]

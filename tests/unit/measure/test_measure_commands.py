@@ -47,7 +47,7 @@ def test_every_window_holds_whole_periods():
     given, _ = commands(Plan(warmup=2, steps=10, profiled=4), info(period=3), flops=False)
 
     assert given == [
-        Settle(least=3, most=60, block=6),
+        Settle(least=3, most=60, block=6, period=3),
         Time(blocks=4, block=6, opens=True, closes=True),  # at least eight cycles in all
         Profile(steps=6, warmup=3, scratch="/scratch", exemplar=True),
         Count(steps=3, scratch="/scratch", flops=False),

@@ -1,0 +1,182 @@
+"""How many steps a process runs of a test: what the test asks for, less where its share of the budget ends first.
+
+What is reduced is said (`Sizes.told`). A quarter of the seconds is for the warm-up, half for the timed steps, and a
+quarter for those that are profiled and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_perfdl.record import Plan
+from pytest_perfdl.units import format_quantity
+
+ROUNDS = 8
+"""Rounds that a budget is to hold, those that a verdict needs: steps are reduced for it, not the rounds."""
+LEAST_ROUNDS = 2
+"""The same where starting the processes of a round takes most of the budget."""
+LEAST_CYCLES = 8
+"""Timed cycles in a repeat, so that the quartile over cycles means something with a long period."""
+MOST_WARMUP = 6
+"""Warm-up gives up after this many times its least number of steps."""
+WARMUP, TIMED, PROFILED = 0.25, 0.5, 0.25
+"""Shares of a process' seconds."""
+_LEAST_TURNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Steps of one call in one process; all are whole periods."""
+
+    warmup: int
+    """Warm-up steps, at least."""
+    most: int
+    """The same, at most."""
+    block: int
+    """Warm-up steps after which it is asked whether they settle."""
+    turns: int
+    """Turns, or blocks, of the timed pass."""
+    steps: int
+    """Timed steps in a turn."""
+    profiled: int
+    """Steps that the profiler keeps."""
+
+
+def full(plan: Plan, period: int, turns: int) -> Sizes:
+    """What the test asks for."""
+    warmup = _whole(max(plan.warmup, period), period)
+    return Sizes(
+        warmup=warmup,
+        most=max(warmup * MOST_WARMUP, _whole(60, period)),
+        block=_whole(5, period),
+        turns=turns,
+        steps=_whole(max(plan.steps, LEAST_CYCLES * period) / turns, period),
+        profiled=_whole(plan.profiled, period),
+    )
+
+
+def within(wanted: Sizes, period: int, step_ns: int, seconds: float, *, besides: int = 0) -> Sizes:
+    """As much of it as some seconds hold: never less than one period a turn, two turns a process.
+
+    Parameters
+    ----------
+    wanted
+        What the test asks for.
+    step_ns
+        What a step takes; 0 where that is not known, and nothing is reduced.
+    seconds
+        For all steps of the process.
+    besides
+        Steps that are counted or not kept, beside those that the profiler keeps.
+
+    >>> within(Sizes(15, 90, 5, turns=8, steps=5, profiled=4), 1, 1_000_000_000, 10.0)
+    Sizes(warmup=2, most=2, block=2, turns=5, steps=1, profiled=2)
+    """
+    if not step_ns or math.isinf(seconds):
+        return wanted
+    cycles = seconds * 1e9 / (step_ns * period)
+    warmup = min(wanted.warmup, max(1, int(cycles * WARMUP)) * period)
+    timed = max(_LEAST_TURNS, int(cycles * TIMED))
+    turns = min(wanted.turns, timed)
+    return Sizes(
+        warmup=warmup,
+        most=max(warmup, min(wanted.most, int(cycles * WARMUP) * period)),
+        block=min(wanted.block, warmup),
+        turns=turns,
+        steps=min(wanted.steps, timed // turns * period),
+        profiled=min(wanted.profiled, max(1, int(cycles * PROFILED) - besides // period) * period),
+    )
+
+
+def told(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
+    """What was reduced and why, in one line; empty for nothing."""
+    parts = [
+        f"{now} of {before} {what}"
+        for what, now, before in (
+            ("warm-up steps", sizes.warmup, wanted.warmup),
+            ("timed steps", sizes.turns * sizes.steps, wanted.turns * wanted.steps),
+            ("profiled steps", sizes.profiled, wanted.profiled),
+        )
+        if now < before
+    ]
+    if not parts:
+        return ""
+    return f"{', '.join(parts)}: a step takes {format_quantity(float(step_ns), 'ns')} (--perf-budget)"
+
+
+class Pace:
+    """The sizes of the calls of a test's rounds, the same for both sides of a round.
+
+    Parameters
+    ----------
+    seconds
+        For the steps of one process.
+    step_ns
+        What the steps of each call take, of the slower side, where that is known beforehand. Where it is not, the
+        warm-up of a round says it, and its timed steps do for those after it.
+    """
+
+    def __init__(self, seconds: float = math.inf, step_ns: Mapping[str, int] | None = None) -> None:
+        self._seconds = seconds
+        self._known = dict(step_ns or {})
+        self._warm: dict[str, int] = {}
+        self._agreed: dict[str, Sizes] = {}
+        self.note = ""
+        """What was reduced, in one line; empty for nothing."""
+
+    def begin(self) -> None:
+        """A round begins: its sizes are still to be agreed on."""
+        self._agreed.clear()
+        self._warm.clear()
+
+    def warmup_seconds(self, call: str) -> float:
+        """How long the warm-up of a call may take whose steps are not known; infinite where they are."""
+        return math.inf if call in self._known else self._share(call) * WARMUP
+
+    def before(self, wanted: Sizes, period: int, call: str) -> Sizes:
+        """Sizes of the warm-up: what is known before it."""
+        return within(wanted, period, self._known.get(call, 0), self._share(call))
+
+    def warmed_up(self, call: str, step_ns: int) -> None:
+        """What a step took when one of the two had warmed up."""
+        self._warm[call] = max(self._warm.get(call, 0), step_ns)
+
+    def agreed(self, wanted: Sizes, period: int, call: str, *, besides: int = 0) -> Sizes:
+        """Sizes of all that comes after the warm-up, once the first of the two has asked."""
+        if call not in self._agreed:
+            step_ns = self._known.get(call, self._warm.get(call, 0))
+            self._agreed[call] = within(wanted, period, step_ns, self._share(call), besides=besides)
+            self.note = self.note or told(wanted, self._agreed[call], step_ns)
+        return self._agreed[call]
+
+    def timed(self, call: str, step_ns: int) -> None:
+        """What a step took in the timed steps of a round."""
+        self._known.setdefault(call, step_ns)
+
+    def _share(self, call: str) -> float:
+        """Of several calls each gets what it takes of their time, or an equal part if that is more."""
+        total = sum(self._known.values())
+        if not total or call not in self._known:
+            return self._seconds
+        return self._seconds * max(self._known[call] / total, 1 / len(self._known))
+
+
+def seconds_of_steps(budget: float, start: float) -> float:
+    """Seconds for the steps of one of a round's two processes.
+
+    A budget is to hold `ROUNDS` of them; fewer, but two, where starting both takes more than half of it.
+
+    >>> seconds_of_steps(300, 3)
+    17.25
+    >>> seconds_of_steps(300, 60)
+    45.0
+    """
+    rounds = max(LEAST_ROUNDS, min(ROUNDS, int(budget / (2 * start)))) if start else ROUNDS
+    return max(0.0, budget / rounds - start) / 2
+
+
+def _whole(steps: float, period: int) -> int:
+    """Rounded up to whole periods, so that every window holds every kind of step equally often."""
+    return math.ceil(steps / period) * period

@@ -257,7 +257,7 @@ def one_repeat(
     wanted = full(plan, period, BLOCKS)
     settled = yield _settle(wanted, info, pace)
     assert isinstance(settled, Settled)
-    pace.warmed_up(info.name, settled.step_ns)
+    pace.warmed_up(info.name, settled.steps, settled.step_ns)
     sizes = pace.agreed(wanted, period, info.name, besides=_COUNTING * period)
     timed = yield Time(sizes.turns, sizes.steps, opens=True, closes=True)
     assert isinstance(timed, Timed)
@@ -290,10 +290,12 @@ def one_side(
     """
     pace, period = pace or Pace(), info.period
     wanted = full(plan, period, TURNS)
+    if not profiled:
+        wanted = replace(wanted, profiled=0)
     yield None
     settled = yield replace(_settle(wanted, info, pace), core=core)
     assert isinstance(settled, Settled)
-    pace.warmed_up(info.name, settled.step_ns)
+    pace.warmed_up(info.name, settled.steps, settled.step_ns)
     yield None
     sizes = pace.agreed(wanted, period, info.name, besides=period)
     blocks = []

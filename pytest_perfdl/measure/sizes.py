@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_perfdl.record import Plan
 from pytest_perfdl.units import format_quantity
@@ -121,7 +121,7 @@ class Pace:
     def __init__(self, seconds: float = math.inf, step_ns: Mapping[str, int] | None = None) -> None:
         self._seconds = seconds
         self._known = dict(step_ns or {})
-        self._warm: dict[str, int] = {}
+        self._warm: dict[str, tuple[int, int]] = {}
         self._agreed: dict[str, Sizes] = {}
         self.note = ""
         """What was reduced, in one line; empty for nothing."""
@@ -139,15 +139,18 @@ class Pace:
         """Sizes of the warm-up: what is known before it."""
         return within(wanted, period, self._known.get(call, 0), self._share(call))
 
-    def warmed_up(self, call: str, step_ns: int) -> None:
-        """What a step took when one of the two had warmed up."""
-        self._warm[call] = max(self._warm.get(call, 0), step_ns)
+    def warmed_up(self, call: str, steps: int, step_ns: int) -> None:
+        """One of the two has warmed up, with so many steps; what a step took in the end."""
+        most, slowest = self._warm.get(call, (steps, 0))
+        self._warm[call] = min(most, steps), max(slowest, step_ns)
 
     def agreed(self, wanted: Sizes, period: int, call: str, *, besides: int = 0) -> Sizes:
         """Sizes of all that comes after the warm-up, once the first of the two has asked."""
         if call not in self._agreed:
-            step_ns = self._known.get(call, self._warm.get(call, 0))
-            self._agreed[call] = within(wanted, period, step_ns, self._share(call), besides=besides)
+            ran, step_ns = self._warm.get(call, (wanted.warmup, 0))
+            step_ns = self._known.get(call, step_ns)
+            sizes = within(wanted, period, step_ns, self._share(call), besides=besides)
+            self._agreed[call] = replace(sizes, warmup=min(wanted.warmup, ran))
             self.note = self.note or told(wanted, self._agreed[call], step_ns)
         return self._agreed[call]
 

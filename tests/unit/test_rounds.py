@@ -219,7 +219,7 @@ def commands(script):
     told, answer = [], None
     while not told or not isinstance(told[-1], Finish):
         told.append(made.send(answer))
-        answer = Settled(1, settled=True, spread=0.0) if isinstance(told[-1], Settle) else None
+        answer = Settled(told[-1].least, settled=True, spread=0.0) if isinstance(told[-1], Settle) else None
     return told
 
 
@@ -281,9 +281,7 @@ def test_expensive_steps_are_reduced_alike_on_both_sides(cores):
     timed = [each for each in first if isinstance(each, Time)]
     assert (first[1].least, first[1].most) == (2, 2)
     assert (len(timed), {each.block for each in timed}) == (4, {1})
-    assert pair.size_note == (
-        "2 of 15 warm-up steps, 4 of 40 timed steps, 1 of 4 profiled steps: a step takes 2.000 s (--perf-budget)"
-    )
+    assert pair.size_note == ("2 of 15 warm-up steps, 4 of 40 timed steps: a step takes 2.000 s (--perf-budget)")
 
 
 def test_steps_of_which_nothing_is_known_are_sized_after_both_have_warmed_up(cores):

@@ -1,5 +1,8 @@
 """The commands of a repeat, and the programs that carry them out around a step."""
 
+import os
+import sys
+
 import pytest
 from answers import COUNTED, Conversation, info, profiled, timed
 
@@ -102,9 +105,9 @@ def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
-def settle(clock, durations, *, least=4, most=40, block=2, aside=lambda step: NOTHING, delay=lambda step: 0):
+def settle(clock, durations, *, least=4, most=40, block=2, aside=lambda step: NOTHING, delay=lambda step: 0, **rest):
     """Drive steps of these durations, the last one again and again, through one `Settle`."""
-    conversation = Conversation(Settle(least, most, block))
+    conversation = Conversation(Settle(least, most, block, **rest))
     steps = Program(conversation).steps()
     number = 0
     next(steps)
@@ -124,6 +127,95 @@ def test_warming_up_ends_when_blocks_agree(clock):
 
 def test_warming_up_takes_its_least_number_of_steps(clock):
     assert settle(clock, [100], least=10).steps == 10
+
+
+SECOND = 1_000_000_000
+
+
+def test_warming_up_ends_when_its_seconds_do_and_says_what_a_step_took(clock):
+    found = settle(clock, [20 * SECOND], least=15, most=90, block=5, seconds=9.0)
+    assert (found.steps, found.settled, found.step_ns) == (2, False, 20 * SECOND)
+
+
+def test_a_slow_first_step_alone_ends_no_warm_up(clock):
+    found = settle(clock, [60 * SECOND, 1000], least=15, most=90, block=5, seconds=9.0)
+    assert (found.steps, found.settled, found.step_ns) == (15, True, 1000)
+
+
+def test_steps_in_which_something_compiles_end_no_warm_up(clock, monkeypatch):
+    monkeypatch.setattr(program.compiling, "events", lambda: min(clock.now // SECOND // 60, 2))
+    found = settle(clock, [60 * SECOND, 60 * SECOND, 1000], least=15, most=90, block=5, seconds=9.0)
+    assert (found.steps, found.settled, found.step_ns) == (15, True, 1000)
+
+
+def test_a_warm_up_that_ends_early_ends_with_a_period(clock):
+    assert settle(clock, [20 * SECOND], least=16, most=96, block=8, seconds=9.0, period=4).steps == 4
+
+
+@pytest.mark.parametrize("step_ns, steps", [(20 * SECOND, 2), (2 * SECOND, 8), (SECOND // 10, 40)])
+def test_a_repeat_of_expensive_steps_is_sized_to_its_seconds_once_a_step_is_known(step_ns, steps):
+    script = one_repeat(Plan(warmup=15, steps=40), info(name="fit"), "/scratch", flops=True, seconds=37.5)
+    given = [next(script)]
+    assert given[0].seconds == pytest.approx(37.5 / 4)
+    answers = (Settled(2 if steps < 40 else 20, settled=True, spread=0.0, step_ns=step_ns), *ANSWERS[1:])
+    for answer in answers[:-1]:
+        given.append(script.send(answer))
+    with pytest.raises(StopIteration) as stop:
+        script.send(answers[-1])
+    notes = [finding for finding in stop.value.value.timed.findings if finding.code == "reduced"]
+    timed_steps, profiled_steps = given[1].blocks * given[1].block, given[2].steps
+    assert timed_steps == steps
+    if steps < 40:
+        (note,) = notes
+        assert note.level == "note"
+        assert note.message.startswith(f"fit: 2 of 15 warm-up steps, {steps} of 40 timed steps, ")
+    else:
+        assert (profiled_steps, notes) == (4, [])
+
+
+@pytest.fixture
+def affinity(monkeypatch):
+    """The processors that this process may run on, as the test sets them; four to begin with."""
+    allowed = {task: {0, 1, 2, 3} for task in machine._tasks()}
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda task: allowed[task or os.getpid()], raising=False)
+    monkeypatch.setattr(
+        machine.os, "sched_setaffinity", lambda task, cores: allowed.__setitem__(task, set(cores)), raising=False
+    )
+    return lambda: set(map(frozenset, allowed.values()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there threads are bound")
+def test_a_program_is_bound_to_its_core_from_the_warm_up_to_the_last_timed_step(affinity, monkeypatch):
+    def profile(command):
+        yield False
+        return profiled()
+
+    monkeypatch.setattr(program.profiled, "run", profile)
+    conversation = Conversation(Settle(2, 2, 1, core=2), Time(1, 2), Time(1, 1), Profile(1, 0, "", exemplar=False))
+    seen = []
+    for _ in Program(conversation).steps():
+        seen.append(affinity())
+    free = {frozenset({0, 1, 2, 3})}
+    assert seen == [{frozenset({2})}] * 5 + [free]
+    assert affinity() == free
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there threads are bound")
+@pytest.mark.parametrize("ending", ["finished", "closed"])
+def test_a_program_that_ends_is_bound_no_more(ending, affinity):
+    steps = Program(Conversation(Settle(2, 2, 1, core=1))).steps()
+    next(steps)
+    assert affinity() == {frozenset({1})}
+    if ending == "closed":
+        steps.close()
+    else:
+        list(steps)
+    assert affinity() == {frozenset({0, 1, 2, 3})}
+
+
+def test_a_program_that_is_given_no_core_is_left_where_it_is(affinity, monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_setaffinity", None, raising=False)
+    list(Program(Conversation(Settle(2, 2, 1), Time(1, 2))).steps())
 
 
 def test_warming_up_gives_up(clock):

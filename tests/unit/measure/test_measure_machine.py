@@ -2,7 +2,9 @@
 
 import os
 import random
+import subprocess
 import sys
+import threading
 import types
 from dataclasses import replace
 
@@ -406,3 +408,49 @@ def test_a_key_names_what_decides():
         "nvidia-h200-132sm-x1-amd-epyc-tm-7b13-f25m1s0-avx2-8c-1t-torch-2-13-0"
     )
     assert environment._slug(parts | {"family": "", "model": "", "stepping": ""}, []) == "amd-epyc-tm-7b13-avx2-8c-1t"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there threads are bound")
+def test_all_threads_are_bound_and_freed_and_those_that_begin_meanwhile():
+    ends = threading.Event()
+
+    def thread():
+        made = threading.Thread(target=ends.wait, daemon=True)
+        made.start()
+        return made
+
+    before = os.sched_getaffinity(0)
+    core = max(before)
+    early = thread()
+    binding = machine.Binding()
+    try:
+        binding.bind(core)
+        late = thread()
+        assert [os.sched_getaffinity(each.native_id) for each in (early, late)] == [{core}, {core}]
+        assert os.sched_getaffinity(0) == {core}
+        binding.free()
+        assert [os.sched_getaffinity(each.native_id) for each in (early, late)] == [before, before]
+        assert os.sched_getaffinity(0) == before
+    finally:
+        binding.free()
+        ends.set()
+
+
+def test_helpers_are_children_alive_or_ended_and_busy_threads():
+    quiet = machine.Helpers.now()
+    assert machine.Helpers.now().since(quiet) == (False, False)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        alive = machine.Helpers.now()
+        assert alive.since(quiet)[0]
+    finally:
+        child.kill()
+        child.wait()
+    assert machine.Helpers.now().since(quiet)[0], "it has ended meanwhile"
+    after = machine.Helpers.now()
+    assert not machine.Helpers.now().since(after)[0], "only what happens between the two counts"
+    burning = threading.Thread(target=lambda: sum(range(20_000_000)))
+    before = machine.Helpers.now()
+    burning.start()
+    burning.join()
+    assert machine.Helpers.now().since(before) == (False, True)

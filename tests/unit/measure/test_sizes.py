@@ -47,12 +47,14 @@ def test_several_calls_share_the_seconds_by_what_they_take():
 def test_the_first_that_asks_settles_the_sizes_of_a_round_and_its_times_those_of_later_ones():
     pace, wanted = Pace(20.0), full(PLAN, 1, 8)
     pace.begin()
-    pace.warmed_up("", 10**9)
+    pace.warmed_up("", 2, 10**9)
     first = pace.agreed(wanted, 1, "")
-    pace.warmed_up("", 5 * 10**9)
+    pace.warmed_up("", 2, 5 * 10**9)
     assert pace.agreed(wanted, 1, "") == first
+    assert (first.warmup, first.turns) == (2, 8)
     pace.timed("", 10**6)
     pace.begin()
+    pace.warmed_up("", 20, 10**6)
     assert pace.agreed(wanted, 1, "") == wanted
 
 

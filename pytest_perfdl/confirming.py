@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from pytest_perfdl.bench import Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.fixture import Expectation
+from pytest_perfdl.guilty import Touched
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.isolate.messages import Shown
 from pytest_perfdl.isolate.remote import RemoteTest
@@ -25,7 +26,7 @@ from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
 from pytest_perfdl.measure import surroundings
-from pytest_perfdl.record import Finding, Record, metric_name
+from pytest_perfdl.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.rounds import Rounds, Side, parts_of
 
 SLOW_START = 20.0
@@ -92,6 +93,18 @@ class Confirmation:
         base, head = (parts_of(self.bench, self.test, side) for side in sides)
         self.bench.progress.clear()
         return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
+
+    def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
+        """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
+        self.bench.progress.start_stacks(self.test.item.nodeid)
+        by_call = parts_of(self.bench, self.test, Side("head", against=checkout))
+        self.bench.progress.clear()
+        return frozenset(
+            row_name(call, part.kind, part.name)
+            for call, whole in by_call.items()
+            for part in whole.parts
+            if part.kind != "idle" and any(function.holds(part) for function in functions)
+        )
 
     def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
         """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""

@@ -1,11 +1,11 @@
-"""What changed in the source of the functions that a judgement's causes come from, as git has it."""
+"""What changed in the source since a commit: which functions, and how those that a judgement's causes come from."""
 
 from __future__ import annotations
 
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from pytest_perfdl.analysis.source_lines import FRAME
 from pytest_perfdl.baseline.source import git
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.judge.verdict import Cause, SourceDiff
+from pytest_perfdl.part import Part
 from pytest_perfdl.units import plural
 
 MOST = 3
@@ -49,6 +50,78 @@ class _Line:
     text: str
     old: int
     new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A function whose code differs between the sides, whatever its comments and its place in the file do."""
+
+    file: str
+    """Path from the top of the repository."""
+    name: str
+    owner: str = ""
+    """The class that it is a method of."""
+
+    def holds(self, part: Part) -> bool:
+        """Whether a part of a step runs in the function: called on its lines, or in a module of its class."""
+        match = FRAME.fullmatch(part.line)
+        if match and match["function"].rpartition(".")[2] == self.name:
+            path = match["path"].replace("\\", "/")
+            if path.endswith(f"/{self.file}") or f"/{self.file}".endswith(f"/{path}"):
+                return True
+        modules = (each.rpartition("_") for each in part.module.split("."))
+        return bool(self.owner) and any(name == self.owner and number.isdigit() for name, _, number in modules)
+
+
+def touched(files: Iterable[str], checkout: Checkout) -> tuple[Touched, ...]:
+    """The functions of the working tree that a checkout has otherwise, or not at all.
+
+    Parameters
+    ----------
+    files
+        Paths from the top of the repository: those that the test loaded.
+    checkout
+        The other side's code, and the working tree.
+    """
+    found: list[Touched] = []
+    for file in files:
+        if file.endswith(".py") and (source := _differing(file, checkout)) is not None:
+            try:
+                other = Path(checkout.path(checkout.working_tree / file)).read_bytes()
+            except OSError:
+                other = b""
+            before = _bodies(other)
+            found += [
+                Touched(file, name, owner)
+                for (owner, name), code in _bodies(source).items()
+                if before.get((owner, name)) != code
+            ]
+    return tuple(found)
+
+
+def _bodies(source: bytes) -> dict[tuple[str, str], list[str]]:
+    """The code of all functions of a text, less its formatting, by class and name."""
+    found: dict[tuple[str, str], list[str]] = {}
+
+    def visit(node: ast.AST, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.setdefault((owner, child.name), []).append(ast.dump(child))
+            visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+    if (tree := _parsed(source)) is not None:
+        visit(tree, "")
+    return found
+
+
+def _parsed(source: bytes) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            # Of the project's own code somebody else complains.
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
 
 
 def source_diffs(causes: Sequence[Cause], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
@@ -116,12 +189,8 @@ def _differing(file: str, checkout: Checkout) -> bytes | None:
 
 def _function(source: bytes, line: int, name: str) -> _Function | None:
     """The function of a name that begins at a line, or, where the text moved, the only one of that name."""
-    try:
-        with warnings.catch_warnings():
-            # Of the project's own code somebody else complains.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _parsed(source)
+    if tree is None:
         return None
     if name == "<module>":
         return _Function(1, source.count(b"\n") + 1, -1)

@@ -22,7 +22,7 @@ from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation
 from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import CurveExpectation, Expectation, WhatIfExpectation
-from pytest_perfdl.guilty import source_diffs
+from pytest_perfdl.guilty import source_diffs, touched
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
@@ -241,10 +241,28 @@ class Trial:
         """Measure both codes in turns until every time has its verdict, then say where a change comes from."""
         shown = (self._base_remote.shown, self.remote.shown)
         judgement = self._confirming.of_code(
-            found, new, base, now, checkout, shown=(shown[0], shown[1]) if shown[0] and shown[1] else None
+            found,
+            new,
+            base,
+            now,
+            checkout,
+            shown=(shown[0], shown[1]) if shown[0] and shown[1] else None,
+            touched=self._touched(checkout),
         )
         judgement = self._located(judgement, checkout)
         return replace(judgement, source_diffs=source_diffs(judgement.blame, checkout, commit))
+
+    def _touched(self, checkout: Checkout) -> frozenset[str]:
+        """Full names of the kernels and operators below functions that differ between the sides; at best a few."""
+        origins = self.remote.origins
+        functions = touched(origins.files, checkout) if origins is not None else ()
+        if not functions:
+            return frozenset()
+        try:
+            return self._confirming.below(functions, checkout)
+        except SideError:
+            self.bench.progress.clear()
+            return frozenset()
 
     def _unpaired(self, why: str) -> Judgement:
         """Judge by fresh repeats against the stored ones, as many as can change the verdict; `why` not in pairs."""

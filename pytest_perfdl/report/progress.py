@@ -94,7 +94,7 @@ class Progress:
         self._show(f"perf: test {self._test} of {self._tests}, round {number}, {room}: {test}"[:118])
 
     def start_stacks(self, test: str) -> None:
-        """A stack pass on each side begins."""
+        """Python's frames are recorded, to see where a change comes from or which operators it touches."""
         self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
 
     def end_repeat(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_perfdl import hookspecs, record, record_json
 from pytest_perfdl.cli import _MODULES, _load
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
+from pytest_perfdl.judge.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
 from pytest_perfdl.limits import UNITS
 from pytest_perfdl.options import INI_ONLY, OPTIONS
 from pytest_perfdl.predict.scaling.growth import Beside, Growth
@@ -84,6 +84,7 @@ def metrics() -> str:
         (f"`{name}`", "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes")
         for name in VERDICTS
     ]
+    verdicts.append((f"`{EVERY_ROUND}`", "fails"))
     return (
         '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
         "`forward.step_time`. Of all metrics here less is better; `throughput` (items a second, with `items=`) and "
@@ -91,7 +92,9 @@ def metrics() -> str:
         + _table(("metric", "unit inside", "what it is"), times)
         + "\n## Counted\n\nExact, and compared exactly, where the context in the last column is equal.\n\n"
         + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
-        + "\n## Verdicts, worst first\n\nA test's verdict is the worst of its metrics'.\n\n"
+        + "\n## Verdicts, worst first\n\nA test's verdict is the worst of its metrics'; a count that is "
+        "`changed` stands beside the verdict on times. `--perf-fail-on` takes these words, and\n"
+        f"`{EVERY_ROUND}`: a suspect whose step_time was past its limit in every one of enough rounds.\n\n"
         + _table(("verdict", "by default"), verdicts)
     )
 

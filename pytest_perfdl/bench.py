@@ -14,6 +14,7 @@ from pytest_perfdl import folders
 from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
+from pytest_perfdl.baseline.same import difference
 from pytest_perfdl.baseline.source import commit_of, git, some, top_of, tree_of, trouble
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.folders import Folder
@@ -237,6 +238,45 @@ class Bench:
         remote = RemoteTest(test.item, worker, script, forward=first)
         self.running.append(remote)
         return remote
+
+    def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
+        """Whether a test need not be measured: wanted so, and its code and environment are those of its baseline."""
+        if not self.settings.skip_same or self.top is None or base is None or base.key.slug != info.key.slug:
+            return False
+        return not difference(base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context)
+
+    def not_as_recorded(self, base: Record, loaded: Origins, checkout: Checkout) -> str:
+        """What the other side used otherwise than the baseline says, as one line; empty if all is the same.
+
+        It may have loaded other modules, as where a file that git ignores decides which.
+        """
+        if base.code is None or not base.code.files:
+            return ""
+        without = [Path(checkout.path(self.config.rootpath / folder)) for folder in self.left_out]
+        then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
+        laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
+        # Which data a step reads may be drawn by lot; which modules it loads is not.
+        both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
+        other = sorted(name for name in both - laid if now.get(name) != then.get(name))
+        return f"the baseline was recorded with other files than its commit's side used: {some(other)}" if other else ""
+
+    def ignored(self, loaded: Origins | None) -> tuple[str, ...]:
+        """Files in the repository that the working tree's test loaded or read although git ignores them."""
+        if self.top is None or loaded is None:
+            return ()
+        without = [self.config.rootpath / folder for folder in self.left_out]
+        return measured_code(self.top, loaded.files, (), without=without).code.ignored
+
+    @property
+    def checked_out(self) -> str:
+        """What checkouts took, in words; empty where there are none. It is in no test's budget."""
+        made = {id(each): each for each in self.checkouts.values()}.values()
+        if not made:
+            return ""
+        kept = sum(each.is_kept for each in made)
+        counts = [f"{len(made) - kept} checked out and set up", f"{kept} kept from earlier runs"]
+        said = ", ".join(count for count in counts if not count.startswith("0 "))
+        return f"other revisions: {said}, in {sum(each.seconds for each in made):.1f} s"
 
     def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
         """The commit to pair the working tree with, by the baselines of a test under its key and under others.

@@ -173,6 +173,15 @@ OPTIONS: tuple[Option, ...] = (
         default="auto",
     ),
     Option(
+        "--perf-skip-same",
+        "do not measure tests of which no file that they load or read, no package and nothing of the environment "
+        "differs from the baseline's: unchanged, `same code`",
+        ini="perf_skip_same",
+        ini_type="bool",
+        action="store_true",
+        default="false",
+    ),
+    Option(
         "--perf-inject",
         "slow the measured steps of the working tree down by a known share, to see whether that is found; see perfdl "
         "qualify",
@@ -306,6 +315,8 @@ class Settings:
     """Whether both processes of a round may be bound to one processor."""
     start: Literal["auto", "fresh"]
     """Whether both processes of a round may be forked."""
+    skip_same: bool
+    """Whether tests whose code is that of their baseline are not measured."""
     inject: float
     """Share by which the working tree's steps are slowed down on purpose: 0.05 for 5 %; 0 for not at all."""
     key_extra: tuple[str, ...]
@@ -399,6 +410,12 @@ def resolve(config: pytest.Config) -> Settings:
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
         start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
+        skip_same=(
+            bool(_option(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))
+            and update is None
+            and against is None
+            and inject is None
+        ),
         inject=reader.share("perf_inject") or 0.0,
         key_extra=tuple(read_ini(config, "perf_key_extra") or ()),
         baseline_trace=read_ini(config, "perf_baseline_trace") is not False,

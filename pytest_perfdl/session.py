@@ -35,7 +35,7 @@ from pytest_perfdl.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.record import Key
 from pytest_perfdl.remedies import with_suggestions
 from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
-from pytest_perfdl.report.compared import not_compared, shortfall
+from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.progress import Expected, Progress, estimate
@@ -274,7 +274,8 @@ class PerfSession:
         unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
         wrote = any(result.updated for result in run.results)
         warning = self._bench.warning if wrote else ""
-        return replace(run, notes=tuple(filter(None, (*run.notes, unsaid, warning, self._shortfall))))
+        said = (self._bench.checked_out, not_measured(run.results), unsaid, warning, self._shortfall)
+        return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
 
     @property
     def _shortfall(self) -> str:

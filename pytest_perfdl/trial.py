@@ -17,6 +17,7 @@ from typing import NoReturn
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
+from pytest_perfdl.baseline.source import some
 from pytest_perfdl.bench import UNTIED, Bench
 from pytest_perfdl.collect import PerfTest
 from pytest_perfdl.confirming import Confirmation
@@ -31,7 +32,7 @@ from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.counted import not_reproduced
 from pytest_perfdl.judge.settle import held
 from pytest_perfdl.judge.standing import standing
-from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
+from pytest_perfdl.judge.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
@@ -46,6 +47,10 @@ MOST_REDRAWS = 3
 
 _REWRITTEN: frozenset[Verdict] = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
 """Verdicts for which `--perf-update=changed` writes a new baseline."""
+
+
+class SameCode(Exception):
+    """The test need not be measured; it has started and asked for its first measurement."""
 
 
 class Trial:
@@ -94,9 +99,15 @@ class Trial:
         """
         __tracebackhide__ = True
         remote = self.remote
-        with self._serving(remote):
-            phase = remote.wait("call")
-            remote.finish()
+        try:
+            with self._serving(remote):
+                phase = remote.wait("call")
+                remote.finish()
+        except SameCode:
+            judgement = Judgement(self.test.item.nodeid, "unchanged", SAME_CODE)
+            seconds = time.monotonic() - self._started
+            self.result = unjudged(self.test, judgement, fails="unchanged" in self.bench.fail_on, seconds=seconds)
+            return
         if self._spoiled(remote):
             remote = self.remote = self.bench.start(self.test, self._script, first=True)
             with self._serving(remote):
@@ -207,9 +218,11 @@ class Trial:
             checkout = self.bench.checkout(commit)
             now = self._first_of_base(checkout, commit)
             if other := not_reproduced(stored, now):
+                ignored = self.bench.ignored(self.remote.origins)
+                named = f" (git ignores {some(ignored)}, which the test uses)" if ignored else ""
                 raise SideError(
                     f"the baseline's commit {commit[:12]} does not give its counts again ({other}): it was recorded "
-                    "with other ignored build products or data, or in another environment",
+                    f"with other ignored build products or data{named}, or in another environment",
                     invalid=False,
                 )
             if self._base is None:
@@ -217,7 +230,9 @@ class Trial:
                 self._base = now
                 found = standing(new, now, (), self.test.limits)
             judgement = self._by_rounds(found, new, self._base, now, checkout, commit)
-            odd = [code.note] if code.note else []
+            origins = self._base_remote.origins
+            said = code.note or (self.bench.not_as_recorded(stored, origins, checkout) if origins else "")
+            odd = [said] if said else []
             if stored.key.slug != new.key.slug and self._base is now:
                 odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
             notes = tuple(Finding("note", "pair", text) for text in odd)
@@ -418,6 +433,8 @@ class Trial:
         first = self._first is None
         if first and not self.remote.results and self.bench.settings.against is None:
             self._base, self._others = self._load(info.key, info.former)
+            if self.bench.is_same(self.test, self._base, info):
+                raise SameCode
         plan = replace(self.test.plan, period=info.period)
         flops, seconds = first and not self._no_flops, self.bench.step_seconds
         return one_repeat(plan, info, str(self.bench.scratch), flops=flops, seconds=seconds)

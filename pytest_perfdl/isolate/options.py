@@ -19,6 +19,7 @@ _DENIED = frozenset(
         "perfdl_against",
         "perfdl_budget",
         "perfdl_inject",
+        "perfdl_skip_same",
         "perfdl_isolate",
         "perfdl_report",
         "perfdl_json",

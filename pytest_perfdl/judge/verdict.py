@@ -37,6 +37,9 @@ EVERY_ROUND: FailOn = "suspect-in-every-round"
 Evidence = Literal["unpaired", "paired"]
 """Fresh repeats against stored ones, or rounds of pairs."""
 
+SAME_CODE = "same code"
+"""Reason of a test that was not measured, since it would run what its baseline was recorded on (--perf-skip-same)."""
+
 Bound = Literal["launch", "kernel", "host", ""]
 """What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
 

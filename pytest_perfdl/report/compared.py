@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_perfdl.judge.verdict import VERDICTS, Verdict
+from pytest_perfdl.judge.verdict import SAME_CODE, VERDICTS, Verdict
 from pytest_perfdl.report.run import Result
 from pytest_perfdl.units import plural
 
@@ -16,7 +16,9 @@ COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "in
 
 
 def compared(result: Result) -> bool:
-    """Whether a time or a count of the test was held against another side's, and there is a verdict on it."""
+    """Whether a time or a count of the test, or its code, was held against another side's, with a verdict on it."""
+    if result.judgement.reason == SAME_CODE:
+        return True
     return result.judgement.verdict in COMPARED and any(
         metric.verdict is not None and metric.base is not None for metric in result.judgement.metrics
     )
@@ -44,6 +46,13 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
     if held or required or not results or any(result.fails or result.updated for result in results):
         return ""
     return f"nothing was compared: {by_verdict(results)} (--perf-require N fails a run that compares fewer tests)"
+
+
+def not_measured(results: Sequence[Result]) -> str:
+    """How many tests `--perf-skip-same` left out; empty for none."""
+    count = sum(result.judgement.reason == SAME_CODE for result in results)
+    its = "its baseline" if count == 1 else "their baselines"
+    return f"{plural(count, 'test')} not measured: same code as {its} (--perf-skip-same)" if count else ""
 
 
 def shortfall(results: Sequence[Result], required: int) -> str:

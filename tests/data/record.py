@@ -79,8 +79,7 @@ def campaign() -> None:
             verdict = "regressed" if min(effects) > 0.15 else "suspect" if min(effects) > 0.05 else "unchanged"
             step, block = (Metric(verdict, effect) for effect in effects)
             metrics = {"step_time": step, "block_time": block}
-            basis = "unpaired" if verdict == "regressed" else "screen"
-            cases.append(Case(f"tests/test_speed.py::{name}", verdict, basis, True, metrics))
+            cases.append(Case(f"tests/test_speed.py::{name}", verdict, "unpaired", True, metrics))
         log.append(Outcome(share, "2026-11-22T12:00:00Z", 20.0, None, "made-up-2c-1t", ("tests",), tuple(cases)))
 
 

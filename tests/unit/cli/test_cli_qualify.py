@@ -16,7 +16,7 @@ def outcome(inject, arguments=(), *, key="cpu-1t", seconds=10.0):
     """A suite in which everything past 4 % is found, and nothing else."""
     verdict = "regressed" if inject > 0.04 else "unchanged"
     metrics = {"step_time": Metric(verdict, inject or 0.002)}
-    tests = tuple(Case(name, verdict, "paired" if inject else "screen", True, metrics) for name in NAMES)
+    tests = tuple(Case(name, verdict, "paired" if inject else "unpaired", True, metrics) for name in NAMES)
     return Outcome(inject, "2025-01-02T03:04:05Z", seconds, "0123456789abcdef", key, tuple(arguments), tests)
 
 

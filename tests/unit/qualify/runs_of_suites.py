@@ -3,7 +3,7 @@
 from pytest_perfdl.qualify.outcomes import Case, Metric, Outcome
 
 
-def case_of(verdict="unchanged", name="a.py::test_a", *, basis="screen", effect=0.0, compared=True, **metrics):
+def case_of(verdict="unchanged", name="a.py::test_a", *, basis="paired", effect=0.0, compared=True, **metrics):
     held = metrics or {"step_time": (verdict, effect)}
     return Case(name, verdict, basis, compared, {key: Metric(*value) for key, value in held.items()})
 

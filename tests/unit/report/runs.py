@@ -26,7 +26,7 @@ def timed(name="step_time", base=41_200_000, new=45_080_000, **rest):
         "new": new,
         "effect": new / base - 1 if base and new else None,
         "ci95": (0.089, 0.099),
-        "mde": 0.021,
+        "excluded": 0.021,
         "limit": "3%",
         "verdict": "regressed",
     }
@@ -184,7 +184,7 @@ REASONS = {
     "regressed": "step_time is 9.4% slower than its baseline, unpaired",
     "missing": "no baseline under any key",
     "outdated": "the test's source changed since its baseline",
-    "suspect": "the screen says slower, nothing could confirm it",
+    "suspect": "past its limit in all of 4 paired rounds",
     "changed": "ops differs from its baseline",
     "inconclusive": "the budget ended before certainty",
     "incomparable": "baselines exist only for nvidia-h100-80gb-hbm3-x1",
@@ -202,7 +202,7 @@ METRICS = {
     ),
     "suspect": (timed(verdict="suspect"),),
     "changed": (quiet(), counted()),
-    "inconclusive": (timed(new=41_900_000, ci95=(-0.02, 0.06), verdict="inconclusive", mde=0.08),),
+    "inconclusive": (timed(new=41_900_000, ci95=(-0.02, 0.06), verdict="inconclusive", excluded=0.08),),
     "improved": (timed(base=9_800_000, new=9_190_000, ci95=(-0.068, -0.055), verdict="improved"),),
     "unchanged": (quiet(),),
 }

@@ -242,10 +242,19 @@ def test_a_link_to_a_test_is_the_same_in_every_run():
 
 def test_how_sure_it_is_stands_at_the_top():
     paired = runs.timed(evidence="paired", rounds=12, times_over=3.1)
-    shown = page(runs.result(metrics=[paired]), runs.result("changed", "t.py::test_b")).words
+    shown = page(runs.result(metrics=[paired]), runs.result("changed", "t.py::test_b", metrics=[runs.counted()])).words
     assert "the chance that any test of the run is called regressed for its times is at most 1.0%" in shown
     assert "Counts and sizes are compared exactly" in shown
-    assert "A slowdown of step_time by 2.1% (in half of the tests; 2.1% in all) would have been found with 80%" in shown
+    assert "is excluded with 97.5% probability" not in shown
+    cleared = [runs.result("unchanged", f"t.py::test_{n}", metrics=[runs.quiet(excluded=n / 100)]) for n in (1, 2, 4)]
+    shown = page(*cleared, runs.result("regressed", metrics=[runs.timed(excluded=0.9)])).words
+    said = "A slowdown of step_time by more than 2.0% (in half of the tests; 4.0% in all) is excluded with 97.5%"
+    assert said in shown
+    every = page(
+        runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])
+    )
+    assert "A suspect past its limit in every one of 5 or more rounds fails too" in every.words
+    assert "fails too" not in shown
     assert "could not be confirmed in pairs" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
 
 
@@ -291,7 +300,7 @@ def test_an_empty_run_and_one_without_judgement():
 
 
 def test_missing_records_and_odd_numbers_do_not_stop_the_page():
-    odd = runs.timed(base=None, effect=float("nan"), ci95=None, mde=float("inf"), times_over=float("nan"))
+    odd = runs.timed(base=None, effect=float("nan"), ci95=None, excluded=float("inf"), times_over=float("nan"))
     bare = replace(runs.result("missing", metrics=[odd, runs.counted(new=None)]), new=None, base=None)
     assert "45.08 ms" in page(bare).words
     assert "nan" not in page(bare).words.lower()

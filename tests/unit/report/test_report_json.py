@@ -18,8 +18,8 @@ TEST_KEYS = {
     "fails",
     "updated",
     "caught_by",
-    "suspects",
     "metrics",
+    "environment",
     "blame",
     "source_diffs",
     "suggestions",
@@ -44,12 +44,14 @@ METRIC_KEYS = {
     "new",
     "effect",
     "ci95",
-    "mde",
+    "excluded",
+    "stored",
     "limit",
     "times_over",
     "verdict",
     "evidence",
     "rounds",
+    "in_every_round",
     "reason",
     "base_values",
     "new_values",
@@ -135,13 +137,13 @@ def test_what_caught_it(metrics, words):
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_becomes_null(odd):
-    metric = runs.timed(base=odd, new=odd, effect=odd, ci95=(odd, 0.1), mde=odd, times_over=odd)
+    metric = runs.timed(base=odd, new=odd, effect=odd, ci95=(odd, 0.1), excluded=odd, times_over=odd)
     run = runs.run(
         runs.result(metrics=[metric], blame=[runs.cause("a", share=odd)]), context={"temperature": odd}, seconds=odd
     )
     data = strict(to_json(run))
     step = data["tests"][0]["metrics"]["step_time"]
-    assert [step[name] for name in ("base", "new", "effect", "mde", "times_over")] == [None] * 5
+    assert [step[name] for name in ("base", "new", "effect", "excluded", "times_over")] == [None] * 5
     assert step["ci95"] == [None, 0.1]
     assert data["tests"][0]["blame"][0]["share"] is None
     assert data["context"]["temperature"] is None

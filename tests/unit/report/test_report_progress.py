@@ -8,39 +8,43 @@ import re
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_perfdl.judge.sequential import LOOKS
 from pytest_perfdl.report import progress
 from pytest_perfdl.report.progress import Expected, Progress, estimate
 
-BEFORE = [Expected(4.0, 10), Expected(70.0, 1)]
+BEFORE = [Expected(4.0, 1), Expected(12.0, 1)]
+RECORDED = Expected(4.0, 10, recorded=True)
 
 
 @pytest.mark.parametrize(
-    "tests, against, line",
+    "tests, line",
     [
-        (BEFORE, False, "perf: 2 tests, about 1 min 50 s; a suspect takes up to 2 min 0 s more (--perf-budget)"),
-        ([Expected(3.0, 1)], True, "perf: 1 test, about 36 s to 1 min 36 s"),
-        # The budget ends the rounds of the second: 120 s, and one repeat on each side.
-        (BEFORE, True, "perf: 2 tests, about 5 min 8 s to 6 min 28 s"),
+        # By hand: one process a side and 3 to 12 rounds, 5 and 14 times a repeat's seconds.
+        ([Expected(3.0, 1)], "perf: 1 test, about 15 s to 42 s"),
+        # The budget ends the rounds of the second: 120 s, and one process a side.
+        (BEFORE, "perf: 2 tests, about 1 min 20 s to 3 min 20 s"),
+        ([RECORDED, RECORDED], "perf: 2 tests, about 1 min 20 s"),
+        ([RECORDED, Expected(3.0, 1)], "perf: 2 tests, about 55 s to 1 min 22 s"),
         (
             [*BEFORE, Expected(None, 10)],
-            False,
-            "perf: 3 tests, about 1 min 50 s; 1 of them without a baseline to tell how long it takes",
+            "perf: 3 tests, about 1 min 20 s to 3 min 20 s; 1 of them without a baseline to tell how long it takes",
         ),
-        (
-            [Expected(None, 1)],
-            False,
-            "perf: 1 test; how long they take is not known before a baseline is recorded",
-        ),
+        ([Expected(None, 1)], "perf: 1 test; how long they take is not known before a baseline is recorded"),
     ],
-    ids=["screened", "one against a revision", "two against a revision", "one unknown", "all unknown"],
+    ids=["one", "two", "recorded", "recorded and not", "one unknown", "all unknown"],
 )
-def test_the_line_before_the_first_test(tests, against, line):
-    assert estimate(tests, 120, against=against) == line
+def test_the_line_before_the_first_test(tests, line):
+    assert estimate(tests, 120, 9) == line
 
 
-def test_the_least_and_most_rounds_are_the_judges():
-    assert (LOOKS[0], LOOKS[-1]) == progress.LOOKS
+@pytest.mark.parametrize("seconds, said", [
+    (26.6, ""),  # nine rounds in twice the budget
+    (27.0, "; --perf-budget=120 has room for 8 rounds of 27 s, and a regression takes 9"),
+    (400.0, "; --perf-budget=120 has room for 1 round of 6 min 40 s, and a regression takes 9"),
+])  # fmt: skip
+def test_a_budget_without_room_to_fail_is_said_before_anything_is_measured(seconds, said):
+    line = estimate([Expected(3.0, 1), Expected(seconds, 1)], 120, 9)
+    assert line.partition(";")[1:] == ((";", said[1:]) if said else ("", ""))
+    assert "has room" not in estimate([Expected(seconds, 10, recorded=True)], 120, 9)
 
 
 class Screen:
@@ -102,3 +106,11 @@ def test_a_log_has_the_line_to_itself(monkeypatch):
         "perf: test 2 of 2, repeat 2 of 2: test_b",
         "U",
     ]
+
+
+def test_a_round_says_what_is_left_of_the_budget():
+    screen = Screen(isatty=True)
+    made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
+    made.start_test()
+    made.start_round(4, "t.py::test_a", 17.3, 300.0)
+    assert screen.lines == ["perf: test 1 of 2, round 4, 17 s of 5 min 0 s: t.py::test_a"]

@@ -16,7 +16,10 @@ from pytest_perfdl.report.run import Suggestion
 def written(tmp_path):
     """A report on disk, and the run that it was made from."""
     kernel = runs.timed("kernel gemm", of_step=False, verdict="suspect")
-    regressed = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,), metrics=[runs.timed(), kernel])
+    step = runs.timed(stored=40_000_000, evidence="paired", rounds=8, in_every_round=True)
+    regressed = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,), metrics=[step, kernel])
+    environment = (runs.timed(evidence="unpaired", reason="+20.0% since another torch"),)
+    regressed = replace(regressed, judgement=replace(regressed.judgement, environment=environment))
     advised = (
         Suggestion("the step waits for input", "add workers", 0.2, (0.1, 0.3), "a guess", "examples/x.py"),
         Suggestion("a", "b", 0.1),
@@ -154,6 +157,19 @@ def test_what_else_grew_is_read_as_it_was_written(tmp_path):
 def test_a_run_file_of_before_two_ways_were_told_is_read(written, tmp_path):
     path = rewritten(written, lambda test: test["curves"][0]["growth"].pop("beside"))
     assert read_run(path, tmp_path).results[-1].curves[0].growth.beside is None
+
+
+def test_a_run_file_of_before_rounds_decided_is_read(written, tmp_path):
+    def former(test):
+        test.update(suspects=["step_time"])
+        del test["environment"]
+        for metric in test["metrics"].values():
+            metric.update(mde=0.02, evidence="screen")
+            del metric["excluded"], metric["stored"], metric["in_every_round"]
+
+    found = read_run(rewritten(written, former), tmp_path).results[-1].judgement
+    assert (found.environment, {each.excluded for each in found.metrics}) == ((), {None})
+    assert "screen" in html.render(read_run(written[0].json, tmp_path), {})
 
 
 def test_a_run_file_of_before_there_were_curves_is_read(written, tmp_path):

@@ -97,16 +97,16 @@ def test_a_run_that_compared_nothing_is_not_green():
     assert markup(written) == {"green": True, "bold": True}
 
 
-def test_verbose_adds_unchanged_tests_with_the_smallest_detectable_effect(tmp_path):
+def test_verbose_adds_unchanged_tests_with_what_they_exclude(tmp_path):
     shown = text(typical(tmp_path), 1, 120)
     assert (
         block("""
         UNCHANGED     tests/perf/test_vit.py::test_0
-            step_time  12.34 -> 12.36 ms  +0.2%  [-1.2%, +1.5%]  limit 10%  detectable 2.1%
+            step_time  12.34 -> 12.36 ms  +0.2%  [-1.2%, +1.5%]  limit 10%  excludes > 2.1%
     """)
         in shown
     )
-    assert "the smallest change that would have been found with 80%" in shown
+    assert "excludes: a change for the worse by more than this, with 97.5% probability" in " ".join(shown.split())
     assert "UNCHANGED" not in text(typical(tmp_path), 0)
 
 
@@ -348,3 +348,14 @@ def test_the_first_suggestion_is_one_line():
     assert "what would help: b, predicted gain 2.0% of the step\n" in text(runs.run(without))
     rough = replace(one, suggestions=(Suggestion("a", "b", 0.02, doubt=runs.HOSTILE),))
     assert "what would help: b, predicted gain 2.0% of the step, trust is low\n" in text(runs.run(rough))
+
+
+def test_what_the_environment_did_to_the_baselines_own_code_is_apart():
+    slower = runs.timed(evidence="unpaired", reason="+20.0% [+18.0%, +22.0%] (95% interval, unpaired), limit 10%")
+    alike = runs.quiet("block_time", reason="+0.1%")
+    one = runs.result("regressed", metrics=[runs.quiet()])
+    one = replace(one, judgement=replace(one.judgement, environment=(slower, alike)))
+    line = "environment, the baseline's own code: step_time +20.0% [+18.0%, +22.0%]"
+    assert line in " ".join(text(runs.run(one)).split())
+    assert "own code: block_time" not in text(runs.run(one))
+    assert "own code: block_time +0.1%" in text(runs.run(one), 1, 120)

@@ -138,3 +138,59 @@ def test_nothing_forked_outlives_a_killed_run(project):
     running.process.wait()
     assert os.getpid() not in pids
     until(lambda: not any(map(alive, pids)), 20)
+
+
+IN_FORKS = """
+    import os
+    import signal
+    import time
+    from pathlib import Path
+
+    import pytest
+
+    pytestmark = pytest.mark.perf
+
+
+    def is_forked():
+        return "isolate.forking" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+
+
+    def in_a_fork():
+        if is_forked():
+            Path("forked").write_text(f"{os.getpid()}\\n")
+            WHAT
+
+
+    def test_step(perf):
+        in_a_fork()
+        perf(int)
+    """
+
+
+@pytest.mark.parametrize(
+    "what, why",
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked, the worker process was killed by SIGSEGV"),
+        ("os._exit(7)", "forked, the worker process ended with exit code 7"),
+        ("assert False", "the test passed in a started process and not in a forked one"),
+    ],
+)
+def test_a_round_that_does_not_survive_being_forked_is_started(what, why, project):
+    project.write("drive.py", ROUNDS)
+    project.write("test_speed.py", IN_FORKS.replace("WHAT", what))
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive")
+    assert run.code == 0, run.output
+    told = json.loads((project.root / "rounds.json").read_text())
+    assert (told["start"], told["why"]) == (["started"] * 2, why)
+    assert (project.root / "forked").exists()
+
+
+def test_a_forked_process_that_hangs_says_where_and_is_ended(project):
+    project.write("drive.py", ROUNDS)
+    project.write("test_speed.py", IN_FORKS.replace("WHAT", "time.sleep(600)"))
+    run = project.run("--perf", *NOT_JUDGED, "-p", "drive", "--perf-timeout=25")
+    assert run.code == 1
+    assert "not finished after 25 s (--perf-timeout); it stood here:" in run.output
+    assert "in in_a_fork" in run.output
+    (pid,) = project.note("forked")
+    assert not alive(pid)

@@ -38,6 +38,8 @@ WITH_INI = [
     ("perf_threads", "2", shape("threads"), 2, None),
     ("perf_timeout", "2.5", lambda settings: settings.timeout, 2.5, 600.0),
     ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
+    ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
+    ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),
 ]
 
 

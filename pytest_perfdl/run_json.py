@@ -51,6 +51,13 @@ class RunTest:
     data: Mapping[str, Any]
     """All of it as plain data."""
 
+    @property
+    def counts_changed(self) -> bool:
+        """Whether a count is another than the baseline's, whatever the verdict on times."""
+        metrics = self.data.get("metrics")
+        found = metrics.values() if isinstance(metrics, dict) else ()
+        return any(isinstance(each, dict) and each.get("verdict") == "changed" for each in found)
+
 
 @dataclass(frozen=True, slots=True)
 class RunFile:

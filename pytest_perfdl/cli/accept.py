@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         file = read(arguments.run)
         tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
-        tests = [test for test in tests if arguments.all or test.verdict in _ACCEPTABLE]
+        tests = [test for test in tests if arguments.all or test.verdict in _ACCEPTABLE or test.counts_changed]
         accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
     except RunFileError as error:
         raise CommandError(str(error)) from error

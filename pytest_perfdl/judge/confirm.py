@@ -31,7 +31,7 @@ UNPAIRED_ALPHA = 0.01
 MOST_REPEATS = 5
 """Fresh repeats that are drawn at most."""
 SURELY_WORSE = 0.03
-"""A worsening that is surely above this is worth a warning, even where the limit is wider."""
+"""A worsening that is surely above this, and perhaps past the limit, is worth a warning."""
 
 
 def confirm(
@@ -63,8 +63,7 @@ def confirm(
     Judgement
         A time becomes `regressed` past its limit (base and fresh being exchangeable: see above) or when every fresh
         repeat is past its budget; `improved` when the same test with the sides exchanged says so; `unchanged` when the
-        interval ends within the limit and begins at or below `SURELY_WORSE`; `suspect` when it begins above that; else
-        `inconclusive`. Several metrics are tested without a correction.
+        interval ends within the limit; `suspect` when it begins above `SURELY_WORSE`; else `inconclusive`. Several metrics are tested without a correction.
     """
     if broken := broken_reason(fresh):
         return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())
@@ -172,7 +171,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         return replace(metric, verdict="improved", reason=text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
-    if worst <= past and best <= surely:
+    if worst <= past:
         return replace(metric, verdict="unchanged", reason=text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
     share = wording.percent(timed.worsening(surely, sign))

@@ -83,7 +83,8 @@ def judgement(
         # What makes code faster or slower changes counts: they explain the verdict on times, and stand in for none.
         verdicts = [each for each in verdicts if each != "changed"]
     verdict = worst([*verdicts, standing] if standing else verdicts)
-    explained = base is not None and not outdated(base, new) and verdict in EXPLAINED
+    changed = [metric.name for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
+    explained = base is not None and not outdated(base, new) and (verdict in EXPLAINED or bool(changed))
     return Judgement(
         test=new.test,
         verdict=verdict,

@@ -89,6 +89,12 @@ def machine(log_ratio: float) -> str:
 
 def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
     """The reason of a test's verdict: why it stands as it does, or the worst metrics' reason."""
+    changed = [metric for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
+    if changed and verdict != "changed":
+        counts = ", ".join(f"{metric.name} {metric.reason}" for metric in changed[:NAMED])
+        more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
+        others = [metric for metric in metrics if metric not in changed]
+        return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
     guilty = [metric for metric in metrics if metric.verdict == verdict]
     guilty.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
     if verdict == standing or not guilty:

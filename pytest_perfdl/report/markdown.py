@@ -128,7 +128,7 @@ def _word(result: Result) -> str:
 
 
 def _listed(result: Result) -> bool:
-    return words.fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
+    return words.notable(result)
 
 
 def _section(result: Result, run: Run) -> str:

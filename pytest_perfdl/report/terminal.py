@@ -130,7 +130,7 @@ def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool
     if verdict in _BRIEF and verbosity < 2:
         return _in_brief(result, _brief(result), width)
     lines = [Line(_title(result), _markup(result))]
-    if verdict != "unchanged":
+    if verdict != "unchanged" or result.judgement.counts_changed or verbosity > 0:
         lines += [Line(text) for text in layout.paragraph(_reason(result), 4, width)]
     return lines + _details(result, run, verbosity, width, traces=traces)
 
@@ -173,7 +173,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         if words.judged(metric) or verbosity > 0:
             text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"
             lines += [Line(line) for line in layout.paragraph(text, 4, width)]
-    if judgement.verdict != "unchanged" or verbosity > 1:
+    if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
         lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
         lines += [Line(text) for text in _suggestion_lines(result, width)]

@@ -47,8 +47,9 @@ def fails_or_warns(result: Result) -> bool:
 
 
 def notable(result: Result) -> bool:
-    """Whether a summary names the test: it fails, warns, got better or was written."""
-    return fails_or_warns(result) or result.judgement.verdict == "improved" or result.updated
+    """Whether a summary names the test: it fails, warns, got better, counts otherwise or was written."""
+    judgement = result.judgement
+    return fails_or_warns(result) or judgement.verdict == "improved" or judgement.counts_changed or result.updated
 
 
 def severity(judgement: Judgement) -> float:
@@ -174,7 +175,7 @@ def acceptable(result: Result) -> bool:
     if result.against or (result.base is None and result.judgement.verdict == "regressed"):
         return False
     if result.judgement.verdict != "regressed":
-        return result.judgement.verdict in ACCEPTED_BY_UPDATE
+        return result.judgement.verdict in ACCEPTED_BY_UPDATE or result.judgement.counts_changed
     return len(_over_budget(result)) < sum(metric.verdict == "regressed" for metric in result.judgement.metrics)
 
 
@@ -258,7 +259,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
         return []
     if result.against:
         return [measure]
-    if result.updated or verdict in ("unchanged", "new"):
+    if result.updated or (verdict in ("unchanged", "new") and not result.judgement.counts_changed):
         return [measure]
     if verdict in ("missing", "incomparable"):
         return [("record a baseline", invocation.updating(names, "new")), measure]

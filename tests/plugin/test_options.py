@@ -28,7 +28,7 @@ def shape(name):
 WITH_INI = [
     ("perf_dir", "records", lambda settings: settings.folder, "records", "baselines"),
     ("perf_report", "out", lambda settings: settings.report.name, "out", "perf-report"),
-    ("perf_fail_on", "invalid", lambda settings: settings.fail_on, "invalid", "invalid,regressed,missing,outdated"),
+    ("perf_fail_on", "invalid", lambda settings: settings.fail_on, "invalid", "invalid,regressed,missing,outdated,suspect-in-every-round"),
     ("perf_require", "3", lambda settings: settings.require, 3, 0),
     ("perf_traces", "all", lambda settings: settings.traces, "all", "regressed"),
     ("perf_limits", "ops:0", lambda settings: [*settings.limits[0], *settings.limits[1]], ["ops:0"], []),
@@ -37,6 +37,7 @@ WITH_INI = [
     ("perf_repeats", "3", shape("repeats"), 3, None),
     ("perf_threads", "2", shape("threads"), 2, None),
     ("perf_timeout", "2.5", lambda settings: settings.timeout, 2.5, 600.0),
+    ("perf_resolution", "6%", lambda settings: settings.resolution, 0.06, None),
     ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
     ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
     ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),

@@ -34,6 +34,7 @@ from pytest_perfdl.judge import rounds as pairs
 from pytest_perfdl.judge.evidence import Estimate
 from pytest_perfdl.judge.timed import as_ratio, worsening
 from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
+from pytest_perfdl.record import metric_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,10 +78,10 @@ class Held:
 
     @property
     def decides(self) -> bool:
-        """Whether a test is `unchanged` only if more than this metric's limit is excluded.
+        """Whether a test is `unchanged` only if more than this metric's limit is excluded, whatever else is held.
 
-        A block's mean holds every step's outlier, so it is noisier than the quartile of steps: it may fail a test, as
-        where one step of five got slower, and need not clear it.
+        A block's mean holds every step's outlier, so it is noisier than the quartile of steps: beside that it may fail
+        a test, as where one step of five got slower, and need not clear it.
         """
         return self.name.rpartition(".")[2] != "block_time"
 
@@ -190,6 +191,11 @@ class Gate:
             if each.limit.off:
                 raise ValueError(f"{each.name} has no limit to hold it to")
 
+    def decides(self, held: Held) -> bool:
+        """Whether the test is `unchanged` only if more than this metric's limit is excluded."""
+        call = held.name.rpartition(".")[0]
+        return held.decides or metric_name(call, "step_time") not in {each.name for each in self.held}
+
     @property
     def needed(self) -> float:
         """The evidence at which a test may fail: T of Ville's inequality."""
@@ -228,7 +234,7 @@ class Gate:
         if worse := self._regressed(states):
             return Outcome(False, {each.held.name: self._verdict(each, each in worse, spent) for each in states})
         quiet = all(each.over < 0.5 for each in states)
-        deciding = [each for each in states if each.held.decides]
+        deciding = [each for each in states if self.decides(each.held)]
         clear = quiet and all(each.excludes(each.limit, self.least) for each in deciding)
         # A speed-up that looks certain gets the few rounds that show it.
         if clear and (ended or all(each.surely_faster or not each.faster for each in deciding)):
@@ -280,7 +286,7 @@ class Gate:
                 return "suspect", f": {seen}"
             wanted = max(self.least_to_fail + 1, 2 * rounds)
             return "suspect", f": {seen}; --perf-budget={_round_up(wanted * spent.seconds / rounds)} would decide"
-        if not state.held.decides:
+        if not self.decides(state.held):
             return None, ""
         if rounds < self.least:
             return "inconclusive", f": {self.least} rounds are needed to exclude anything (--perf-budget)"

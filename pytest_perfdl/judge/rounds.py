@@ -26,7 +26,7 @@ Start = Literal["forked", "started"]
 """How both processes of a round began: forked from one that had loaded the third-party modules, or started anew."""
 
 ONE_ORDER_ALPHA = 1e-4
-"""Orders are called fixed when a coin gives all of them alike less often than this: from 11 rounds on."""
+"""Orders are called fixed when a coin gives all of them alike less often than this: from 15 rounds on."""
 ALIKE = 2
 """Rounds with the same numbers on both sides that are put down to shared state: one may be a coarse clock's."""
 

@@ -78,10 +78,10 @@ def judgement(
     new: Record, base: Record | None, metrics: tuple[MetricVerdict, ...], standing: Verdict | None, why: str
 ) -> Judgement:
     """The verdict on a test from those on its metrics and from how it stands to its baselines."""
-    verdicts = [metric.verdict for metric in metrics if metric.verdict is not None]
-    if any(metric.kind == "timed" and metric.verdict is not None for metric in metrics):
-        # What makes code faster or slower changes counts: they explain the verdict on times, and stand in for none.
-        verdicts = [each for each in verdicts if each != "changed"]
+    times = [metric for metric in metrics if metric.kind == "timed" and metric.verdict not in (None, "changed")]
+    # What makes code faster or slower changes counts: they explain the verdict on times, and stand in for none.
+    telling = [metric for metric in metrics if not (times and metric.kind == "counted" and metric.verdict == "changed")]
+    verdicts = [metric.verdict for metric in telling if metric.verdict is not None]
     verdict = worst([*verdicts, standing] if standing else verdicts)
     changed = [metric.name for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
     explained = base is not None and not outdated(base, new) and (verdict in EXPLAINED or bool(changed))

@@ -12,8 +12,8 @@ from making import record, timed
 
 from pytest_perfdl.curves import Curves
 from pytest_perfdl.fixture import CurveExpectation
-from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.screen import screen
+from pytest_perfdl.judge.confirm import confirm
+from pytest_perfdl.judge.standing import standing
 from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, MetricVerdict
 from pytest_perfdl.limits import BUILT_IN
 from pytest_perfdl.report.run import Result
@@ -44,14 +44,6 @@ class Machine:
     def another_occasion(self):
         self._shift = self._occasion * self._random.standard_normal()
 
-    def rounds(self, base_ns, new_ns, count):
-        noise = self._sd * self._random.standard_normal((count, 2)) + self._shift
-        orders = ("base first", "head first")
-        return [
-            Round(orders[at % 2], {"step_time": base_ns * np.exp(base)}, {"step_time": new_ns * np.exp(new)})
-            for at, (base, new) in enumerate(noise.tolist())
-        ]
-
     def repeats(self, ns, count):
         noise = self._sd * self._random.standard_normal(count) + self._shift
         return record({"step_time": timed(*(ns * np.exp(noise)).tolist())})
@@ -70,17 +62,17 @@ class Trial:
         )
         self.curves = list(curves)
         self.result = None
-        self.drawn = self.paired = 0
+        self.drawn = 0
         self.draw = None
-        self.pairs = lambda count: []
 
     def fresh(self, repeats):
         self.drawn += repeats
         return self.draw(repeats)
 
-    def rounds(self, count):
-        self.paired += count
-        return self.pairs(count)
+
+def judged(new, base, limits=BUILT_IN):
+    """A size by itself, held against stored repeats."""
+    return confirm(standing(new, base, (), limits), base, new, limits)
 
 
 def measured(trial, judgement, new, base, *, updated=False):
@@ -91,20 +83,18 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
     """The trials of a family, each measured and judged in turn."""
     machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
     scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
-    rounds, pairs, drift = more.pop("rounds", None), more.pop("pairs", None), more.pop("drift", lambda size: 0)
+    rounds, drift = more.pop("rounds", None), more.pop("drift", lambda size: 0)
     trials = [Trial(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
     curves = Curves(bench([trial.test for trial in trials], update=update))
     for trial, size in zip(trials, sizes, strict=True):
-        ns, before = base_time(size) + added(size), base_time(size)
+        ns = base_time(size) + added(size)
         # What the machine alone adds meets both sides of a round.
         slow = drift(size)
         trial.draw = lambda count, ns=ns + slow: machine.repeats(ns, count)
-        if pairs is not None:
-            trial.pairs = lambda count, sides=(before + slow, ns + slow): machine.rounds(*sides, min(count, pairs))
         new, base = machine.repeats(ns + slow, 1), stored[size]
-        judgement = screen(new, base, (), BUILT_IN.unpaired())
+        judgement = judged(new, base, BUILT_IN.unpaired())
         if paired and added(size) > 0.1 * base_time(size):
             judgement = in_rounds(judgement, ns / base_time(size) - 1)
         if rounds is not None:
@@ -171,44 +161,14 @@ def test_a_suspect_curve_draws_further_repeats():
     assert curve_of(trials).evidence == "unpaired"
 
 
-@pytest.mark.parametrize("kind", PLANTED)
-def test_a_suspect_curve_is_confirmed_in_pairs_where_they_can_be_measured(kind):
-    found = [run(PLANTED[kind], seed=seed, pairs=100) for seed in range(10)]
-    assert {(trial.drawn, trial.paired) for trials in found for trial in trials} == {(0, 8)}
-    curves = [curve_of(trials) for trials in found]
-    assert sum(each.reason.startswith(f"{kind}: +") for each in curves) >= 9
-    assert {(each.verdict, each.evidence, each.limit) for each in curves} == {("regressed", "paired", "3%")}
-    assert "(95% interval, 4 of 4 sizes in paired rounds)" in curves[0].reason
-
-
-def test_a_machine_that_is_slower_at_large_sizes_is_no_growth_in_pairs():
-    """As where neighbours take the cache: the small sizes do not notice."""
+def test_a_machine_that_is_slower_at_large_sizes_is_no_growth_in_rounds():
+    """As where neighbors take the cache: the small sizes do not notice."""
     drift = PLANTED["per-sample regression"]
     alone = [curve_of(run(seed=seed, drift=drift)).verdict for seed in range(10)]
     assert alone.count("regressed") > 5, "unpaired, nothing tells it from a regression"
-    paired = [curve_of(run(seed=seed, drift=drift, pairs=100)) for seed in range(10)]
-    assert not {each.verdict for each in paired} & {"regressed", "suspect"}
-
-
-def test_pairs_that_are_too_few_for_an_interval_give_way_to_repeats():
-    trials = run(PLANTED["overhead regression"], pairs=5)
-    assert [(trial.paired, trial.drawn) for trial in trials] == [(8, 3), (0, 3), (0, 3), (0, 3)]
-    assert curve_of(trials).evidence == "unpaired"
-    assert curve_of(run(PLANTED["overhead regression"], pairs=6)).evidence == "paired"
-
-
-def test_sizes_that_were_measured_in_pairs_are_not_again():
-    trials = run(PLANTED["complexity regression"], paired=True, pairs=100)
-    assert [(trial.paired, trial.drawn) for trial in trials] == [(8, 0), (8, 0), (8, 0), (0, 0)]
-    assert "4 of 4 sizes in paired rounds" in curve_of(trials).reason
-
-
-def test_a_curve_in_pairs_is_shown_by_the_times_of_its_rounds():
-    trials = run(PLANTED["overhead regression"], pairs=100, sd=0, occasion=0, drift=lambda size: 3e6)
-    for each in shown(trials).sizes:
-        before = base_time(each.size) + 3e6
-        assert (each.base.value, each.new.value) == pytest.approx((before, before + 8e6), abs=1)
-        assert each.paired
+    trials = [run(seed=seed, drift=drift, rounds=0.0) for seed in range(10)]
+    assert {(curve_of(each).verdict, curve_of(each).evidence) for each in trials} == {("unchanged", "paired")}
+    assert not any(trial.drawn for each in trials for trial in each)
 
 
 def test_only_small_sizes_are_measured_again_where_large_ones_were_confirmed():
@@ -228,7 +188,7 @@ def test_rounds_that_proved_nothing_of_any_size_may_prove_it_of_the_curve(kind):
 
 
 def test_rounds_on_unchanged_code_prove_nothing_of_the_curve():
-    """Whatever the screens of single sizes said, it is not held against rounds that came after them."""
+    """Whatever stored times say of single sizes, it is not held against rounds."""
     found = [curve_of(run(seed=seed, sd=0.1, rounds=0.01)).verdict for seed in range(10)]
     assert found == ["unchanged"] * 10
 
@@ -272,7 +232,7 @@ def test_broken_and_outdated_sizes_are_not_held_against_baselines(verdict, said)
     curves = Curves(bench([trial.test for trial in trials]))
     for trial in trials:
         new, base = machine.repeats(2 * TOP, 1), machine.repeats(TOP, 5)
-        judgement = screen(new, base, (), BUILT_IN)
+        judgement = judged(new, base)
         measured(trial, replace(judgement, verdict=verdict) if trial is trials[0] else judgement, new, base)
         curves.judge(trial)
     assert [each.name for each in trials[-1].result.judgement.metrics] == said
@@ -286,7 +246,7 @@ def test_other_parameters_make_other_curves():
     machine = Machine(0)
     for trial in (*trials, apart):
         new = machine.repeats(base_time(trial.test.item.callspec.params["batch"]), 1)
-        measured(trial, screen(new, new, (), BUILT_IN), new, new)
+        measured(trial, judged(new, new), new, new)
         curves.judge(trial)
     assert curve_of(trials).verdict == "unchanged"
     (finding,) = apart.result.judgement.integrity
@@ -299,7 +259,7 @@ def test_sizes_that_were_not_measured_leave_the_others():
     machine = Machine(0)
     for trial in trials[1:]:
         new = machine.repeats(base_time(trial.test.item.callspec.params["batch"]), 1)
-        measured(trial, screen(new, new, (), BUILT_IN), new, new)
+        measured(trial, judged(new, new), new, new)
     for trial in trials:
         curves.judge(trial)
     assert trials[0].result is None
@@ -425,7 +385,7 @@ def test_where_all_sizes_are_in_pairs_times_are_those_of_the_rounds():
     curves = Curves(bench([trial.test for trial in trials], against="main"))
     for trial, size in zip(trials, SIZES, strict=True):
         new, base = machine.repeats(base_time(size), 1), machine.repeats(base_time(size), 1)
-        judgement = in_rounds(screen(new, base, (), BUILT_IN), 0.25)
+        judgement = in_rounds(judged(new, base), 0.25)
         (metric,) = judgement.metrics
         metric = replace(metric, base=2 * base_time(size), rounds=9)
         measured(trial, replace(judgement, metrics=(metric,)), new, base)
@@ -453,7 +413,7 @@ def test_a_size_without_a_baseline_leaves_those_of_the_others():
     curves = Curves(bench([trial.test for trial in trials]))
     for trial, size in zip(trials, SIZES, strict=True):
         new, base = machine.repeats(base_time(size), 1), None if size == 8 else machine.repeats(base_time(size), 5)
-        measured(trial, screen(new, base, (), BUILT_IN), new, base)
+        measured(trial, judged(new, base), new, base)
         curves.judge(trial)
     found = shown(trials)
     assert [each.base is None for each in found.sizes] == [False, False, True, False]

@@ -28,6 +28,7 @@ from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.rounds import Rounds, Side, parts_of
+from pytest_perfdl.units import plural
 
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
@@ -79,12 +80,12 @@ class Confirmation:
         limits = kernels.judged(new, now, self.test.limits)
         rows = Rows(limits, touched & limits.keys(), len(self.bench.tests))
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.bench.settings), shown=shown)
-        outcome, rounds, findings = self._measure(
+        outcome, rounds, findings, how = self._measure(
             gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
-        return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))))
+        return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
@@ -131,8 +132,11 @@ class Confirmation:
         as_judged: Callable[[list[Round]], list[Round]] = list,
         rows: Rows | None = None,
         shown: tuple[Shown, Shown] | None = None,
-    ) -> tuple[Outcome, list[Round], list[Finding]]:
-        """Rounds until the gate is done, and no row looks slower: what they say, and what the machine did meanwhile."""
+    ) -> tuple[Outcome, list[Round], list[Finding], str]:
+        """Rounds until the gate is done and no row looks slower.
+
+        Also what they say, what the machine did meanwhile, and how they were run.
+        """
         bench, budget = self.bench, self.bench.settings.budget
         profiled = base.checkout is not None
         measuring = Rounds(
@@ -150,4 +154,5 @@ class Confirmation:
             if not outcome.open and (rows is None or spent.ended or not rows.promising(rounds)):
                 break
         bench.progress.clear()
-        return outcome, rounds, list(surroundings.findings(measuring.results))
+        how = f"{plural(len(rounds), 'round')}, {measuring.how}"
+        return outcome, rounds, list(surroundings.findings(measuring.results)), how

@@ -126,6 +126,14 @@ class Rounds:
         """What of the steps was reduced for the budget, in one line; empty for nothing."""
         return self._pace.note
 
+    @property
+    def how(self) -> str:
+        """How the last round was run, in one line."""
+        start = f"started: {self.start_reason}" if self.start_reason else "forked"
+        core = f"not bound to a core: {self.pin_reason}" if self.pin_reason else "both on one core"
+        turns = "in turns" if self._both else "one after the other, since both did not fit"
+        return "; ".join(filter(None, (start, core, turns, self.size_note)))
+
     def measure(self, number: int) -> Round:
         """One round; `number` counts from 1.
 

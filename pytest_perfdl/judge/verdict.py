@@ -191,6 +191,8 @@ class Judgement:
     """(name, baseline's value, this run's value) for context that differs."""
     source_diffs: tuple[SourceDiff, ...] = ()
     """Of the guilty functions that changed, those of the largest causes first."""
+    rounds: str = ""
+    """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()
     """Where the environment is another than the baseline's: its stored times against those of the same code now."""
 

@@ -89,6 +89,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
             metric.name: _metric(metric, base.get(metric.name, []), new.get(metric.name, []))
             for metric in judgement.metrics
         },
+        "rounds": judgement.rounds,
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
         "blame": [_cause(cause) for cause in judgement.blame],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],

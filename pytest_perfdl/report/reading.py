@@ -135,6 +135,7 @@ class _ResultForm(msgspec.Struct):
     suggestions: list[_SuggestionForm] = []
     curves: list[Any] = []
     environment: list[_NamedMetricForm] = []
+    rounds: str = ""
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -204,6 +205,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         verdict=form.verdict,
         reason=form.reason,
         metrics=tuple(MetricVerdict(name, **msgspec.structs.asdict(each)) for name, each in form.metrics.items()),
+        rounds=form.rounds,
         environment=tuple(MetricVerdict(**msgspec.structs.asdict(each)) for each in form.environment),
         blame=tuple(Cause(**msgspec.structs.asdict(each)) for each in form.blame),
         integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),

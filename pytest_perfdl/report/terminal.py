@@ -169,6 +169,8 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"
             lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+    if judgement.rounds and verbosity > 0:
+        lines += [Line(text) for text in layout.paragraph(words.visible(judgement.rounds), 4, width)]
     for metric in judgement.environment:
         if words.judged(metric) or verbosity > 0:
             text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"

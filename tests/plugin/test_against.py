@@ -122,7 +122,9 @@ def test_the_heads_tests_may_run_on_the_other_code(project):
     step = test["metrics"]["step_time"]
     assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
     assert "1 paired round" in test["reason"]
-    assert test["verdict"] == "inconclusive", "one round, all that a budget of a second allows, proves nothing"
+    assert test["verdict"] in ("suspect", "inconclusive"), (
+        "a budget of a second allows too few rounds to prove anything"
+    )
 
 
 def test_the_heads_code_on_both_sides_is_caught(project):

@@ -28,7 +28,13 @@ def shape(name):
 WITH_INI = [
     ("perf_dir", "records", lambda settings: settings.folder, "records", "baselines"),
     ("perf_report", "out", lambda settings: settings.report.name, "out", "perf-report"),
-    ("perf_fail_on", "invalid", lambda settings: settings.fail_on, "invalid", "invalid,regressed,missing,outdated,suspect-in-every-round"),
+    (
+        "perf_fail_on",
+        "invalid",
+        lambda settings: settings.fail_on,
+        "invalid",
+        "invalid,regressed,missing,outdated,suspect-in-every-round",
+    ),
     ("perf_require", "3", lambda settings: settings.require, 3, 0),
     ("perf_traces", "all", lambda settings: settings.traces, "all", "regressed"),
     ("perf_limits", "ops:0", lambda settings: [*settings.limits[0], *settings.limits[1]], ["ops:0"], []),

@@ -147,7 +147,7 @@ def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
 @pytest.mark.torch
 def test_an_operator_more_is_seen_whatever_the_clock_says(recorded):
     before = recorded.baselines()
-    finished = recorded.run("--perf", *WIDE, "-q", EXTRA_OPERATOR="1")
+    finished = recorded.run("--perf", *WIDE, EXTRA_OPERATOR="1")
     assert finished.code == 0, finished.output
     assert "counts changed: ops " in " ".join(finished.output.split())
     told = verdict(recorded)

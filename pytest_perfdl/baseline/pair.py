@@ -98,10 +98,10 @@ def code_of(
         Commits (full hashes) that are as good as the newest one if they have the files: what is checked out already.
     """
     top = top_of(root)
-    if base.code is None and base.occasions[-1].tree is None:
-        return BaselineCode(None, "the baseline does not say which code it was recorded on", base=base)
     if top is None:
         return BaselineCode(None, trouble(root) or "there is no git repository", base=base)
+    if base.code is None and base.occasions[-1].tree is None:
+        return BaselineCode(None, "the baseline does not say which code it was recorded on", base=base)
     found = _by_tree(base, path, root, without) if base.code is None else _by_content(base, path, top, prefer)
     if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
         found = BaselineCode(None, _SHALLOW)
@@ -211,19 +211,18 @@ def matching(top: Path, commits: Sequence[str], wanted: Sequence[Files]) -> list
 def candidates(top: Path, files: Files) -> Iterator[str]:
     """Commits in HEAD's history that may have files with their content, the newest first.
 
-    The content of files changes only at commits that touch them. Where it was the wanted one before such a commit, its
-    parent is the newest commit of that line of history that has it.
+    The content of files changes only at commits that touch them, merges among them that differ from a parent. Where it
+    was the wanted one before such a commit, its parent is the newest commit of that line of history that has it.
     """
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     listed = _log(top, head, _places(files)) if head else ""
     seen = set()
-    for commit, parents, changed in _logged(listed):
+    for parents, changed in _logged(listed):
         changes = [change for change in changed if change[0] in files]
-        if changed and not changes:
+        # A merge tells no changes: each of its parents may be the one.
+        if (changed and not changes) or any(files[name] != old[:SHORT_HASH] for name, old in changes):
             continue
-        before = all(files[name] == old[:SHORT_HASH] for name, old, _ in changes)
-        after = all(files[name] == new[:SHORT_HASH] for name, _, new in changes)
-        for each in (*([commit] if after else []), *(parents if before else ())):
+        for each in parents:
             if each not in seen:
                 seen.add(each)
                 yield each
@@ -234,8 +233,8 @@ def _log(top: Path, head: str, places: tuple[str, ...]) -> str:
     """What `_logged` reads; tests that use the same folders share it."""
     listed = git(
         top,
-        *("-c", "log.showSignature=false", "log", "--full-history", "--show-pulls", f"--max-count={MOST_COMMITS}"),
-        *("--format=%x01%H %P", "--raw", "--no-abbrev", "--no-renames", "-z", head, "--", *places),
+        *("-c", "log.showSignature=false", "log", "--full-history", f"--max-count={MOST_COMMITS}"),
+        *("--format=%x01%P", "--raw", "--no-abbrev", "--no-renames", "-z", head, "--", *places),
         environment={"GIT_LITERAL_PATHSPECS": "1"},
     )
     return listed or ""
@@ -251,22 +250,13 @@ def _places(files: Files) -> tuple[str, ...]:
     return tuple(sorted(paths)) if len(paths) <= _MOST_PATHS else (".",)
 
 
-def _logged(text: str) -> Iterator[tuple[str, list[str], list[tuple[str, str, str]]]]:
-    """Commits of a log with their parents, and of each changed file its name and its hashes before and after.
-
-    Of a merge git tells no changes.
-    """
+def _logged(text: str) -> Iterator[tuple[list[str], list[tuple[str, str]]]]:
+    """The parents of a log's commits, and of each changed file its name and its hash before; of a merge no changes."""
     for block in text.split("\x01")[1:]:
         head, *rest = (part.lstrip("\n") for part in block.split("\0"))
-        commit, *parents = head.split()
-        places = [place for place, part in enumerate(rest) if part.startswith(":")]
-        yield commit, parents, [(rest[place + 1], *_hashes(rest[place])) for place in places if place + 1 < len(rest)]
-
-
-def _hashes(change: str) -> tuple[str, str]:
-    """Hashes before and after of ":100644 100644 1a... 2b... M"."""
-    _, _, old, new, *_ = change.split()
-    return old, new
+        # ":100644 100644 1a... 2b... M", then the name.
+        changes = [(name, change.split()[2]) for change, name in itertools.pairwise(rest) if change.startswith(":")]
+        yield head.split(), changes
 
 
 def _carrier(top: Path, path: Path) -> str | None:

@@ -221,8 +221,11 @@ def test_outside_a_repository(tmp_path):
 def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
     # The baseline is recorded on the code of "two" and committed with it, as one does.
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=40_000))
+    # A file that no test uses is no part of it.
+    stray = project.write("notes.txt", "of the user")
     recorded = project.run(*SHORT, "--perf-update", "--perf-repeats=6")
     assert recorded.code == 0, recorded.output
+    stray.unlink()
     commit(project, "three, with its baseline")
     # So much slower that it is suspected on a busy machine, too.
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=800_000))

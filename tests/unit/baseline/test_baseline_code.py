@@ -339,8 +339,9 @@ def test_without_git_or_without_recorded_code(repository, tmp_path):
         "the baseline does not say which code it was recorded on"
     )
     (tmp_path / "plain").mkdir()
-    found = code_of(base, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
-    assert found.reason == "there is no git repository"
+    for each in (base, replace(base, code=None)):
+        found = code_of(each, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
+        assert found.reason == "there is no git repository"
 
 
 def test_a_repository_without_a_commit(tmp_path):

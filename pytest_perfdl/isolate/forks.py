@@ -186,7 +186,11 @@ class ForkParent:
             When the parent has ended, or does not answer.
         """
         forked = self._ask(Fork(tuple(path), folder, variables), _ANSWER_SECONDS, descriptors)
-        return ForkedProcess(forked.pid, self)
+        try:
+            return ForkedProcess(forked.pid, self)
+        except OSError as error:
+            # It has no job, and ends when the channel that it waits at is closed.
+            raise ForkError(f"a forked process cannot be watched: {error.strerror}") from None
 
     def reap(self, pid: int) -> int:
         """Exit code of a forked process that has ended; that of SIGKILL, which it had from the system, if unknown."""

@@ -183,6 +183,18 @@ def test_the_system_ends_what_is_forked_when_the_parent_is_gone(forked):
         forked.parent.fork((0, 1, 2), [], "/", {})
 
 
+def test_a_forked_process_that_cannot_be_watched_is_none(forked, monkeypatch):
+    def refuse(pid):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(forks.os, "pidfd_open", refuse)
+    ours, theirs = pair()
+    with pytest.raises(ForkError, match="cannot be watched: Too many open files"), tempfile.TemporaryFile() as output:
+        forked.parent.fork((theirs.fileno(), output.fileno(), output.fileno()), sys.path, "/", environment(1))
+    theirs.close()
+    ours.close()
+
+
 @pytest.fixture
 def shelf():
     made = Forks()

@@ -15,6 +15,8 @@ from pytest_perfdl.isolate.messages import CallShown, Shown
 _INSTALLED = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 NOT_THE_TESTS = frozenset(("pytest_perfdl", "pytest", "_pytest", "pluggy"))
 """Packages that every worker loads before its test."""
+_NOTES = ("PYTEST_", "_TORCHINDUCTOR_")
+"""How variables begin that pytest keeps for others, and torch's compiler for the code that it writes."""
 _HARMLESS_FINDERS = ("_SixMetaPathImporter", "MetadataPathFinder")
 """Finders that libraries in wide use put there for what they make up themselves, or for metadata alone."""
 
@@ -81,7 +83,7 @@ class Watch:
         if now != self._environment:
             before, self._environment = self._environment, dict(now)
             changed = {os.fsdecode(each) for each in {*now, *before} if now.get(each) != before.get(each)}
-            changed = {each for each in changed if not each.startswith("PYTEST_")}
+            changed = {each for each in changed if not each.startswith(_NOTES)}
             # What a module changes while it is loaded it changes wherever it is loaded.
             loader = next((each for each in _being_loaded() if third_party(each, sys.modules[each], self._names)), None)
             if loader is not None:

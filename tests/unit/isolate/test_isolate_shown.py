@@ -69,6 +69,7 @@ def test_a_variable_that_changed_before_a_third_party_import_is_named(load, monk
     load("helper_code", "import os\nos.environ['PERFDL_TEST_LATE'] = '1'", repository_s=True)
     watch = Watch(())
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "another")
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "1234")
     import first_lib  # noqa: F401
 
     assert watch.shown().environment == ()

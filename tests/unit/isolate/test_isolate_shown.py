@@ -112,3 +112,10 @@ def test_import_hooks_of_others_are_named(place, load):
     assert watch.shown().hooks == (), "what was there from the beginning belongs to the installation"
     getattr(sys, place).append(Transforms())
     assert watch.shown().hooks == (f"{__name__}.Transforms",)
+
+
+@pytest.mark.parametrize("name", ["_SixMetaPathImporter", "MetadataPathFinder", "VendorImporter"])
+def test_finders_that_libraries_put_there_for_their_own_are_no_hooks(name, load):
+    watch = Watch(())
+    sys.meta_path.append(type(name, (), {"find_spec": lambda *_: None})())
+    assert watch.shown().hooks == ()

@@ -63,7 +63,8 @@ def confirm(
     Judgement
         A time becomes `regressed` past its limit (base and fresh being exchangeable: see above) or when every fresh
         repeat is past its budget; `improved` when the same test with the sides exchanged says so; `unchanged` when the
-        interval ends within the limit; `suspect` when it begins above `SURELY_WORSE`; else `inconclusive`. Several metrics are tested without a correction.
+        interval ends within the limit; `suspect` when it begins above `SURELY_WORSE`; else `inconclusive`. Several
+        metrics are tested without a correction.
     """
     if broken := broken_reason(fresh):
         return replace(found, verdict="invalid", reason=broken, integrity=_joined(found, fresh), blame=())

@@ -1,10 +1,13 @@
 """Budgets: absolute bounds, judged with and without a baseline, before and after confirmation."""
 
+import made_rounds
 import pytest
 from making import counted, record, timed
 
 from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.screen import screen
+from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.standing import open_times, standing
 from pytest_perfdl.limits import BUILT_IN, Limits
 
 UNPAIRED = BUILT_IN.unpaired()
@@ -32,7 +35,7 @@ def budgets(**named):
     ("lower", 10, (9, 8), "unchanged", None),
 ])  # fmt: skip
 def test_a_counted_metric_needs_no_baseline_to_break_its_budget(better, budget, values, verdict, times_over):
-    judgement = screen(record({"ops": counted(*values, better=better)}), None, (), budgets(ops=budget))
+    judgement = standing(record({"ops": counted(*values, better=better)}), None, (), budgets(ops=budget))
     metric = judgement.metrics[0]
     assert metric.verdict == verdict
     assert metric.limit == f"{'<=' if better == 'lower' else '>='} {budget}"
@@ -41,16 +44,19 @@ def test_a_counted_metric_needs_no_baseline_to_break_its_budget(better, budget, 
 
 
 def test_the_reason_says_the_value_and_the_budget():
-    judgement = screen(record({"ops": counted(12)}), None, (), budgets(ops=10))
+    judgement = standing(record({"ops": counted(12)}), None, (), budgets(ops=10))
     assert judgement.reason == "ops 12, past its budget <= 10; no baseline under any key"
 
 
-@pytest.mark.parametrize("value, verdict", [(45, "unchanged"), (45.001, "suspect")])
-def test_one_fresh_repeat_past_a_time_budget_is_only_suspect(value, verdict):
-    judgement = screen(of(value), None, (), budgets(step_time="45ms"))
-    assert judgement.metrics[0].verdict == verdict
-    assert judgement.suspects == (("step_time",) if verdict == "suspect" else ())
+@pytest.mark.parametrize("value", [45, 45.001])
+def test_times_are_held_to_their_budget_by_what_judges_them(value):
+    limits = budgets(step_time="45ms")
+    judgement = standing(of(value), None, (), limits)
+    assert judgement.metrics[0].verdict is None
+    assert open_times(judgement, limits) == ("step_time",)
     assert judgement.verdict == "missing"
+    kept = confirm(judgement, None, of(value), limits)
+    assert kept.metrics[0].verdict == ("unchanged" if value == 45 else "regressed")
 
 
 @pytest.mark.parametrize("fresh, verdict, reason", [
@@ -60,8 +66,8 @@ def test_one_fresh_repeat_past_a_time_budget_is_only_suspect(value, verdict):
 ])  # fmt: skip
 def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
     limits = budgets(step_time="45ms")
-    screened = screen(of(50), None, (), limits)
-    judgement = confirm(screened, None, of(*fresh), limits)
+    found = standing(of(50), None, (), limits)
+    judgement = confirm(found, None, of(*fresh), limits)
     assert judgement.metrics[0].verdict == verdict
     assert judgement.metrics[0].reason == reason
     assert judgement.verdict == ("regressed" if verdict == "regressed" else "missing")
@@ -69,45 +75,51 @@ def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
 
 def test_a_budget_is_settled_by_one_repeat_that_keeps_it():
     limits = budgets(step_time="45ms")
-    screened = screen(of(50), None, (), limits)
-    assert not settled(screened, None, of(46, 47), 3, limits)
-    assert settled(screened, None, of(46, 44), 3, limits)
+    found = standing(of(50), None, (), limits)
+    assert not settled(found, None, of(46, 47), 3, limits)
+    assert settled(found, None, of(46, 44), 3, limits)
 
 
 def test_the_worse_of_limit_and_budget_holds():
-    limits = Limits.parse({"step_time": "10%"}, {"step_time": "45ms"})
-    within = screen(of(40), BASE, (), limits).metrics[0]
-    assert (within.verdict, within.limit) == ("unchanged", "10%")
-    slower = screen(of(44), BASE, (), limits).metrics[0]
-    assert (slower.verdict, slower.limit) == ("suspect", "10%")
-    wide = Limits.parse({"step_time": "50%"}, {"step_time": "39ms"})
-    past = screen(of(40), BASE, (), wide).metrics[0]
-    assert (past.verdict, past.limit) == ("suspect", "<= 39ms")
-    assert past.reason == "40.00 ms, past its budget <= 39ms"
+    def held(limit, budget, *fresh):
+        limits = Limits.parse({"step_time": limit}, {"step_time": budget})
+        found = confirm(standing(of(fresh[0]), BASE, (), limits), BASE, of(*fresh), limits)
+        return found.metrics[0].verdict, found.metrics[0].limit
 
-
-def test_a_suspect_of_both_is_confirmed_for_both():
-    limits = Limits.parse({"step_time": "10%"}, {"step_time": "45ms"})
-    screened = screen(of(60), BASE, (), limits)
-    assert confirm(screened, BASE, of(46, 47, 46, 47, 46), limits).metrics[0].limit == "10%"
-    cheap = confirm(screened, BASE, of(42, 42.1, 42.2, 42, 42.1), limits)
-    assert cheap.metrics[0].verdict == "suspect"
-    loose = Limits.parse({"step_time": "50%"}, {"step_time": "45ms"})
-    assert confirm(screened, BASE, of(46, 47, 46, 47, 46), loose).metrics[0].limit == "<= 45ms"
+    same, slower, slow = (40, 40.1, 39.9, 40.2, 40), (46, 47, 46.1, 47.1, 46.2), (60, 61, 62, 60.5, 61.5)
+    assert held("10%", "45ms", *same) == ("unchanged", "10%")
+    assert held("10%", "45ms", *slower) == ("regressed", "10%")
+    assert held("50%", "45ms", *slower) == ("regressed", "<= 45ms")
+    assert held("10%", "80ms", *slow) == ("regressed", "10%")
+    assert held("50%", "40ms", *same) == ("inconclusive", "<= 40ms")
 
 
 def test_a_budget_holds_while_the_test_is_outdated_or_incomparable():
     limits = budgets(step_time="45ms").over(UNPAIRED)
     old = record({"step_time": timed(40.0 * MS)}, test_hash="other")
-    for base, others, standing in ((old, (), "outdated"), (None, (BASE,), "incomparable")):
-        screened = screen(of(50), base, others, limits)
-        assert screened.suspects == ("step_time",)
-        bad = confirm(screened, base, of(50, 51), limits)
+    for base, others, stands in ((old, (), "outdated"), (None, (BASE,), "incomparable")):
+        found = standing(of(50), base, others, limits)
+        assert open_times(found, limits) == ("step_time",)
+        bad = confirm(found, base, of(50, 51), limits, others=others)
         assert bad.verdict == "regressed"
-        good = confirm(screened, base, of(40, 41), limits)
-        assert good.verdict == standing
+        good = confirm(found, base, of(40, 41), limits, others=others)
+        assert good.verdict == stands
+
+
+def test_a_budget_is_held_by_the_heads_side_of_every_round():
+    limits = Limits.parse({"step_time": "3%"}, {"step_time": "45ms"})
+    found = standing(of(44), BASE, (), limits)
+    for differences, verdict, limit in (
+        ([0.001, -0.001, 0.002], "unchanged", "3%"),
+        ([0.13, 0.131, 0.129], "regressed", "<= 45ms"),
+        ([0.1, 0.13, 0.131], "suspect", "3%"),
+    ):
+        rounds = made_rounds.of(*differences, base=40.0 * MS)
+        outcome = Gate(held(found, limits)).look(rounds, Spent(600, 300))
+        (metric,) = settle(found, of(44), BASE, BASE, outcome.verdicts, rounds, limits).metrics
+        assert (metric.verdict, metric.limit) == (verdict, limit)
 
 
 def test_a_budget_that_is_off_is_no_budget():
-    judgement = screen(record({"ops": counted(12)}), None, (), budgets(ops="off"))
+    judgement = standing(record({"ops": counted(12)}), None, (), budgets(ops="off"))
     assert judgement.metrics[0].verdict is None

@@ -5,8 +5,18 @@ from dataclasses import replace
 import pytest
 from making import CONTEXT, counted, invalid, record, rows, timed
 
-from pytest_perfdl.judge.screen import screen
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT, parse_fail_on, worst
+from pytest_perfdl.judge.confirm import confirm
+from pytest_perfdl.judge.standing import open_times, standing
+from pytest_perfdl.judge.verdict import (
+    EVERY_ROUND,
+    FAILS_BY_DEFAULT,
+    VERDICTS,
+    WARNS_BY_DEFAULT,
+    Judgement,
+    MetricVerdict,
+    parse_fail_on,
+    worst,
+)
 from pytest_perfdl.limits import BUILT_IN, Limits
 from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan
 
@@ -22,22 +32,27 @@ def other(slug, date="2026-01-01T00:00:00Z", series=None, **rest):
     return replace(made, occasions=(Occasion(made.repeats, date, None, None),))
 
 
+def judged(new, base, others, limits):
+    """The judgement, with times held against stored repeats."""
+    return confirm(standing(new, base, others, limits), base, new, limits, others=others)
+
+
 def verdicts(judgement):
     return {metric.name: metric.verdict for metric in judgement.metrics}
 
 
 def test_the_same_again_is_unchanged():
-    judgement = screen(SAME, BASE, (), UNPAIRED)
+    judgement = judged(SAME, BASE, (), UNPAIRED)
     assert judgement.verdict == "unchanged"
     assert verdicts(judgement) == {"step_time": "unchanged", "ops": "unchanged"}
     assert judgement.reason.startswith("step_time +0.0% [")
-    assert (judgement.blame, judgement.suspects, judgement.context_changes) == ((), (), ())
+    assert (judgement.blame, judgement.environment, judgement.context_changes) == ((), (), ())
 
 
 def test_a_broken_measurement_is_invalid_and_has_no_figures():
     note = Finding("note", "load", "another load")
     new = replace(SAME, integrity=(note, invalid("steps differ"), invalid("a recompile")))
-    judgement = screen(new, BASE, (), UNPAIRED)
+    judgement = judged(new, BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("invalid", "steps differ; a recompile")
     assert judgement.metrics == ()
     assert judgement.integrity == new.integrity
@@ -45,17 +60,17 @@ def test_a_broken_measurement_is_invalid_and_has_no_figures():
 
 def test_a_note_breaks_nothing():
     note = Finding("note", "load", "another load")
-    judgement = screen(replace(SAME, integrity=(note,)), BASE, (), UNPAIRED)
+    judgement = judged(replace(SAME, integrity=(note,)), BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.integrity) == ("unchanged", (note,))
 
 
 def test_a_test_that_measured_nothing_is_invalid():
-    judgement = screen(record(calls=()), BASE, (), UNPAIRED)
+    judgement = judged(record(calls=()), BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("invalid", "the test measured nothing")
 
 
 def test_no_baseline_at_all_is_missing_with_figures():
-    judgement = screen(SAME, None, (), UNPAIRED)
+    judgement = judged(SAME, None, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("missing", "no baseline under any key")
     assert verdicts(judgement) == {"step_time": None, "ops": None}
     assert [metric.new for metric in judgement.metrics] == [100, 10]
@@ -69,16 +84,20 @@ def test_no_baseline_at_all_is_missing_with_figures():
 ])  # fmt: skip
 def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
     slower = record({"step_time": timed(200.0), "ops": counted(12)}, **change)
-    judgement = screen(slower, BASE, (), UNPAIRED)
+    judgement = judged(slower, BASE, (), UNPAIRED)
     assert (judgement.verdict, judgement.reason) == ("outdated", why)
     assert verdicts(judgement) == {"step_time": None, "ops": None}
-    assert [round(metric.effect, 3) for metric in judgement.metrics] == [1.0, 0.2]
+    assert [(metric.base, metric.new) for metric in judgement.metrics] == [
+        (pytest.approx(100, rel=1e-3), 200),
+        (10, 12),
+    ]
     assert {(metric.limit, metric.reason) for metric in judgement.metrics} == {(None, "")}
-    assert (judgement.blame, judgement.suspects) == ((), ())
+    assert judgement.blame == ()
+    assert open_times(judgement, UNPAIRED) == ()
 
 
 def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged():
-    judgement = screen(SAME, None, (other("gpu-b"), other("cpu-a")), UNPAIRED)
+    judgement = judged(SAME, None, (other("gpu-b"), other("cpu-a")), UNPAIRED)
     assert judgement.verdict == "incomparable"
     assert judgement.reason == "baselines exist only under other keys: cpu-a, gpu-b"
     assert verdicts(judgement) == {"step_time": "incomparable", "ops": "unchanged"}
@@ -88,7 +107,7 @@ def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged
 
 def test_a_count_past_its_limit_fails_even_without_a_baseline_under_this_key():
     new = record({"step_time": timed(100.0), "ops": counted(12)})
-    judgement = screen(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(UNPAIRED))
+    judgement = judged(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(UNPAIRED))
     assert judgement.verdict == "regressed"
     assert judgement.reason == "ops 10 -> 12 (+2), limit 0; baselines exist only under other keys: cpu-a"
 
@@ -97,49 +116,50 @@ def test_counts_are_held_against_the_most_recent_baseline_in_scope():
     old = other("a", "2026-01-01T00:00:00Z", {"ops": counted(8)})
     recent = other("b", "2026-02-01T00:00:00Z", {"ops": counted(9)})
     latest_elsewhere = other("c", "2026-03-01T00:00:00Z", {"ops": counted(7)}, context={**CONTEXT, "torch": "2.0"})
-    judgement = screen(SAME, None, (old, recent, latest_elsewhere), UNPAIRED)
+    judgement = judged(SAME, None, (old, recent, latest_elsewhere), UNPAIRED)
     assert [metric.base for metric in judgement.metrics if metric.name == "ops"] == [9]
-    assert judgement.verdict == "changed"
+    assert (judgement.verdict, judgement.counts_changed) == ("incomparable", True)
+    assert judgement.reason == "baselines exist only under other keys: a, b, c; counts changed: ops 9 -> 10 (+1)"
 
 
 def test_no_baseline_in_scope_leaves_a_count_unjudged():
-    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), UNPAIRED)
+    judgement = judged(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), UNPAIRED)
     assert verdicts(judgement) == {"step_time": "incomparable", "ops": None}
 
 
 def test_a_count_with_a_limit_that_nothing_can_be_held_against_says_so():
     limits = Limits.parse({"ops": 0})
-    judgement = screen(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), limits)
+    judgement = judged(SAME, None, (other("a", context={**CONTEXT, "device": "cuda"}),), limits)
     assert verdicts(judgement)["ops"] == "incomparable"
 
 
 def test_threads_are_part_of_the_key_so_they_do_not_make_another_key_outdated():
     same_test = other("a", plan=Plan(15, 40, threads=8))
     another = other("b", "2026-09-01T00:00:00Z", test_hash="def")
-    judgement = screen(SAME, None, (same_test, another), UNPAIRED)
+    judgement = judged(SAME, None, (same_test, another), UNPAIRED)
     assert verdicts(judgement)["ops"] == "unchanged"
-    assert verdicts(screen(SAME, None, (another,), UNPAIRED))["ops"] is None
+    assert verdicts(judged(SAME, None, (another,), UNPAIRED))["ops"] is None
 
 
 def test_context_that_differs_is_told_whatever_the_verdict():
     new = replace(SAME, context={**CONTEXT, "torch": "2.14.0", "cuda": 13})
     for fresh in (new, replace(new, integrity=(invalid(),))):
-        assert screen(fresh, BASE, (), UNPAIRED).context_changes == (
+        assert judged(fresh, BASE, (), UNPAIRED).context_changes == (
             ("cuda", "none", "13"),
             ("torch", "2.13.0", "2.14.0"),
         )
-    assert screen(new, None, (), UNPAIRED).context_changes == ()
+    assert judged(new, None, (), UNPAIRED).context_changes == ()
 
 
 def test_a_metric_that_the_baseline_does_not_have_is_new():
-    judgement = screen(record({**SAME.calls[0].series, "tokens": timed(3.0)}), BASE, (), UNPAIRED)
+    judgement = judged(record({**SAME.calls[0].series, "tokens": timed(3.0)}), BASE, (), UNPAIRED)
     assert verdicts(judgement)["tokens"] == "new"
     assert judgement.verdict == "unchanged"
 
 
 def test_a_metric_that_is_gone_is_not_passed_over():
     base = record({**SERIES, "flops": counted(7, 7, 7), "cpu_time": timed(1, 1, 1), "wait": timed(1, 1, 1)})
-    judgement = screen(SAME, base, (), Limits.parse({"cpu_time": "3%"}).over(UNPAIRED))
+    judgement = judged(SAME, base, (), Limits.parse({"cpu_time": "3%"}).over(UNPAIRED))
     assert {name: verdict for name, verdict in verdicts(judgement).items() if name not in SERIES} == {
         "flops": "changed",
         "cpu_time": "changed",
@@ -150,7 +170,7 @@ def test_a_metric_that_is_gone_is_not_passed_over():
 
 def test_a_metric_of_another_unit_or_direction_is_incomparable():
     for series in (timed(100.0, unit="ms"), timed(100.0, better="higher"), counted(100.0, unit="ns")):
-        judgement = screen(record({"step_time": series}), record({"step_time": timed(1.0)}), (), Limits())
+        judgement = judged(record({"step_time": series}), record({"step_time": timed(1.0)}), (), Limits())
         assert judgement.verdict == "incomparable"
         assert judgement.metrics[0].base is None
         assert judgement.reason == "step_time was timed in 'ns' (lower is better) in the baseline"
@@ -160,22 +180,23 @@ def test_a_metric_of_another_unit_or_direction_is_incomparable():
                                          ("-5%", "limits a decrease, but lower is better")])  # fmt: skip
 def test_a_limit_that_does_not_fit_its_metric_is_invalid(limit, says):
     stored, fresh = record({"mine": timed(1.0, unit="tok/s")}), record({"mine": timed(1.0, unit="tok/s")})
-    judgement = screen(fresh, stored, (), Limits.parse({"mine": limit}))
+    judgement = judged(fresh, stored, (), Limits.parse({"mine": limit}))
     assert judgement.verdict == "invalid"
     assert says in judgement.reason
 
 
 def test_a_budget_that_does_not_fit_its_metric_is_invalid_without_a_baseline_too():
-    judgement = screen(record({"mine": timed(1.0, unit="tok/s")}), None, (), Limits.parse({}, {"mine": "5us"}))
+    judgement = judged(record({"mine": timed(1.0, unit="tok/s")}), None, (), Limits.parse({}, {"mine": "5us"}))
     assert judgement.verdict == "invalid"
-    assert judgement.suspects == ()
+    assert open_times(judgement, UNPAIRED) == ()
 
 
 def test_an_invalid_judgement_asks_for_no_more_repeats():
     stored, fresh = (record({"step_time": timed(value), "mine": timed(1.0, unit="tok/s")}) for value in (100.0, 200.0))
-    judgement = screen(fresh, stored, (), Limits.parse({"mine": "5us"}).over(UNPAIRED))
-    assert verdicts(judgement) == {"step_time": "suspect", "mine": "invalid"}
-    assert (judgement.verdict, judgement.suspects) == ("invalid", ())
+    limits = Limits.parse({"mine": "5us"}).over(UNPAIRED)
+    judgement = standing(fresh, stored, (), limits)
+    assert verdicts(judgement) == {"step_time": None, "mine": "invalid"}
+    assert (judgement.verdict, open_times(judgement, limits)) == ("invalid", ())
 
 
 def test_named_calls_are_judged_under_their_full_names():
@@ -183,7 +204,7 @@ def test_named_calls_are_judged_under_their_full_names():
         return record(calls=tuple(Call(name, {"ops": counted(ops)}, (), (100,))
                                   for name, ops in (("fwd", forward), ("bwd", backward))))  # fmt: skip
 
-    judgement = screen(of(3, 9), of(3, 8), (), Limits.parse({"bwd.ops": 0}))
+    judgement = judged(of(3, 9), of(3, 8), (), Limits.parse({"bwd.ops": 0}))
     assert verdicts(judgement) == {"fwd.ops": "unchanged", "bwd.ops": "regressed"}
     assert judgement.reason == "bwd.ops 8 -> 9 (+1), limit 0"
 
@@ -191,27 +212,30 @@ def test_named_calls_are_judged_under_their_full_names():
 def test_the_worst_metric_speaks_and_names_the_others_like_it():
     base = record({name: counted(10) for name in "abcdef"})
     new = record({name: counted(11 + 10 * (name == "c")) for name in "abcdef"})
-    judgement = screen(new, base, (), Limits.parse({"a": "5%", "b": "5%", "c": "5%"}))
+    judgement = judged(new, base, (), Limits.parse({"a": "5%", "b": "5%", "c": "5%"}))
     assert judgement.verdict == "regressed"
-    assert judgement.reason == "c 10 -> 21 (+11), limit 5%; also a, b"
-    judgement = screen(new, base, (), Limits())
+    assert judgement.reason == (
+        "c 10 -> 21 (+11), limit 5%; also a, b; counts changed: d 10 -> 11 (+1), e 10 -> 11 (+1), f 10 -> 11 (+1)"
+    )
+    judgement = judged(new, base, (), Limits())
     assert judgement.reason == "a 10 -> 11 (+1); also b, c, d and 2 more"
 
 
 def test_blame_comes_with_what_it_can_explain():
     slow, fast = rows(mm=(1, 900), add=(1, 100)), rows(mm=(1, 500), add=(1, 100))
     base = record({"step_time": timed(600.0)}, rows=fast)
-    judgement = screen(record({"step_time": timed(1000.0)}, rows=slow), base, (), UNPAIRED)
+    judgement = judged(record({"step_time": timed(1000.0)}, rows=slow), base, (), UNPAIRED)
     assert judgement.verdict == "suspect"
     assert [cause.name for cause in judgement.blame] == ["mm"]
-    assert screen(record({"step_time": timed(600.0)}, rows=slow), base, (), UNPAIRED).blame == ()
+    assert judged(record({"step_time": timed(600.0)}, rows=slow), base, (), UNPAIRED).blame == ()
 
 
 def test_counts_come_first_in_the_blame_where_they_alone_decided():
     base = record({"step_time": timed(1000.0), "ops": counted(2)}, rows=rows(mm=(1, 900), add=(1, 10)))
     new = record({"step_time": timed(1000.0), "ops": counted(3)}, rows=rows(mm=(1, 950), add=(2, 20)))
-    judgement = screen(new, base, (), Limits.parse({"step_time": "200%"}))
-    assert judgement.verdict == "changed"
+    judgement = judged(new, base, (), Limits.parse({"step_time": "200%"}))
+    assert (judgement.verdict, judgement.counts_changed) == ("unchanged", True)
+    assert judgement.reason.endswith("; counts changed: ops 2 -> 3 (+1)")
     assert [cause.name for cause in judgement.blame] == ["add", "mm"]
 
 
@@ -227,6 +251,9 @@ def test_which_verdicts_fail():
     assert parse_fail_on("invalid, REGRESSED") == {"invalid", "regressed"}
     assert parse_fail_on("all") == FAILS_BY_DEFAULT | WARNS_BY_DEFAULT
     assert parse_fail_on("improved") == {"improved"}
+    assert parse_fail_on("regressed, suspect-in-every-round") == {"regressed", EVERY_ROUND}
+    assert EVERY_ROUND in FAILS_BY_DEFAULT
+    assert "suspect" not in FAILS_BY_DEFAULT
     assert parse_fail_on(",".join(sorted(FAILS_BY_DEFAULT))) == FAILS_BY_DEFAULT
 
 
@@ -243,7 +270,7 @@ def test_a_word_that_is_no_failing_verdict_is_refused(text, word):
 def test_a_baseline_that_lost_a_time_is_a_missing_one(lost):
     whole = {"step_time": timed(100.0, 101.0, 99.0), "block_time": timed(100.0, 101.0, 99.0), "ops": counted(3, 3, 3)}
     base = record({name: series for name, series in whole.items() if name != lost})
-    judgement = screen(record(whole), base, (), UNPAIRED)
+    judgement = judged(record(whole), base, (), UNPAIRED)
     assert judgement.verdict == "missing"
     assert judgement.reason.startswith(
         f"{lost} is not in the baseline, as it is in every whole one: restore it from git"
@@ -255,7 +282,7 @@ def test_a_baseline_that_lost_a_time_is_a_missing_one(lost):
 def test_a_call_that_the_baseline_lost_is_missing():
     forward = Call("forward", {"step_time": timed(5.0), "block_time": timed(5.0)}, (), (5,))
     unnamed = Call("", {"step_time": timed(100.0)}, (), (5,))
-    judgement = screen(record(calls=(unnamed, forward)), record({"step_time": timed(100.0)}), (), UNPAIRED)
+    judgement = judged(record(calls=(unnamed, forward)), record({"step_time": timed(100.0)}), (), UNPAIRED)
     assert judgement.verdict == "missing"
     assert judgement.reason.startswith("forward.step_time is not in the baseline")
 
@@ -263,7 +290,7 @@ def test_a_call_that_the_baseline_lost_is_missing():
 def test_a_metric_of_a_later_version_or_of_another_machine_is_new():
     """Neither what this version learned to measure, nor what the recording machine could not, fails a baseline."""
     later = {**SERIES, "peak_memory": counted(5, 5, 5, unit="B"), "energy": timed(1.0, 1.0, 1.0)}
-    judgement = screen(record(later), BASE, (), UNPAIRED)
+    judgement = judged(record(later), BASE, (), UNPAIRED)
     assert {name: verdicts(judgement)[name] for name in ("peak_memory", "energy")} == {
         "peak_memory": "new",
         "energy": "new",
@@ -274,5 +301,55 @@ def test_a_metric_of_a_later_version_or_of_another_machine_is_new():
 def test_a_time_that_is_not_judged_may_be_new():
     limits = Limits.parse({"block_time": "off", "step_time": "3%"})
     both = {"step_time": timed(100.0, 101.0, 99.0), "block_time": timed(100.0, 101.0, 99.0)}
-    judgement = screen(record(both), record({"step_time": timed(100.0, 101.0, 99.0)}), (), limits)
+    judgement = judged(record(both), record({"step_time": timed(100.0, 101.0, 99.0)}), (), limits)
     assert verdicts(judgement)["block_time"] == "new"
+
+
+@pytest.mark.parametrize("limits, names", [
+    (Limits.parse({"step_time": "3%", "block_time": "off"}), ("step_time",)),
+    (Limits.parse({"ops": 0}), ()),
+    (Limits.parse({}, {"block_time": "1ms"}), ("block_time",)),
+    (Limits.parse({"step_time": "3%"}, {"block_time": "1ms"}), ("step_time", "block_time")),
+])  # fmt: skip
+def test_the_times_that_are_left_to_be_judged(limits, names):
+    both = record({"step_time": timed(100.0), "block_time": timed(100.0), "ops": counted(10)})
+    found = standing(both, both, (), limits)
+    assert open_times(found, limits) == names
+    assert verdicts(found) == {"step_time": None, "block_time": None, "ops": "unchanged"}
+    # Without a baseline there are budgets alone.
+    alone = standing(both, None, (), limits)
+    assert open_times(alone, limits) == tuple(name for name in names if limits.budget_for(name))
+
+
+def suspect(*, every):
+    metric = MetricVerdict(
+        "step_time", "timed", "ns", "lower", 1.0, 2.0, verdict="suspect", evidence="paired", in_every_round=every
+    )
+    return Judgement("t", "suspect", "", (metric,))
+
+
+def test_a_suspect_in_every_round_fails_unless_that_is_turned_off():
+    assert suspect(every=True).fails(FAILS_BY_DEFAULT)
+    assert not suspect(every=False).fails(FAILS_BY_DEFAULT)
+    assert not suspect(every=True).fails(FAILS_BY_DEFAULT - {EVERY_ROUND})
+    assert suspect(every=False).fails(parse_fail_on("suspect"))
+
+
+COUNTED = MetricVerdict("ops", "counted", "1", "lower", 412, 419, verdict="changed", reason="412 -> 419 (+7)")
+
+
+def test_changed_counts_fail_where_that_is_asked_for_whatever_the_verdict():
+    time = MetricVerdict("step_time", "timed", "ns", "lower", 1.0, 0.6, verdict="improved", evidence="paired")
+    both = Judgement("t", "improved", "", (time, COUNTED))
+    assert both.counts_changed
+    assert not both.fails(FAILS_BY_DEFAULT)
+    assert both.fails(parse_fail_on("changed"))
+    assert not Judgement("t", "improved", "", (time,)).fails(parse_fail_on("changed"))
+
+
+def test_a_time_that_is_gone_is_no_fact_beside_the_others():
+    """It had a limit, and nothing says any more whether it is kept."""
+    stored = record({"step_time": timed(100.0, 101.0, 99.0), "mine": timed(5.0, 5.0, 5.0)})
+    now = record({"step_time": timed(100.0)})
+    judgement = judged(now, stored, (), Limits.parse({"mine": "3%"}).over(UNPAIRED))
+    assert (judgement.verdict, judgement.reason) == ("changed", "mine in the baseline, but not measured now")

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
-from pytest_perfdl.guilty import LINES, source_diffs
+from pytest_perfdl.guilty import LINES, Touched, source_diffs, touched
 from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.judge.verdict import Cause, SourceDiff
+from pytest_perfdl.part import Part
 
 TRAIN = """\
 import torch
@@ -214,3 +215,41 @@ def test_without_git(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     cause = Cause("operator", "aten::mm", "", 1, 1, 1, 2, None, line="train.py(8): step")
     assert source_diffs([cause], Checkout(tmp_path, tmp_path / "other"), "HEAD") == ()
+
+
+def places(project, files=("train.py",)):
+    return {(each.name, each.owner) for each in touched(files, project.checkout)}
+
+
+def test_functions_are_touched_by_their_code_and_not_by_their_format(tmp_path):
+    project = Project(tmp_path)
+    project.write(
+        "train.py", "# a comment\n\n" + TRAIN.replace("    loss = model(batch)", "    loss  =  model( batch )")
+    )
+    assert places(project) == set()
+    project.write("train.py", TRAIN.replace("loss = model(batch)", "loss = model(batch) * 2"))
+    assert places(project) == {("step", "")}
+    project.write("train.py", TRAIN + "\n\nclass Net:\n    def forward(self, x):\n        return x\n")
+    assert places(project) == {("forward", "Net")}
+    assert places(project, ["other.py", "data.bin"]) == set()
+
+
+@pytest.mark.parametrize(
+    ("part", "held"),
+    [
+        (Part("operator", "aten::mm", line="src/train.py(8): step"), True),
+        (Part("operator", "aten::mm", line="train.py(8): step"), True),
+        (Part("operator", "aten::mm", line="src/train.py(8): steps"), False),
+        (Part("operator", "aten::mm", line="src/retrain.py(8): step"), False),
+        (Part("operator", "aten::mm", module="Net_0.Block_1"), False),
+        (Part("operator", "aten::mm"), False),
+    ],
+)
+def test_a_part_runs_in_the_function_on_whose_lines_it_was_called(part, held):
+    assert Touched("src/train.py", "step").holds(part) is held
+
+
+def test_a_part_runs_in_the_modules_of_a_class():
+    forward = Touched("src/train.py", "forward", "Block")
+    assert forward.holds(Part("kernel", "gemm", module="Net_0.Block_1"))
+    assert not forward.holds(Part("kernel", "gemm", module="Net_0.Blocks_1"))

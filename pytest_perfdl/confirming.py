@@ -107,14 +107,23 @@ class Confirmation:
             if part.kind != "idle" and any(function.holds(part) for function in functions)
         )
 
-    def of_alternatives(self, expectation: Expectation) -> MetricVerdict:
-        """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided."""
+    def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
+        """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided.
+
+        `shown` is what the first process showed, which ran both.
+        """
         kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
         metric = metric_name(name, "step_time")
         base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
         asked = demand(metric, kind, amount)
         gate = self._gate((asked,), resolution=asked.limit.relative)
-        outcome, *_ = self._measure(gate, base, head, as_judged=lambda rounds: sides(rounds, kind))
+        outcome, *_ = self._measure(
+            gate,
+            base,
+            head,
+            as_judged=lambda rounds: sides(rounds, kind),
+            shown=(shown, shown) if shown is not None else None,
+        )
         return verdict_on(outcome.verdicts[metric], kind, amount, (expectation.base, expectation.head))
 
     def _gate(

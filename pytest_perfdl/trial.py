@@ -376,7 +376,7 @@ class Trial:
         if isinstance(expectation, WhatIfExpectation):
             return self._possible_gain(expectation)
         try:
-            return self._confirming.of_alternatives(expectation)
+            return self._confirming.of_alternatives(expectation, self.remote.shown)
         except SideError as error:
             self._fail(str(error))
 

@@ -39,8 +39,10 @@ def refused(inner, *args, message, plugins=()):
     [
         (
             "step=5",
-            "has no keyword 'step'; it knows budget, limits, repeats, resolution, scaling, seed, steps, tags, threads, "
-            "timeout",
+            (
+                "has no keyword 'step'; it knows budget, limits, repeats, resolution, scaling, seed, steps, tags, "
+                "threads, timeout"
+            ),
         ),
         ("5", "takes keywords only, not 5"),
         ("limits=5", "limits= takes a mapping from metric to a quantity, not 5"),

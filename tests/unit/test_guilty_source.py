@@ -218,11 +218,12 @@ def test_without_git(tmp_path):
 
 
 def places(project, files=("train.py",)):
-    return {(each.name, each.owner) for each in touched(files, project.checkout)}
+    return {(each.name, each.owner) for each in touched(files, Checkout(project.root, project.other))}
 
 
 def test_functions_are_touched_by_their_code_and_not_by_their_format(tmp_path):
     project = Project(tmp_path)
+    project.begin(train=TRAIN)
     project.write(
         "train.py", "# a comment\n\n" + TRAIN.replace("    loss = model(batch)", "    loss  =  model( batch )")
     )

@@ -1,8 +1,8 @@
-"""What a paired confirmation rests on: rounds, each of one fresh process a side, in an order drawn by a coin.
+"""What verdicts on times rest on: rounds, each of one fresh process a side, in an order drawn by a coin.
 
-The process is the replicate: however many steps it ran, it gives one positive number a metric. The coin is
-what the false-alarm promise rests on: of two unchanged sides it decides which number is called the head's, so
-the signs of the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
+The process is the replicate: however many steps it ran, it gives one positive number a metric. The coin is what the
+false-alarm promise rests on: with it, two unchanged sides differ in nothing but where their code lies, so the signs of
+the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
 """
 
 from __future__ import annotations

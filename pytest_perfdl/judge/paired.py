@@ -278,7 +278,8 @@ class Gate:
             bound = worsening(state.estimate.interval[1], state.held.sign)
             if bound <= 0:
                 return "unchanged", ": no slowdown"
-            return "unchanged", f": no slowdown found; more than {wording.percent(bound)} is excluded (97.5%)"
+            found = "slower, within its limit" if state.estimate.interval[0] > 0 else "no slowdown found"
+            return "unchanged", f": {found}; more than {wording.percent(bound)} is excluded (97.5%)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
             seen = f"past its limit in {'all' if past == rounds else past} of {wording.paired(rounds)}"

@@ -94,7 +94,7 @@ def test_every_test_is_measured_in_rounds_and_has_a_bound(project):
 
 def test_a_slowdown_is_found_without_a_suspicion_first(project):
     project.write("src/package/__init__.py", PACKAGE.format(count=400))
-    done, test = judged(project)
+    done, test = judged(project, "--perf-limit=step_time:300%", "--perf-limit=block_time:300%")
     assert (done.code, test["verdict"]) == (1, "regressed"), done.output
     assert test["metrics"]["step_time"]["rounds"] >= 9
     assert test["metrics"]["ops"]["verdict"] == "changed"

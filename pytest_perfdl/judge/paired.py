@@ -88,7 +88,10 @@ class Held:
     @property
     def bet(self) -> float:
         """The relative limit on the log scale: what evidence is collected against. It must not depend on the sides."""
-        share = self.limit.relative or 0.0
+        return self.log(self.limit.relative or 0.0)
+
+    def log(self, share: float) -> float:
+        """A worsening by a share on the log scale: a longer time, or a smaller throughput."""
         return math.log1p(share) if self.sign > 0 else -math.log1p(-min(share, 0.99))
 
     def bound(self, base: Floats) -> float:
@@ -271,14 +274,17 @@ class Gate:
         rounds = len(state.differences)
         if state.surely_faster:
             return "improved", ""
-        resolution = 2 * state.limit if self.resolution is None else math.log1p(self.resolution)
+        resolution = 2 * state.limit if self.resolution is None else state.held.log(self.resolution)
         if state.excludes(state.limit, self.least) or (
             state.over < 0.5 and state.excludes(max(resolution, state.limit), self.least)
         ):
             bound = worsening(state.estimate.interval[1], state.held.sign)
             if bound <= 0:
                 return "unchanged", ": no slowdown"
-            found = "slower, within its limit" if state.estimate.interval[0] > 0 else "no slowdown found"
+            found = "no slowdown found"
+            if state.estimate.interval[0] > 0:
+                within = state.excludes(state.limit, self.least)
+                found = f"slower, {'within' if within else 'not shown to be past'} its limit"
             return "unchanged", f": {found}; more than {wording.percent(bound)} is excluded (97.5%)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)

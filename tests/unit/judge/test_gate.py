@@ -218,6 +218,20 @@ def test_code_that_is_surely_faster_is_not_bounded_by_a_slowdown():
     assert metric.reason.endswith("limit 3%: no slowdown")
 
 
+def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
+    differences = noise(12, sd=0.002, shift=0.02)
+    metric = one(of(*differences))
+    assert metric.verdict == "unchanged"
+    assert metric.reason.endswith(f": slower, within its limit; more than {metric.excluded:.1%} is excluded (97.5%)")
+    # Where the budget ends first, the limit itself is not excluded: the resolution is.
+    differences = noise(12, sd=0.015, seed=3, shift=0.02)
+    estimate = Estimate(tuple(differences))
+    assert 0 < estimate.interval[0] < estimate.center < LIMIT < estimate.interval[1] < 2 * LIMIT
+    metric = one(of(*differences), spent=ended())
+    assert metric.verdict == "unchanged"
+    assert f": slower, not shown to be past its limit; more than {metric.excluded:.1%} is excluded" in metric.reason
+
+
 # Improved
 
 
@@ -324,6 +338,15 @@ def test_within_the_resolution_the_budget_ends_well():
         metric = one(measured, resolution=resolution, spent=ended())
         assert metric.verdict == verdict
     assert metric.reason.endswith(f"limit 3%: a slowdown of up to {bound:.1%} is not excluded")
+
+
+def test_a_resolution_is_a_share_of_what_is_lost_where_more_is_better():
+    differences = [-each for each in (0.039, -0.032, 0.026, 0.052, -0.026, 0.02)]
+    measured = of(*differences, name="items_per_s")
+    bound = one(measured, HIGHER, spent=ended()).excluded
+    assert bound == pytest.approx(-math.expm1(-Estimate(tuple(-each for each in differences)).quantile(0.975)))
+    for resolution, verdict in ((bound + 1e-4, "unchanged"), (bound - 1e-4, "inconclusive")):
+        assert one(measured, HIGHER, resolution=resolution, spent=ended()).verdict == verdict
 
 
 def test_a_resolution_below_the_limit_is_the_limit():

@@ -189,7 +189,7 @@ REASONS = {
     "inconclusive": "the budget ended before certainty",
     "incomparable": "baselines exist only for nvidia-h100-80gb-hbm3-x1",
     "improved": "step_time is 6.2% faster than its baseline",
-    "unchanged": "",
+    "unchanged": "step_time +0.2%: no slowdown found",
     "new": "absent in the other ref",
     "unmeasured": "skipped: needs a GPU",
 }

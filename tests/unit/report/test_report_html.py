@@ -258,6 +258,21 @@ def test_how_sure_it_is_stands_at_the_top():
     assert "could not be confirmed in pairs" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
 
 
+def test_rounds_and_environment_are_told_beside_the_verdict():
+    slower = runs.timed(evidence="unpaired", reason="+20.0% since another torch")
+    one = runs.result("regressed")
+    one = runs.replace(one, judgement=runs.replace(one.judgement, environment=(slower,), rounds="forked, on one core"))
+    shown = page(one).words
+    assert "forked, on one core" in shown
+    assert "+20.0% since another torch" in shown
+
+
+def test_what_the_baseline_stores_is_shown_beside_what_was_measured_again():
+    metric = runs.timed(base=40_000_000, stored=36_000_000, evidence="paired", rounds=9)
+    assert "stored 36.00 ms" in page(runs.result(metrics=[metric])).words
+    assert "stored" not in page(runs.result(metrics=[runs.timed()])).words.partition("Metric")[2][:300]
+
+
 def test_traces_are_embedded_and_linked(everything):
     collected = traces.collect(everything)
     parsed = Page(html.render(everything, collected))

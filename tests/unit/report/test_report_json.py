@@ -20,6 +20,7 @@ TEST_KEYS = {
     "caught_by",
     "metrics",
     "environment",
+    "rounds",
     "blame",
     "source_diffs",
     "suggestions",

@@ -19,7 +19,7 @@ def written(tmp_path):
     step = runs.timed(stored=40_000_000, evidence="paired", rounds=8, in_every_round=True)
     regressed = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,), metrics=[step, kernel])
     environment = (runs.timed(evidence="unpaired", reason="+20.0% since another torch"),)
-    regressed = replace(regressed, judgement=replace(regressed.judgement, environment=environment))
+    regressed = replace(regressed, judgement=replace(regressed.judgement, environment=environment, rounds="forked"))
     advised = (
         Suggestion("the step waits for input", "add workers", 0.2, (0.1, 0.3), "a guess", "examples/x.py"),
         Suggestion("a", "b", 0.1),
@@ -162,7 +162,7 @@ def test_a_run_file_of_before_two_ways_were_told_is_read(written, tmp_path):
 def test_a_run_file_of_before_rounds_decided_is_read(written, tmp_path):
     def former(test):
         test.update(suspects=["step_time"])
-        del test["environment"]
+        del test["environment"], test["rounds"]
         for metric in test["metrics"].values():
             metric.update(mde=0.02, evidence="screen")
             del metric["excluded"], metric["stored"], metric["in_every_round"]

@@ -102,6 +102,7 @@ def test_verbose_adds_unchanged_tests_with_what_they_exclude(tmp_path):
     assert (
         block("""
         UNCHANGED     tests/perf/test_vit.py::test_0
+            step_time +0.2%: no slowdown found
             step_time  12.34 -> 12.36 ms  +0.2%  [-1.2%, +1.5%]  limit 10%  excludes > 2.1%
     """)
         in shown
@@ -359,3 +360,10 @@ def test_what_the_environment_did_to_the_baselines_own_code_is_apart():
     assert line in " ".join(text(runs.run(one)).split())
     assert "own code: block_time" not in text(runs.run(one))
     assert "own code: block_time +0.1%" in text(runs.run(one), 1, 120)
+
+
+def test_how_rounds_were_run_is_told_to_those_who_ask():
+    one = runs.result("regressed", metrics=[runs.timed(evidence="paired", rounds=9)])
+    one = replace(one, judgement=replace(one.judgement, rounds="started anew: a coverage tool is active"))
+    assert "started anew" not in text(runs.run(one))
+    assert "    started anew: a coverage tool is active" in text(runs.run(one), 1)

@@ -46,6 +46,11 @@ def regressed(trial: Trial) -> bool:
     return trial.verdict == "regressed"
 
 
+def positive(trial: Trial) -> bool:
+    """The test ends with a statement that it did not get slower."""
+    return trial.verdict in ("unchanged", "improved")
+
+
 def cleared(trial: Trial) -> bool:
     """What is slower was called unchanged."""
     return trial.verdict == "unchanged"
@@ -59,20 +64,19 @@ def named(trial: Trial) -> bool:
 
 DEMANDS = (
     Demand("unchanged, false alarms", ("gate-aa", "ab-aa"), regressed, 0.01, False, "0 of 300, 1 of 473, 2 of 628"),
-    Demand("+5 %, A/B", ("ab+5",), regressed, 38 / 40, True, "38 of 40"),
-    Demand("+3 %, A/B, limit 2 %", ("ab+3",), regressed, 24 / 40, True, "24 of 40"),
-    Demand("+20 %, gate", ("gate+20",), regressed, 38 / 40, True, "38 of 40"),
-    Demand("+10 %, gate", ("gate+10",), regressed, 24 / 40, True, "24 of 40"),
-    Demand("one operator +50 %, named", ("operator",), named, 32 / 40, True, "32 of 40"),
+    Demand("unchanged, said so", ("gate-aa", "ab-aa"), positive, 36 / 40, True, "36 of 40"),
+    Demand("+3 %, limit 2 %", ("ab+3",), regressed, 24 / 40, True, "24 of 40"),
+    Demand("+5 %", ("gate+5",), regressed, 17 / 20, True, "17 of 20"),
+    Demand("+10 %", ("gate+10",), regressed, 19 / 20, True, "19 of 20"),
+    Demand("one operator +50 %, named", ("operator",), named, 14 / 20, True, "14 of 20"),
     Demand(
         "slower, called unchanged",
-        ("ab+3", "ab+5", "gate+10", "gate+20", "every-2nd", "every-3rd", "loader"),
+        ("ab+3", "gate+5", "gate+10", "every-2nd", "every-3rd", "loader"),
         cleared,
         0.05,
         False,
         "5 %",
     ),
-    Demand("the effect shown as detectable, detected", ("ab-mde",), regressed, 0.70, True, "70 %"),
     Demand("+25 %, on every 2nd step", ("every-2nd",), regressed, 38 / 40, True, "38 of 40, as +20 %"),
     Demand("+33 %, on every 3rd step", ("every-3rd",), regressed, 38 / 40, True, "38 of 40, as +20 %"),
     Demand("loader's transform +20 %", ("loader",), regressed, 24 / 40, True, "24 of 40, as +10 %"),

@@ -3,7 +3,7 @@
     python measured.py WORKLOAD SHARE DESCRIPTOR
 
 Commands and answers (`pytest_perfdl.measure.commands`) go over the inherited socket DESCRIPTOR; each step is
-followed by a busy wait for SHARE of what it took.
+followed by a busy wait for SHARE of what it took, and that of the loader's workers by one for SHARE of their own.
 """
 
 from __future__ import annotations
@@ -41,10 +41,15 @@ def main(workload: str, share: str, descriptor: str) -> None:
     """Serve commands until told to finish."""
     channel = Channel(socket.socket(fileno=int(descriptor)))
     prepare(Plan(warmup=15, steps=40))
-    from trial_package.models import WORKLOADS
+    from trial_package import data, models, plant
     from trial_package.slower import slower
 
-    step = slower(WORKLOADS[workload](), float(share))
+    if workload == "loader":
+        # A wait of the step itself would be lost in the time for which it waits for data.
+        plant.TRANSFORM = float(share)
+        step = data.fed()
+    else:
+        step = slower(models.WORKLOADS[workload](), float(share))
     channel.send(READY)
     for _ in Program(Answering(channel)).steps():
         step()

@@ -1,29 +1,31 @@
-"""This project's decisions on recorded runs, by the judge's own functions."""
+"""This project's decisions on recorded or simulated rounds, by the judge's own functions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_perfdl.judge import rounds as paired
-from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.paired import PairedOutcome, PairedTest, Suspect
-from pytest_perfdl.judge.screen import screen
-from pytest_perfdl.judge.settle import settle, suspects
-from pytest_perfdl.judge.spending import Spending
-from pytest_perfdl.judge.verdict import Verdict
+from shortcut import Shortcut
+
+from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.verdict import Judgement, Verdict, parse_fail_on
 from pytest_perfdl.limits import BUILT_IN, Limits
-from pytest_perfdl.options import CONFIRMING_SECONDS, RECORDING_REPEATS
+from pytest_perfdl.options import BUDGET_SECONDS, FAILS, RECORDING_REPEATS
 from pytest_perfdl.record import Call, Key, Occasion, Plan, Record, Series
-from pytest_perfdl.trial import CONFIRMING_REPEATS
 
 STORED = RECORDING_REPEATS
 """Repeats of a baseline."""
-UNPAIRED_REPEATS = CONFIRMING_REPEATS
+NAMES = ("step_time", "block_time")
+"""The times of a step that have a limit unless a project says otherwise; of a loop that others feed only the second."""
 
 Metrics = Mapping[str, float]
 """One number a metric, of one process."""
-Draw = Callable[[], tuple[paired.Round, float]]
+Draw = Callable[[], tuple[Round, float]]
 """Measures one more round; with the seconds that it took."""
 
 
@@ -32,14 +34,18 @@ class Outcome:
     """What became of one test."""
 
     verdict: Verdict
+    fails: bool
+    """With the default `--perf-fail-on`."""
     seconds: float
-    """Spent on rounds, or on fresh repeats after the screen."""
+    """Spent on rounds, or on fresh repeats after the first."""
     rounds: int = 0
+    excluded: float = math.nan
+    """A slowdown of the first of its times by more than this is excluded, as a share; not a number without rounds."""
 
     @property
-    def alarm(self) -> bool:
-        """Whether the test fails."""
-        return self.verdict == "regressed"
+    def positive(self) -> bool:
+        """Whether the test ends with a statement that it did not get slower."""
+        return self.verdict in ("unchanged", "improved")
 
 
 def record(repeats: Sequence[Metrics]) -> Record:
@@ -56,57 +62,70 @@ def record(repeats: Sequence[Metrics]) -> Record:
     )
 
 
-def gate(stored: Sequence[Metrics], fresh: Metrics, draw: Draw) -> Outcome:
-    """`pytest --perf`: a screen by one fresh process; what it suspects goes to rounds against the baseline's commit."""
-    new, base = record([fresh]), record(stored)
-    judgement = screen(new, base, (), BUILT_IN)
-    found = suspects(judgement, BUILT_IN, everything=False)
-    if not found:
-        return Outcome(judgement.verdict, 0.0)
-    outcome, rounds, seconds = _rounds(found, draw, Spending(1), patient=False)
-    return Outcome(settle(judgement, new, base, outcome, rounds, BUILT_IN).verdict, seconds, len(rounds))
+class Perf:
+    """`pytest --perf` where there is a pair, with the commit named or not: rounds until the gate or the budget ends.
 
+    Parameters
+    ----------
+    tests
+        How many are measured in the run.
+    limits
+        Relative ones.
+    budget
+        Seconds of rounds.
+    """
 
-def against(base: Metrics, fresh: Metrics, draw: Draw, limits: Limits = BUILT_IN) -> Outcome:
-    """`pytest --perf --perf-against REF`: everything that has a limit goes to rounds."""
-    new, old = record([fresh]), record([base])
-    judgement = screen(new, old, (), limits)
-    found = suspects(judgement, limits, everything=True)
-    outcome, rounds, seconds = _rounds(found, draw, Spending(1, screened=False), patient=True)
-    return Outcome(settle(judgement, new, old, outcome, rounds, limits).verdict, seconds, len(rounds))
+    def __init__(self, *, tests: int = 1, limits: Limits = BUILT_IN, budget: float = BUDGET_SECONDS) -> None:
+        self._tests, self._limits, self._budget = tests, limits, budget
+        self._known: dict[tuple[str, ...], tuple[Gate, Judgement, Record]] = {}
+
+    def gate(self, names: tuple[str, ...]) -> Gate:
+        """The gate of a test with these times."""
+        return self._of(names)[0]
+
+    def decide(self, draw: Draw) -> Outcome:
+        """Draw rounds until there is a verdict."""
+        drawn, seconds = draw()
+        gate, found, once = self._of(tuple(drawn.base))
+        shortcut = Shortcut(gate)
+        rounds: list[Round] = []
+        while True:
+            rounds.append(drawn)
+            shortcut.add(drawn)
+            spent = Spent(seconds, self._budget)
+            if not shortcut.surely_open(spent) and not (outcome := gate.look(rounds, spent)).open:
+                break
+            drawn, took = draw()
+            seconds += took
+        judged = settle(found, once, once, once, outcome.verdicts, rounds, self._limits)
+        excluded = outcome.verdicts[gate.held[0].name].excluded
+        return Outcome(judged.verdict, _fails(judged), seconds, len(rounds), math.nan if excluded is None else excluded)
+
+    def _of(self, names: tuple[str, ...]) -> tuple[Gate, Judgement, Record]:
+        """The gate, and what is known before rounds: no more than that these times are to be judged."""
+        if names not in self._known:
+            once = record([dict.fromkeys(names, 1e6)])
+            found = standing(once, once, (), self._limits)
+            self._known[names] = Gate(held(found, self._limits), self._tests), found, once
+        return self._known[names]
 
 
 def unpaired(stored: Sequence[Metrics], fresh: Sequence[Metrics], seconds: Sequence[float]) -> Outcome:
-    """`pytest --perf` where there is nothing to pair with: up to five more fresh repeats settle a suspect.
+    """`pytest --perf` where there is nothing to pair with: up to five fresh repeats, as long as they can matter.
 
-    `fresh` holds the screen's process and then `UNPAIRED_REPEATS` more, `seconds` what each of these took.
+    `fresh` holds the first process and then up to `MOST_REPEATS - 1` more; `seconds` is what each of these took.
     """
-    limits = BUILT_IN.unpaired()
-    base = record(stored)
-    screened = screen(record(fresh[:1]), base, (), limits)
-    if not screened.suspects:
-        return Outcome(screened.verdict, 0.0)
-    for drawn in range(1, UNPAIRED_REPEATS + 1):
-        new, left = record(fresh[1 : 1 + drawn]), UNPAIRED_REPEATS - drawn
-        if left and settled(screened, base, new, left, limits):
-            break
-    return Outcome(confirm(screened, base, new, limits, remaining=left).verdict, sum(seconds[:drawn]))
+    limits, base = BUILT_IN.unpaired(), record(stored)
+    drawn = 1
+    found = standing(record(fresh[:drawn]), base, (), limits)
+    while (left := MOST_REPEATS - drawn) > 0 and not settled(found, base, record(fresh[:drawn]), left, limits):
+        drawn += 1
+    judged = confirm(found, base, record(fresh[:drawn]), limits, remaining=left)
+    return Outcome(judged.verdict, _fails(judged), sum(seconds[: drawn - 1]))
 
 
-def _rounds(
-    found: tuple[Suspect, ...], draw: Draw, spending: Spending, *, patient: bool
-) -> tuple[PairedOutcome, list[paired.Round], float]:
-    """Draw rounds until everything is decided, given up or the plugin's budget of seconds is spent."""
-    test = PairedTest(found, spending.level(()))
-    rounds: list[paired.Round] = []
-    spent, ended, given_up = 0.0, False, False
-    outcome = test.look(rounds)
-    while outcome.next_look is not None:
-        while len(rounds) < outcome.next_look and not (ended or given_up):
-            drawn, seconds = draw()
-            rounds.append(drawn)
-            spent += seconds
-            ended = spent > CONFIRMING_SECONDS
-            given_up = not patient and test.hopeless(rounds)
-        outcome = test.look(rounds, ended=ended, given_up=given_up)
-    return outcome, rounds, spent
+def _fails(judged: Judgement) -> bool:
+    return judged.fails(_FAIL_ON)
+
+
+_FAIL_ON = parse_fail_on(FAILS)

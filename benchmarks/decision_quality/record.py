@@ -1,11 +1,16 @@
-"""Records step times to replay: processes by themselves and rounds of two that take turns, unchanged and slowed.
+"""Records step times to replay: rounds of two processes that take turns, and processes by themselves.
 
-Everything is measured as the plugin does it: fresh processes under its pinned environment, one torch thread, its
-own commands, the order of every round drawn by a coin. What is slowed busy-waits after every step for a share of
-what the step just took. All runs come in one random order, so that the machine's drift meets all alike. Each is
-kept as soon as it ends; started again, the script does only what is missing.
+Rounds are those of `pytest --perf` itself (`lots.py`): forked or started, bound to a core or free, alone or beside a
+neighbour that uses a processor for 30 % of the time; of one workload in all of these cells, of two more in the two
+extremes. Processes by themselves are what other tools compare: fresh ones under the plugin's pinned environment, one
+torch thread, timed by its own commands. Both are unchanged or slowed by a share of what a step takes.
 
-    python benchmarks/decision_quality/record.py             # half an hour and more, shows the time left
+All come in one random order, so that the machine's drift meets all alike: rounds in lots of some successive ones, as a
+test has them, and these in runs of pytest of some lots. Every round is kept as soon as it ends; started again, the
+script does only what is missing.
+
+    python benchmarks/decision_quality/record.py --plan      # how much there is to do
+    python benchmarks/decision_quality/record.py             # hours, shows the time left
     python benchmarks/decision_quality/record.py --pack      # writes data/recorded.json.gz from what there is
 """
 
@@ -13,16 +18,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import platform
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,55 +38,144 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
+from lots import Jobs, Lot  # noqa: E402
 from measured import READY  # noqa: E402
-from recording import PLUGIN_STEPS, Measured, Process, Round, Run, append_line, pack, read_lines  # noqa: E402
+from recording import PLUGIN_STEPS, Cell, First, Measured, Process, Round, Run, append_line, pack, read_lines  # noqa: E402
+from scratch_project import ScratchProject  # noqa: E402
 
 from pytest_perfdl.isolate.channel import pair  # noqa: E402
 from pytest_perfdl.isolate.process import environment  # noqa: E402
-from pytest_perfdl.judge.rounds import orders  # noqa: E402
-from pytest_perfdl.measure.commands import MOST_WARMUP, TURNS, Finish, Settle, Settled, Time, Timed  # noqa: E402
+from pytest_perfdl.judge.rounds import Start  # noqa: E402
+from pytest_perfdl.measure.commands import Finish, Settle, Settled, Time, Timed  # noqa: E402
+from pytest_perfdl.measure.sizes import MOST_WARMUP  # noqa: E402
 
-WORKLOADS = ("transformer", "convnet")
-SHARES = (0.03, 0.05, 0.10, 0.20)
+NEIGHBOUR = 0.3
+STARTS: tuple[Start, ...] = ("forked", "started")
+CELLS = tuple(Cell(*each) for each in product(STARTS, (True, False), (0.0, NEIGHBOUR)))
+EXTREMES = (Cell("forked", True, 0.0), Cell("started", False, NEIGHBOUR))
+"""The best and the worst of them. Where the plugin would not bind a workload to a core, the first is free too."""
+WORKLOADS: Mapping[str, tuple[Cell, ...]] = {"transformer": CELLS, "convnet": EXTREMES, "loader": EXTREMES}
+"""What is recorded, and in which cells its rounds are."""
+SHARES = (0.03, 0.05, 0.10)
 LINES = ROOT / "perf-report" / "decision-quality.jsonl"
 PACKED = HERE / "data" / "recorded.json.gz"
+ROUNDS_OF_A_LOT = 4
+"""What a test of unchanged code takes."""
+LOTS_OF_A_RUN = 12
+"""Of pytest, which begins with a process of each side and a checkout."""
 WARMUP = 15
 BLOCK = 10
 """Steps of a block in a process by itself, so that four blocks are what the plugin times in a repeat."""
 TIMEOUT_SECONDS = 120.0
+RUN_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run to be made."""
+    """A process or a round to be measured."""
 
     kind: str
     workload: str
     share: float
     number: int
+    cell: Cell | None = None
+    """Of a round."""
 
     @property
-    def sort(self) -> tuple[str, str]:
+    def sort(self) -> tuple[object, ...]:
         """What takes about the same time."""
-        return self.kind, self.workload
+        return self.kind, self.workload, self.cell
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.workload} {self.share:+.0%} #{self.number + 1}"
+        where = f" ({self.cell})" if self.cell else ""
+        return f"{self.kind} {self.workload}{where} {self.share:+.0%} #{self.number + 1}"
 
 
-def plan(options: argparse.Namespace) -> list[Task]:
-    """Every run wanted, in an order that the seed decides."""
-    wanted = {("process", 0.0): options.processes, ("round", 0.0): options.rounds}
-    wanted |= {("process", share): options.slowed_processes for share in SHARES}
-    wanted |= {("round", share): options.slowed_rounds for share in SHARES}
-    tasks = [
-        Task(kind, workload, share, number)
-        for (kind, share), count in wanted.items()
-        for workload in WORKLOADS
-        for number in range(count)
-    ]
-    # Each has a key of its own, so that asking for more of them later does not change the others' order.
-    return sorted(tasks, key=lambda task: random.Random(f"{options.seed} {task}").random())
+@dataclass(frozen=True)
+class Batch:
+    """What is measured in one go: lots of rounds of one workload, or one process."""
+
+    tasks: tuple[Task, ...]
+    number: int = 0
+    """Of a run of pytest, among those of its workload."""
+
+
+def plan(options: argparse.Namespace) -> list[Batch]:
+    """Everything wanted, in an order that the seed decides."""
+    batches = []
+    for workload in options.workload:
+        lots = [
+            tuple(
+                Task("round", workload, share, number, cell)
+                for number in range(first, min(first + ROUNDS_OF_A_LOT, count))
+            )
+            for cell in WORKLOADS[workload]
+            for share, count in ((0.0, options.rounds), *((share, options.slowed_rounds) for share in SHARES))
+            for first in range(0, count, ROUNDS_OF_A_LOT)
+        ]
+        lots.sort(key=lambda lot: _random(options.seed, lot[0]).random())
+        runs = [lots[start : start + LOTS_OF_A_RUN] for start in range(0, len(lots), LOTS_OF_A_RUN)]
+        batches += [Batch(tuple(task for lot in run for task in lot), number) for number, run in enumerate(runs)]
+        wanted = ((0.0, options.processes), *((share, options.slowed_processes) for share in SHARES))
+        batches += [
+            Batch((Task("process", workload, share, number),)) for share, count in wanted for number in range(count)
+        ]
+    return sorted(batches, key=lambda batch: _random(options.seed, batch.tasks[0]).random())
+
+
+def _random(seed: int, what: object) -> random.Random:
+    return random.Random(f"{seed} {what}")
+
+
+def lots_of(tasks: Sequence[Task], seed: int) -> tuple[Lot, ...]:
+    """Rounds that are still to be measured as lots, in their order."""
+    found: dict[Task, list[int]] = {}
+    for task in tasks:
+        within = task.number % ROUNDS_OF_A_LOT
+        first = Task(task.kind, task.workload, task.share, task.number - within, task.cell)
+        found.setdefault(first, []).append(within + 1)
+    return tuple(
+        Lot(_cell(first), first.share, first.number, numbers, _random(seed, first).getrandbits(32), _plant(first))
+        for first, numbers in found.items()
+    )
+
+
+def _cell(task: Task) -> Cell:
+    assert task.cell is not None
+    return task.cell
+
+
+def _plant(task: Task) -> dict[str, float]:
+    """What makes the scratch project slower by a task's share."""
+    if not task.share:
+        return {}
+    return {"TRANSFORM": task.share} if task.workload == "loader" else {"EVERY": 1, "EXTRA": task.share}
+
+
+def measure_rounds(batch: Sequence[Task], number: int, project: Path, options: argparse.Namespace) -> None:
+    """Run pytest once for some rounds of one workload; it keeps them.
+
+    Raises
+    ------
+    SystemExit
+        When it did not measure all of them; what there is stays.
+    """
+    workload = batch[0].workload
+    lots = lots_of(batch, options.seed)
+    jobs = Jobs(workload, f"tests/test_recorded.py::test_{workload}", number, str(project), str(options.out), lots)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(asdict(jobs), file)
+        file.flush()
+        left_out = ("PYTEST_", "GITHUB_", "PYTHONDONTWRITEBYTECODE")
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+        command = [sys.executable, str(HERE / "lots.py"), file.name]
+        done = subprocess.run(
+            command, cwd=project, env=variables, capture_output=True, text=True, check=False, timeout=RUN_SECONDS
+        )
+    missing = {*batch} - {task_of(run) for run in read_lines(options.out)}
+    if missing:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+        sys.exit(f"{' '.join(command)} left out {len(missing)} of {len(batch)} rounds:\n{tail}")
 
 
 class Subject:
@@ -149,33 +246,12 @@ def process(task: Task, steps: int) -> Process:
     return Process(task.workload, task.share, task.number, at, start_seconds, seconds, measured)
 
 
-def round_of(task: Task, seed: int) -> Round:
-    """Measure two processes that take turns, in the plugin's blocks."""
-    at, started = time.time(), time.monotonic()
-    order = orders(random.Random(f"{seed} {task}").getrandbits(32), 1)[0]
-    names = ("base", "head") if order == "base first" else ("head", "base")
-    with contextlib.ExitStack() as both:
-        sides = {
-            name: both.enter_context(subject(task.workload, task.share if name == "head" else 0.0)) for name in names
-        }
-        warmup = {}
-        for name, side in sides.items():
-            assert side.ask() == READY
-            warmup[name] = side.settle()
-        timed: dict[str, list[Timed]] = {name: [] for name in names}
-        for _ in range(TURNS):
-            for name, side in sides.items():
-                timed[name].append(side.time(1, PLUGIN_STEPS // TURNS))
-        for side in sides.values():
-            side.finish()
-    seconds = time.monotonic() - started
-    base, head = (Measured.of(warmup[name], timed[name]) for name in ("base", "head"))
-    return Round(task.workload, task.share, task.number, at, order, seconds, base, head)
-
-
-def task_of(run: Run) -> Task:
-    """The task that a run fulfils."""
-    return Task(type(run).__name__.lower(), run.workload, run.share, run.number)
+def task_of(run: Run) -> Task | None:
+    """The task that a run fulfils, if it is one by itself."""
+    if isinstance(run, First):
+        return None
+    cell = run.cell if isinstance(run, Round) else None
+    return Task(type(run).__name__.lower(), run.workload, run.share, run.number, cell)
 
 
 def machine() -> dict[str, Any]:
@@ -194,49 +270,90 @@ def machine() -> dict[str, Any]:
     }
 
 
-def left(todo: list[Task], runs: list[Run]) -> str:
-    """The time that the rest will take, from runs of the same kind."""
-    known: dict[tuple[str, str], list[float]] = defaultdict(list)
+def left(todo: Sequence[Task], runs: Sequence[Run]) -> float:
+    """Seconds that the rest will take, from what was measured of the same sort."""
+    known: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    firsts: list[float] = []
     for run in runs:
-        known[task_of(run).sort].append(run.seconds)
+        task = task_of(run)
+        if task is not None and not isinstance(run, First):
+            known[task.sort].append(run.seconds)
+        elif isinstance(run, First):
+            firsts.append(run.base_seconds + run.head_seconds)
     means = {sort: sum(seconds) / len(seconds) for sort, seconds in known.items()}
     default = max(means.values(), default=6.0)
-    return f"{sum(means.get(task.sort, default) for task in todo) / 60:.0f} min left"
+    rounds = sum(task.kind == "round" for task in todo)
+    # A run of pytest: the first processes, starting it, and the checkout.
+    begun = (sum(firsts) / len(firsts) if firsts else 10.0) + 5.0
+    begun = begun / LOTS_OF_A_RUN + 0.5
+    return sum(means.get(task.sort, default) for task in todo) + rounds / ROUNDS_OF_A_LOT * begun
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min"
 
 
 def main() -> int:
     """Do what is missing, then pack."""
     options = arguments()
     runs = read_lines(options.out)
+    done = {task_of(run) for run in runs}
+    batches = [(tuple(task for task in batch.tasks if task not in done), batch.number) for batch in plan(options)]
+    batches = [(tasks, number) for tasks, number in batches if tasks]
+    todo = [task for tasks, _ in batches for task in tasks]
+    if options.plan:
+        kinds: dict[str, int] = defaultdict(int)
+        for task in todo:
+            kinds[
+                f"{'rounds' if task.cell else 'processes'} of {task.workload}"
+                + (f" ({task.cell})" if task.cell else "")
+            ] += 1
+        for kind, count in kinds.items():
+            print(f"{count:6} {kind}")
+        print(f"about {_time(left(todo, runs))}, as far as what was recorded tells")
+        return 0
     if not options.pack:
-        done = {task_of(run) for run in runs}
-        todo = [task for task in plan(options) if task not in done]
-        for position, task in enumerate(todo):
-            run = process(task, options.steps) if task.kind == "process" else round_of(task, options.seed)
-            append_line(options.out, run)
-            runs.append(run)
-            print(f"[{position + 1}/{len(todo)}] {task}: {run.seconds:.1f} s, {left(todo[position + 1 :], runs)}")
-            sys.stdout.flush()
+        measure(batches, options)
+        runs = read_lines(options.out)
     size = pack(runs, machine(), options.packed)
     print(f"{options.packed}: {len(runs)} runs, {size / 1000:.0f} kB")
     return 0
 
 
+def measure(batches: Sequence[tuple[tuple[Task, ...], int]], options: argparse.Namespace) -> None:
+    """Measure all batches, and say how far that is."""
+    total, count = sum(len(tasks) for tasks, _ in batches), 0
+    with tempfile.TemporaryDirectory(prefix="perfdl-recording-") as folder:
+        project = ScratchProject(Path(folder) / "project")
+        for position, (tasks, number) in enumerate(batches):
+            if tasks[0].kind == "process":
+                append_line(options.out, process(tasks[0], options.steps))
+            else:
+                measure_rounds(tasks, number, project.folder, options)
+            count += len(tasks)
+            rest = [task for later, _ in batches[position + 1 :] for task in later]
+            more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+            print(f"[{count}/{total}] {tasks[0]}{more}, {_time(left(rest, read_lines(options.out)))} left", flush=True)
+
+
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="only these")
+    parser.add_argument("--rounds", type=int, default=80, metavar="N", help="unchanged rounds of a cell (80)")
+    parser.add_argument("--slowed-rounds", type=int, default=60, metavar="N", help="of each slowdown (60)")
     parser.add_argument("--processes", type=int, default=60, metavar="N", help="unchanged processes a workload (60)")
     parser.add_argument("--slowed-processes", type=int, default=20, metavar="N", help="of each slowdown (20)")
-    parser.add_argument("--rounds", type=int, default=30, metavar="N", help="unchanged rounds a workload (30)")
-    parser.add_argument("--slowed-rounds", type=int, default=15, metavar="N", help="of each slowdown (15)")
     parser.add_argument("--steps", type=int, default=100, metavar="N", help="timed steps of a process (100)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=LINES, metavar="FILE", help="where runs are kept")
     parser.add_argument("--packed", type=Path, default=PACKED, metavar="FILE", help="where they are packed")
     parser.add_argument("--pack", action="store_true", help="only pack what was recorded so far")
+    parser.add_argument("--plan", action="store_true", help="only say what is missing and how long it will take")
     options = parser.parse_args()
     if options.steps < PLUGIN_STEPS or options.steps % BLOCK:
         parser.error(f"--steps must be {PLUGIN_STEPS} or more, in tens")
+    options.out = options.out.resolve()
     return options
 
 

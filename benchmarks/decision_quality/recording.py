@@ -1,4 +1,4 @@
-"""What `record.py` writes and `replay.py` reads: processes and rounds, every step of them.
+"""What `record.py` writes and `replay.py` reads: processes with every step of them, and rounds.
 
 Runs are kept one JSON line each while they are made, and packed into one gzip file with a fixed header, so that
 the same runs give the same bytes. Durations are integer nanoseconds.
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_perfdl.judge.rounds import Order, Start
 from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
 from pytest_perfdl.measure.machine import Load
@@ -96,22 +97,58 @@ class Process:
     measured: Measured
 
 
+@dataclass(frozen=True, order=True)
+class Cell:
+    """Under what rounds are measured, as it was asked for; what became of that is in each round."""
+
+    start: Start
+    pinned: bool
+    neighbour: float
+    """Share of a processor that another program uses; 0 for none."""
+
+    def __str__(self) -> str:
+        beside = f"neighbour {self.neighbour:.0%}" if self.neighbour else "quiet"
+        return f"{self.start}, {'pinned' if self.pinned else 'free'}, {beside}"
+
+
 @dataclass(frozen=True)
 class Round:
-    """Two processes alive at once that took turns; the head's steps were slowed."""
+    """Two processes that took turns; the head's steps were slowed."""
 
     workload: str
     share: float
     number: int
     at: float
-    order: str
-    """`base first` or `head first`, drawn by a coin."""
+    order: Order
+    """Drawn by lot."""
     seconds: float
-    base: Measured
-    head: Measured
+    base: Mapping[str, int]
+    """The times that have a limit."""
+    head: Mapping[str, int]
+    cell: Cell
+    start: Start
+    """How its processes began."""
+    core: int | None
+    """The processor that both were bound to."""
+    other_load: float | None
+    """Processors that others kept busy during the timed steps, of those that these might use; `None` if not known."""
+    idle_load: float | None
+    """The same of the whole machine shortly before, when nothing of the measurement ran."""
 
 
-Run = Process | Round
+@dataclass(frozen=True)
+class First:
+    """What the first process of each side took, which counts and profiles, before any round of a test."""
+
+    workload: str
+    number: int
+    at: float
+    base_seconds: float
+    head_seconds: float
+
+
+Run = Process | Round | First
+_KINDS: Mapping[str, type[Run]] = {"process": Process, "round": Round, "first": First}
 
 
 def to_json(run: Run) -> dict[str, Any]:
@@ -121,11 +158,12 @@ def to_json(run: Run) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Run:
     """The run again."""
-    kind: type[Run] = {"process": Process, "round": Round}[data["kind"]]
+    kind = _KINDS[data["kind"]]
     known: dict[str, Any] = {field.name: data[field.name] for field in fields(kind)}
-    for name, value in known.items():
-        if isinstance(value, dict):
-            known[name] = _measured(value)
+    if kind is Process:
+        known["measured"] = _measured(known["measured"])
+    elif kind is Round:
+        known["cell"] = Cell(**known["cell"])
     return kind(**known)
 
 

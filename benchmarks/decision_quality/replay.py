@@ -2,29 +2,30 @@
 
 *Stored, then fresh*, as every tool here is used: the stored processes are successive unchanged ones, the fresh
 ones successive processes of the wanted slowdown, all of them later, as they were recorded. *Rounds*, ours alone:
-drawn from the recorded rounds of the wanted slowdown, with replacement, in an order that a coin draws as it did when
-they were recorded; of a round of two unchanged sides it decides which one is called the head's.
+drawn from the rounds of one cell and slowdown, with replacement, in an order that a lot draws anew. They keep the
+sides that the lot gave them when they were recorded: what by chance leans to one side there does so here, in every
+decision, so the few rounds that there are of a kind limit what false alarms in replays can tell.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
-from ours import STORED, UNPAIRED_REPEATS, Draw, Outcome, against, gate, unpaired
-from recording import PLUGIN_STEPS, Process, Round, Run
+from ours import STORED, Draw, Outcome, unpaired
+from recording import PLUGIN_STEPS, Cell, First, Process, Round, Run
 from rules import Rule
 from scipy import stats
 
 from pytest_perfdl.judge import rounds as paired
-from pytest_perfdl.limits import Limits
+from pytest_perfdl.judge.confirm import MOST_REPEATS
 
 UNCHANGED = 0.0
 _ORDERS: tuple[paired.Order, paired.Order] = ("base first", "head first")
-_OTHER: dict[str, str] = dict(zip(_ORDERS, reversed(_ORDERS), strict=True))
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Decision:
 
     alarm: bool
     seconds: float
+    positive: bool | None = None
+    """Whether it says that there is no slowdown; `None` for a rule that says nothing of the kind."""
+    excluded: float = math.nan
+    """A slowdown by more than this share is excluded, where that is said."""
+    rounds: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,30 @@ class Tally:
     decisions: int
     seconds: float
     """Mean until the verdict."""
+    late: float = math.nan
+    """The seconds that nine of ten decisions take at most."""
+    positive: int | None = None
+    """How many say that there is no slowdown; `None` where none could."""
+    excluded: float = math.nan
+    """Median of what is excluded where there is no slowdown."""
+    rounds: float = 0.0
+    """Mean."""
 
     @classmethod
     def of(cls, decisions: Sequence[Decision]) -> Tally:
         """Count them."""
-        seconds = sum(each.seconds for each in decisions) / len(decisions)
-        return cls(sum(each.alarm for each in decisions), len(decisions), seconds)
+        seconds = [each.seconds for each in decisions]
+        telling = [each.positive for each in decisions if each.positive is not None]
+        bounds = [each.excluded for each in decisions if each.positive]
+        return cls(
+            alarms=sum(each.alarm for each in decisions),
+            decisions=len(decisions),
+            seconds=sum(seconds) / len(seconds),
+            late=float(np.quantile(seconds, 0.9)),
+            positive=sum(telling) if telling else None,
+            excluded=float(np.median(bounds)) if bounds else math.nan,
+            rounds=sum(each.rounds for each in decisions) / len(decisions),
+        )
 
     @property
     def share(self) -> float:
@@ -74,14 +98,23 @@ class NotRecorded(Exception):
 
 
 class Pool:
-    """The runs of one workload."""
+    """The runs of one workload, and of its rounds those of one cell.
 
-    def __init__(self, runs: Sequence[Run], workload: str) -> None:
+    Raises
+    ------
+    NotRecorded
+        When there are rounds of several cells and none is chosen.
+    """
+
+    def __init__(self, runs: Sequence[Run], workload: str, cell: Cell | None = None) -> None:
         mine = sorted((run for run in runs if run.workload == workload), key=lambda run: run.at)
         self.workload = workload
         self._processes = [run for run in mine if isinstance(run, Process)]
-        self._rounds = [run for run in mine if isinstance(run, Round)]
+        self._rounds = [run for run in mine if isinstance(run, Round) and cell in (None, run.cell)]
+        self._firsts = [run for run in mine if isinstance(run, First)]
         self._metrics: dict[int, dict[str, float]] = {}
+        if len(found := {each.cell for each in self._rounds}) > 1:
+            raise NotRecorded(f"rounds of {workload} are of {len(found)} cells: choose one")
 
     @cached_property
     def unchanged(self) -> list[Process]:
@@ -134,28 +167,37 @@ class Pool:
         return known
 
     def drawing(self, share: float, rng: np.random.Generator) -> Draw:
-        """Draws rounds with this slowdown, each in an order drawn by a coin.
+        """Draws rounds with this slowdown, each in an order drawn by lot.
 
         Raises
         ------
         NotRecorded
         """
-        sides = [(each, each.base.metrics(), each.head.metrics()) for each in self.rounds(share)]
-        if share == UNCHANGED:
-            # Of two unchanged sides the coin only decides which is called the head.
-            sides += [(replace(each, order=_OTHER[each.order]), head, base) for each, base, head in sides]
-        pools = {order: [drawn for drawn in sides if drawn[0].order == order] for order in _ORDERS}
+        known = self.rounds(share)
+        pools = {
+            order: [(paired.Round(order, each.base, each.head), each.seconds) for each in known if each.order == order]
+            for order in _ORDERS
+        }
         for order, pool in pools.items():
             if not pool:
                 raise NotRecorded(f"no rounds of {self.workload} at {share:+.0%} that ran {order}")
 
         def draw() -> tuple[paired.Round, float]:
-            order = _ORDERS[int(rng.integers(2))]
-            pool = pools[order]
-            recorded, base, head = pool[int(rng.integers(len(pool)))]
-            return paired.Round(order, base, head), recorded.seconds
+            pool = pools[_ORDERS[int(rng.integers(2))]]
+            return pool[int(rng.integers(len(pool)))]
 
         return draw
+
+    def first_seconds(self, share: float, rng: np.random.Generator) -> float:
+        """What the first process of each side takes, one after the other, before any round.
+
+        Of recordings that have none: two processes of so many steps as the plugin times, which profile nothing.
+        """
+        if self._firsts:
+            drawn = self._firsts[int(rng.integers(len(self._firsts)))]
+            return drawn.base_seconds + drawn.head_seconds
+        sides = (self.unchanged, self.slowed(share))
+        return sum(process_seconds(side[int(rng.integers(len(side)))], PLUGIN_STEPS) for side in sides)
 
 
 def process_seconds(process: Process, steps: int) -> float:
@@ -184,29 +226,20 @@ def other(rule: Rule) -> Decide:
     return deciding
 
 
-def our_gate(pool: Pool, share: float, rng: np.random.Generator) -> Callable[[], Decision]:
-    """Decisions of `pytest --perf` with a baseline whose commit is there."""
-    draw = pool.drawing(share, rng)
+class Paired(Protocol):
+    """A rule that decides by rounds."""
 
-    def decide() -> Decision:
-        stored, (fresh,) = pool.draw(STORED, 1, share, rng)
-        found = gate([pool.metrics(each) for each in stored], pool.metrics(fresh), draw)
-        return _decision(found, [fresh])
-
-    return decide
+    def decide(self, draw: Draw) -> Outcome:
+        """Draw rounds until there is a verdict."""
+        ...
 
 
-def our_against(limits: Limits) -> Decide:
-    """Decisions of `pytest --perf-against`; one process of either side first, for what is counted."""
+def by_rounds(rule: Paired) -> Decide:
+    """Decisions of a rule for rounds, the first processes' seconds included."""
 
     def deciding(pool: Pool, share: float, rng: np.random.Generator) -> Callable[[], Decision]:
         draw = pool.drawing(share, rng)
-
-        def decide() -> Decision:
-            (base,), (fresh,) = pool.draw(1, 1, share, rng)
-            return _decision(against(pool.metrics(base), pool.metrics(fresh), draw, limits), [base, fresh])
-
-        return decide
+        return lambda: _decision(rule.decide(draw), pool.first_seconds(share, rng))
 
     return deciding
 
@@ -215,16 +248,31 @@ def our_unpaired(pool: Pool, share: float, rng: np.random.Generator) -> Callable
     """Decisions of `pytest --perf` without anything to pair with."""
 
     def decide() -> Decision:
-        stored, fresh = pool.draw(STORED, 1 + UNPAIRED_REPEATS, share, rng)
-        seconds = [process_seconds(each, PLUGIN_STEPS) for each in fresh[1:]]
-        found = unpaired([pool.metrics(each) for each in stored], [pool.metrics(each) for each in fresh], seconds)
-        return _decision(found, fresh[:1])
+        stored, fresh = pool.draw(STORED, MOST_REPEATS, share, rng)
+        seconds = [process_seconds(each, PLUGIN_STEPS) for each in fresh]
+        found = unpaired([pool.metrics(each) for each in stored], [pool.metrics(each) for each in fresh], seconds[1:])
+        return _decision(found, seconds[0])
 
     return decide
 
 
-def _decision(found: Outcome, screened: Sequence[Process]) -> Decision:
-    return Decision(found.alarm, found.seconds + sum(process_seconds(each, PLUGIN_STEPS) for each in screened))
+def _decision(found: Outcome, before: float) -> Decision:
+    return Decision(found.fails, found.seconds + before, found.positive, found.excluded, found.rounds)
+
+
+def suites(
+    rule: Paired, pools: Sequence[Pool], count: int, tests: int, seed: Sequence[int]
+) -> tuple[int, list[Outcome]]:
+    """Suites of so many unchanged tests, whose workloads take turns: how many of them fail, and every test's outcome.
+
+    Raises
+    ------
+    NotRecorded
+    """
+    rng = np.random.default_rng(seed)
+    draws = [pool.drawing(UNCHANGED, rng) for pool in pools]
+    made = [[rule.decide(draws[number % len(draws)]) for number in range(tests)] for _ in range(count)]
+    return sum(any(each.fails for each in suite) for suite in made), [each for suite in made for each in suite]
 
 
 def tally(decide: Decide, pools: Sequence[Pool], share: float, decisions: int, seed: Sequence[int]) -> Tally:

@@ -1,17 +1,23 @@
 """How good are the decisions? Ours beside other tools' rules on one recording, as one table.
 
-    python benchmarks/decision_quality/run.py                # a few minutes, prints Markdown
-    python benchmarks/decision_quality/run.py --readme       # puts the table into README.md
+    python benchmarks/decision_quality/run.py                          # some minutes, prints Markdown
+    python benchmarks/decision_quality/run.py --before REV --readme    # puts the table into README.md
+    python benchmarks/decision_quality/run.py --suites 1000            # false alarms of whole suites
+    python benchmarks/decision_quality/run.py --twin                   # the gate beside its twin
 
 `record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
-decisions are drawn. The same recording and seed give the same table.
+decisions are drawn, `before.py` how those of an earlier version of this project are made. The same recording and seed
+give the same table.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +25,85 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
-from recording import Process, Round, Run, unpack  # noqa: E402
-from replay import UNCHANGED, Decide, NotRecorded, Pool, Tally, other, our_against, our_gate, our_unpaired, tally  # noqa: E402
+import before  # noqa: E402
+from ours import Perf  # noqa: E402
+from recording import Cell, First, Process, Round, Run, to_json, unpack  # noqa: E402
+from replay import (  # noqa: E402
+    UNCHANGED,
+    Decide,
+    NotRecorded,
+    Pool,
+    Tally,
+    by_rounds,
+    other,
+    our_unpaired,
+    suites,
+    tally,
+)
 from rules import RULES  # noqa: E402
+from twin import Twin  # noqa: E402
 
-from pytest_perfdl.limits import BUILT_IN, Limits  # noqa: E402
+from pytest_perfdl.limits import Limits  # noqa: E402
 
 PACKED = HERE / "data" / "recorded.json.gz"
 MARKERS = ("<!-- decision-quality -->", "<!-- /decision-quality -->")
-SHARES = (UNCHANGED, 0.03, 0.05, 0.10, 0.20)
 STRICT = Limits.parse({"step_time": "1%", "block_time": "1%"})
+MANY = 40
+"""Tests of a larger run."""
 USUAL = (UNCHANGED, 0.05)
 """Slowdowns whose seconds to a verdict are shown."""
-
-DECIDERS: Mapping[str, Decide] = {
-    "**pytest-perfdl, `--perf`**": our_gate,
-    "**pytest-perfdl, `--perf-against`**": our_against(BUILT_IN),
-    "**pytest-perfdl, `--perf-against`, limit 1 %**": our_against(STRICT),
-    "**pytest-perfdl, `--perf`, unpaired**": our_unpaired,
-    **{rule.name: other(rule) for rule in RULES},
-}
+QUIET = 0.05
+"""Processors that others may keep busy where rounds are called quiet."""
 
 Tallies = Mapping[str, Mapping[float, Tally]]
 
 
-def decide_all(pools: Sequence[Pool], decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
+@dataclass(frozen=True)
+class Recorded:
+    """What the table is made of."""
+
+    machine: Mapping[str, Any]
+    runs: Sequence[Run]
+
+    @property
+    def workloads(self) -> list[str]:
+        """All of them."""
+        return sorted({run.workload for run in self.runs})
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Slowdowns of its rounds, none of them first."""
+        return tuple(sorted({run.share for run in self.runs if isinstance(run, Round)}))
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Those of its rounds, the default settings on a quiet machine first."""
+        found = {run.cell for run in self.runs if isinstance(run, Round)}
+        return sorted(found, key=lambda cell: (cell.start != "forked", not cell.pinned, cell.neighbour))
+
+    def pools(self, cell: Cell | None) -> list[Pool]:
+        """Of the workloads that have rounds in a cell."""
+        with_it = {run.workload for run in self.runs if isinstance(run, Round) and run.cell == cell}
+        return [Pool(self.runs, name, cell) for name in sorted(with_it)]
+
+    def of(self, workload: str) -> Recorded:
+        """Its part of one workload."""
+        return Recorded(self.machine, [run for run in self.runs if run.workload == workload])
+
+
+def deciders(recorded: Recorded) -> dict[str, tuple[Decide, Sequence[Pool]]]:
+    """Every rule of the table, and what it decides on."""
+    usual = recorded.pools(recorded.cells[0])
+    found: dict[str, tuple[Decide, Sequence[Pool]]] = {}
+    for cell in recorded.cells:
+        found[f"**pytest-perfdl** ({cell})"] = by_rounds(Perf()), recorded.pools(cell)
+    found[f"**pytest-perfdl**, one of {MANY} tests"] = by_rounds(Perf(tests=MANY)), usual
+    found["**pytest-perfdl**, limit 1 %"] = by_rounds(Perf(limits=STRICT)), usual
+    found["**pytest-perfdl**, unpaired"] = our_unpaired, usual
+    return {**found, **{rule.name: (other(rule), usual) for rule in RULES}}
+
+
+def decide_all(recorded: Recorded, decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
     """Every rule on every slowdown.
 
     Raises
@@ -51,20 +111,47 @@ def decide_all(pools: Sequence[Pool], decisions: int, seed: int) -> dict[str, di
     NotRecorded
     """
     found: dict[str, dict[float, Tally]] = {}
-    for number, (name, decide) in enumerate(DECIDERS.items()):
-        print(f"[{number + 1}/{len(DECIDERS)}] {name}", file=sys.stderr, flush=True)
-        found[name] = {share: tally(decide, pools, share, decisions, (seed, number)) for share in SHARES}
+    rules = deciders(recorded)
+    for number, (name, (decide, pools)) in enumerate(rules.items()):
+        print(f"[{number + 1}/{len(rules)}] {name}", file=sys.stderr, flush=True)
+        found[name] = {share: tally(decide, pools, share, decisions, (seed, number)) for share in recorded.shares}
     return found
+
+
+def decided_before(revision: str, recorded: Recorded, decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
+    """What an earlier version decides on the rounds as it measured them, started and free, on a quiet machine.
+
+    Raises
+    ------
+    BeforeError
+    """
+    cell = Cell("started", False, 0.0)
+    runs = [run for run in recorded.runs if not isinstance(run, Round) or run.cell == cell]
+    with_it = {run.workload for run in runs if isinstance(run, Round)}
+    data = [to_json(run) for run in runs if run.workload in with_it]
+    found = before.decide(revision, data, recorded.shares, decisions, seed)
+    return {name: {share: Tally(*each) for share, each in by.items()} for name, by in found.items()}
 
 
 def table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
     """Lines of the Markdown table."""
-    heads = ("rule", "false alarms", *(f"+{share:.0%} found" for share in SHARES[1:]), "seconds to a verdict")
+    shares = list(next(iter(tallies.values())))
+    found_at = (f"+{share:.0%} found" for share in shares[1:])
+    heads = ("rule", "false alarms", *found_at, "unchanged: said so", "its bound", "seconds to a verdict")
     yield f"| {' | '.join(heads)} |"
     yield f"|---|{'---:|' * (len(heads) - 1)}"
     for name, found in tallies.items():
-        cells = (cell(found[share], intervals=intervals) for share in SHARES)
-        yield f"| {' | '.join((name, *cells, seconds([found[share].seconds for share in USUAL])))} |"
+        cells = (cell(found[share], intervals=intervals) for share in shares)
+        taken = seconds([found[share].seconds for share in USUAL if share in found])
+        yield f"| {' | '.join((name, *cells, *statement(found[UNCHANGED]), taken))} |"
+
+
+def statement(unchanged: Tally) -> tuple[str, str]:
+    """How often unchanged code is said to be no slower, and what is excluded then (the median)."""
+    if unchanged.positive is None:
+        return "", ""
+    bound = "" if math.isnan(unchanged.excluded) else f"{100 * unchanged.excluded:.1f} %"
+    return f"{percent(unchanged.positive / unchanged.decisions)} %", bound
 
 
 def cell(found: Tally, *, intervals: bool) -> str:
@@ -87,24 +174,51 @@ def seconds(usual: Sequence[float]) -> str:
     return texts[0] if near else " to ".join(texts)
 
 
-def caption(machine: Mapping[str, Any], runs: Sequence[Run], tallies: Tallies) -> str:
+def caption(recorded: Recorded, tallies: Tallies) -> str:
     """What the table rests on."""
-    processes = sum(isinstance(run, Process) for run in runs)
-    rounds = sum(isinstance(run, Round) for run in runs)
+    processes = sum(isinstance(run, Process) for run in recorded.runs)
+    rounds = [run for run in recorded.runs if isinstance(run, Round)]
     every = [found for each in tallies.values() for found in each.values()]
     widest = max(max(found.share - found.interval()[0], found.interval()[1] - found.share) for found in every)
     none = Tally(0, every[0].decisions, 0.0).interval()[1]
+    kinds = Counter((run.workload, run.cell, bool(run.share), run.share) for run in rounds)
+    counts = [min((n for kind, n in kinds.items() if kind[2] is slowed), default=0) for slowed in (False, True)]
     return (
-        f"Recorded: {processes} processes, and {rounds} rounds of two processes that take turns, of two workloads (a "
-        f"training step of a small transformer, inference of a small convolutional network){place(machine)}. What is "
-        "slower busy-waits for that share after each step. Each share is of "
-        f"{every[0].decisions} decisions drawn from these runs (seeded), its 95 % interval (Wilson) "
+        f"Recorded: {processes} processes, and {len(rounds)} rounds of two processes that take turns, of "
+        f"{', '.join(WORKLOADS.get(name, name) for name in recorded.workloads)}{place(recorded.machine)}; "
+        f"at least {counts[0]} rounds unchanged and {counts[1]} of each slowdown for a workload and a row"
+        f"{quiet(rounds)}. "
+        "What is slower busy-waits for that share. Each share is of "
+        f"{every[0].decisions} decisions or more, drawn from these runs (seeded), its 95 % interval (Wilson) "
         f"±{100 * widest:.0f} points at the widest and up to {100 * none:.1f} % for none found; what another day or "
-        "machine would give is not in it. Our limit is 3 % unless said otherwise, so +3 % is not past it. Every rule "
-        "gets warmed-up steps of processes in our pinned environment. Seconds are those of fresh processes, as "
-        "measured: starting, warming up and as many steps as the tool takes; two numbers are for unchanged code and "
-        "for +5 %. Ours leave out the profiled steps, about a second for each test."
+        "machine would give is not in it. Our limit is 3 % unless said otherwise, so +3 % is not past it; our bound is "
+        "what is excluded with 97.5 %, the median. Every rule gets warmed-up steps of processes in our pinned "
+        "environment. Seconds are those of fresh processes, as measured; two numbers are for unchanged code and for "
+        f"+5 %. {ours_taken(recorded)}"
     )
+
+
+def ours_taken(recorded: Recorded) -> str:
+    """What is in our seconds."""
+    if any(isinstance(run, First) for run in recorded.runs):
+        return "Ours hold everything but checkouts: the first process of each side, which counts, and all rounds."
+    return "Ours leave out the profiled steps, some seconds for each test."
+
+
+WORKLOADS: Mapping[str, str] = {
+    "transformer": "a training step of a small transformer",
+    "convnet": "inference of a small convolutional network",
+    "loader": "steps fed by a data loader with two workers",
+}
+
+
+def quiet(rounds: Sequence[Round]) -> str:
+    """What others did beside rounds that were to be quiet, where that is known."""
+    known = [run.idle_load for run in rounds if not run.cell.neighbour and run.idle_load is not None]
+    if not known:
+        return "; what else the machine did meanwhile is not known"
+    busy = sum(load >= QUIET for load in known)
+    return f"; others kept {QUIET:.0%} of a processor or more busy at {percent(busy / len(known))} % of the quiet ones"
 
 
 def place(machine: Mapping[str, Any]) -> str:
@@ -130,9 +244,47 @@ def into_readme(path: Path, text: str) -> None:
     path.write_text(f"{head}{start}\n{text}\n{end}{rest.partition(end)[2]}")
 
 
-def report(machine: Mapping[str, Any], runs: Sequence[Run], tallies: Tallies, *, intervals: bool) -> str:
+def report(recorded: Recorded, tallies: Tallies, *, intervals: bool) -> str:
     """Table and caption."""
-    return "\n".join((*table(tallies, intervals=intervals), "", caption(machine, runs, tallies)))
+    return "\n".join((*table(tallies, intervals=intervals), "", caption(recorded, tallies)))
+
+
+def alarmed_suites(recorded: Recorded, count: int, seed: int) -> Iterator[str]:
+    """Whole suites of unchanged tests, in every cell."""
+    yield f"| rounds | alarmed of {count} suites of {MANY} | alarms | tests that end positive | rounds a test |"
+    yield "|---|---:|---:|---:|---:|"
+    for chosen in recorded.cells:
+        alarmed, tests = suites(Perf(tests=MANY), recorded.pools(chosen), count, MANY, (seed, count))
+        positive = percent(sum(each.positive for each in tests) / len(tests))
+        alarms, rounds = sum(each.fails for each in tests), sum(each.rounds for each in tests) / len(tests)
+        yield f"| {chosen} | {alarmed} | {alarms} | {positive} % | {rounds:.1f} |"
+
+
+def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
+    """The gate and its twin on the same rounds, alone and as one of many tests."""
+    heads = (
+        "rule",
+        "rounds",
+        "slower by",
+        "found",
+        "positive",
+        "its bound",
+        "rounds a test",
+        "seconds",
+        "of nine in ten",
+    )
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for chosen in recorded.cells:
+        pools = recorded.pools(chosen)
+        for tests in (1, MANY):
+            for name, rule in (("gate", Perf(tests=tests)), ("twin", Twin(tests=tests))):
+                for share in recorded.shares:
+                    found = tally(by_rounds(rule), pools, share, decisions, (seed, tests))
+                    bound = "" if math.isnan(found.excluded) else f"{100 * found.excluded:.1f} %"
+                    row = (f"{name}, of {tests}", chosen, f"{share:.0%}", cell(found, intervals=True))
+                    more = (f"{percent((found.positive or 0) / found.decisions)} %", bound, f"{found.rounds:.1f}")
+                    yield f"| {' | '.join(map(str, (*row, *more, f'{found.seconds:.1f}', f'{found.late:.0f}')))} |"
 
 
 def main() -> int:
@@ -141,22 +293,39 @@ def main() -> int:
     if not options.recorded.exists():
         print(f"{options.recorded} is not there: record.py makes it", file=sys.stderr)
         return 1
-    machine, runs = unpack(options.recorded)
-    workloads = sorted({run.workload for run in runs})
-    groups: Iterable[Sequence[str]] = [[name] for name in workloads] if options.per_workload else [workloads]
-    for names in groups:
-        pools = [Pool(runs, name) for name in names]
-        try:
-            tallies = decide_all(pools, options.decisions, options.seed)
-        except NotRecorded as error:
-            print(f"{options.recorded}: {error}: record more", file=sys.stderr)
-            return 1
-        mine = [run for run in runs if run.workload in names]
-        text = report(machine, mine, tallies, intervals=options.intervals)
+    recorded = Recorded(*unpack(options.recorded))
+    try:
+        for line in lines(recorded, options):
+            print(line, flush=True)
+    except (NotRecorded, before.BeforeError) as error:
+        print(f"{options.recorded}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
+    """What was asked for.
+
+    Raises
+    ------
+    NotRecorded, BeforeError
+    """
+    if options.suites:
+        yield from alarmed_suites(recorded, options.suites, options.seed)
+        return
+    if options.twin:
+        yield from beside_twin(recorded, options.decisions, options.seed)
+        return
+    parts = [recorded.of(name) for name in recorded.workloads] if options.per_workload else [recorded]
+    for part in parts:
+        tallies = decide_all(part, options.decisions, options.seed)
+        if options.before:
+            tallies |= decided_before(options.before, part, options.decisions, options.seed)
+        text = report(part, tallies, intervals=options.intervals)
         if options.readme:
             into_readme(ROOT / "README.md", text)
-        print(*([f"## {names[0]}\n"] if options.per_workload else []), text, sep="\n")
-    return 0
+        yield from ([f"## {part.workloads[0]}\n"] if options.per_workload else [])
+        yield text
 
 
 def arguments() -> argparse.Namespace:
@@ -165,11 +334,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--decisions", type=int, default=500, metavar="N", help="of a rule a workload (500)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--recorded", type=Path, default=PACKED, metavar="FILE", help="packed, or .jsonl lines")
+    parser.add_argument("--before", metavar="REV", help="also decide as this earlier version of the project does")
     parser.add_argument("--intervals", action="store_true", help="show every interval")
     parser.add_argument("--per-workload", action="store_true", help="one table for each workload")
     parser.add_argument("--readme", action="store_true", help="also replace the table in README.md")
+    parser.add_argument("--suites", type=int, default=0, metavar="N", help="only count suites that raise an alarm")
+    parser.add_argument("--twin", action="store_true", help="only hold the gate against its twin without a model")
     options = parser.parse_args()
-    if options.readme and options.per_workload:
+    if options.readme and (options.per_workload or options.suites or options.twin):
         parser.error("--readme takes the one table of all workloads")
     return options
 

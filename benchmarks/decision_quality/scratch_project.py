@@ -18,6 +18,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 TEMPLATE = HERE / "scratch"
 PLANT = Path("src/trial_package/plant.py")
+TRIALS = "tests/test_speed.py"
+"""The perf tests of trials; the others are those that rounds are recorded of."""
 TIMEOUT_SECONDS = 3600.0
 _STAMPS = itertools.count(int(time.time()) - 10**8)
 _AUTHOR = ("-c", "user.name=trials", "-c", "user.email=trials@example.org", "-c", "commit.gpgsign=false")
@@ -98,7 +100,7 @@ class ScratchProject:
         ProjectError
         """
         mode = "append" if self.recorded else "all"
-        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}")
+        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}", TRIALS)
         self.commit("Baselines" if mode == "all" else "Baselines of another occasion")
 
     def pytest(self, *arguments: str) -> list[dict[str, Any]]:

@@ -41,8 +41,6 @@ LOADER = "tests/test_speed.py::test_fed_by_loader"
 AGAINST = ("--perf-against=HEAD",)
 LIMITS_2 = ("--perf-limit=step_time:2%", "--perf-limit=block_time:2%")
 """What a slowdown of 3 % is held to: at the usual limit of 3 % it would not be past it."""
-MDE_OF = "ab-aa"
-"""Kind of the trials whose smallest detectable effect is injected."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ class Kind:
 
     options: tuple[str, ...] = ()
     """Of pytest, beside `--perf`."""
-    inject: float | None = 0.0
-    """Percent for `--perf-inject`; `None` for what the unchanged trial of the same number said it can detect."""
+    inject: float = 0.0
+    """Percent for `--perf-inject`."""
     plant: Mapping[str, float] = field(default_factory=dict)
     test: str = TRAINING
 
@@ -61,10 +59,8 @@ KINDS: Mapping[str, Kind] = {
     "gate-aa": Kind(),
     "ab-aa": Kind(AGAINST),
     "ab+3": Kind((*AGAINST, *LIMITS_2), inject=3),
-    "ab+5": Kind(AGAINST, inject=5),
+    "gate+5": Kind(inject=5),
     "gate+10": Kind(inject=10),
-    "gate+20": Kind(inject=20),
-    "ab-mde": Kind(AGAINST, inject=None),
     "every-2nd": Kind(plant={"EVERY": 2, "EXTRA": 0.5}),
     "every-3rd": Kind(plant={"EVERY": 3, "EXTRA": 1.0}),
     "loader": Kind(plant={"TRANSFORM": 0.2}, test=LOADER),
@@ -82,13 +78,14 @@ class Trial:
     load: float
     verdict: str
     basis: str
-    """`paired`, `unpaired` or `screen`: what the deciding metric rests on."""
+    """`paired` or `unpaired`: what the deciding metric rests on; empty for neither."""
     rounds: int
     metric: str
     """The deciding one: the worst of those held to a limit on time."""
     effect: float | None
     ci95: tuple[float, float] | None
-    mde: float | None
+    excluded: float | None
+    """A slowdown by more than this share is excluded."""
     injected: float
     """Percent."""
     named: tuple[str, ...]
@@ -113,7 +110,6 @@ def run(
     name: str,
     number: int,
     load: float,
-    done: Sequence[Trial],
     occasion: str,
     extra: Sequence[str] = (),
 ) -> Trial:
@@ -124,8 +120,7 @@ def run(
     ProjectError
     """
     kind = KINDS[name]
-    percent = kind.inject if kind.inject is not None else detectable(done, number, load)
-    options = [*kind.options, *([f"--perf-inject={percent:g}"] if percent else [])]
+    options = [*kind.options, *([f"--perf-inject={kind.inject:g}"] if kind.inject else [])]
     started = time.monotonic()
     project.plant(kind.plant)
     try:
@@ -134,20 +129,7 @@ def run(
     finally:
         project.restore()
     seconds = time.monotonic() - started
-    return outcome(found, name, number, load, percent, seconds, occasion)
-
-
-def ready(name: str, number: int, load: float, done: Iterable[Trial]) -> bool:
-    """Whether what a trial builds on is known: it may show no detectable effect, then nothing is injected."""
-    return KINDS[name].inject is not None or detectable(done, number, load) > 0
-
-
-def detectable(done: Iterable[Trial], number: int, load: float) -> float:
-    """Percent that the unchanged trial of this number said it would detect; 0 where that is not known."""
-    for each in done:
-        if (each.kind, each.number, each.load) == (MDE_OF, number, load) and each.mde:
-            return round(100 * each.mde, 2)
-    return 0.0
+    return outcome(found, name, number, load, kind.inject, seconds, occasion)
 
 
 def outcome(
@@ -161,12 +143,12 @@ def outcome(
         number=number,
         load=load,
         verdict=found["verdict"],
-        basis=(metric["evidence"] if metric else None) or "screen",
+        basis=(metric["evidence"] if metric else None) or "",
         rounds=(metric["rounds"] if metric else None) or 0,
         metric=name,
         effect=metric["effect"] if metric else None,
         ci95=tuple(metric["ci95"]) if metric and metric["ci95"] else None,
-        mde=metric["mde"] if metric else None,
+        excluded=metric["excluded"] if metric else None,
         injected=injected,
         named=(*sorted(slower, key=lambda each: -slower[each]["effect"]), *(each["name"] for each in found["blame"])),
         operator_share=operator_share(found),
@@ -270,10 +252,7 @@ def make(
     extra = () if options.budget is None else (f"--perf-budget={options.budget:g}",)
     for position, (name, number, load) in enumerate(todo):
         where = f"[{position + 1}/{len(todo)}] {name} #{number + 1}"
-        if not ready(name, number, load, done):
-            print(f"{where}: waits for {MDE_OF} #{number + 1} and what it can detect", flush=True)
-            continue
-        trial = run(project, name, number, load, done, occasion, extra)
+        trial = run(project, name, number, load, occasion, extra)
         keep(options.out, trial)
         done.append(trial)
         rest = left(todo[position + 1 :], done)

@@ -2,21 +2,32 @@
 
 import importlib.util
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from recorded_runs import HERE, MILLISECOND, measured, noisy, recording
+from recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
+from scipy import stats
 
-from pytest_perfdl.judge.futility import FEWEST
+from pytest_perfdl.judge.confirm import MOST_REPEATS
+from pytest_perfdl.judge.paired import Spent
+from pytest_perfdl.judge.rounds import Round
 
-import ours  # isort: skip (recorded_runs makes these importable)
+import before  # isort: skip (recorded_runs makes these importable)
+import noises  # isort: skip
+import ours  # isort: skip
 import replay  # isort: skip
 import recording as kept  # isort: skip
+import synthetic  # isort: skip
+import twin  # isort: skip
+from recording import Cell  # isort: skip
 from rules import RULES  # isort: skip
+from shortcut import Shortcut  # isort: skip
 
 _spec = importlib.util.spec_from_file_location("decision_quality_run", HERE / "run.py")
 run = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = run
 _spec.loader.exec_module(run)
 
 
@@ -92,27 +103,27 @@ class TestDraws:
         with pytest.raises(replay.NotRecorded, match=r"no rounds of numbers at \+7%"):
             pool.drawing(0.07, rng)
 
-    def test_sides_of_unchanged_rounds_are_exchanged_and_others_are_not(self, pool, rng):
-        def drawn(share):
-            """How many of 200 rounds have their sides as recorded, and how many run the base first."""
-            recorded = {each.base.metrics()["step_time"]: each.order for each in pool.rounds(share)}
-            draw = pool.drawing(share, rng)
-            rounds = [draw()[0] for _ in range(200)]
-            same = [each for each in rounds if each.base["step_time"] in recorded]
-            assert all(each.order == recorded[each.base["step_time"]] for each in same)
-            assert len({each.base["step_time"] for each in same}) == len(recorded), "every one is drawn"
-            return len(same), sum(each.order == "base first" for each in rounds)
+    @pytest.mark.parametrize("share", [0.0, 0.10])
+    def test_rounds_keep_their_sides_and_their_order_is_drawn(self, pool, rng, share):
+        recorded = {tuple(each.base.values()): each for each in pool.rounds(share)}
+        draw = pool.drawing(share, rng)
+        drawn = [draw() for _ in range(400)]
+        for each, seconds in drawn:
+            known = recorded[tuple(each.base.values())]
+            assert (each.order, each.head, seconds) == (known.order, known.head, known.seconds)
+        assert len({tuple(each.base.values()) for each, _ in drawn}) == len(recorded), "every one is drawn"
+        lopsided = sum(each.order == "base first" for each in recorded.values()) / len(recorded)
+        assert sum(each.order == "base first" for each, _ in drawn) / 400 == pytest.approx(0.5, abs=0.08), lopsided
 
-        as_recorded, base_first = drawn(0.10)
-        assert as_recorded == 200
-        assert 70 < base_first < 130, "a coin's, not the recording's"
-        as_recorded, base_first = drawn(0.0)
-        assert 70 < as_recorded < 130
-        assert 70 < base_first < 130
+    def test_rounds_of_one_cell_only(self, rng):
+        forked = Cell("forked", True, 0.0)
+        runs = recording(cells=(forked, USUAL))
+        assert {each.cell for each in replay.Pool(runs, "numbers", forked).rounds(0.0)} == {forked}
+        with pytest.raises(replay.NotRecorded, match="of 2 cells: choose one"):
+            replay.Pool(runs, "numbers")
 
     def test_rounds_that_ran_in_one_order_only(self, runs, rng):
         lopsided = replay.Pool([each for each in runs if getattr(each, "order", "") != "head first"], "numbers")
-        assert lopsided.drawing(0.0, rng)()[0].order in ("base first", "head first")
         with pytest.raises(replay.NotRecorded, match=r"no rounds of numbers at \+5% that ran head first"):
             lopsided.drawing(0.05, rng)
 
@@ -121,45 +132,163 @@ class TestDraws:
         # 15 steps to warm up and 40 timed ones of 10 ms.
         assert replay.process_seconds(one, 40) == pytest.approx(1.5 + 0.55)
 
+    def test_seconds_before_rounds_are_those_of_both_first_processes(self, pool, rng):
+        assert replay.Pool(recording(firsts=2), "numbers").first_seconds(0.05, rng) == 7.0
+        # Without any recorded: a process of each side, of 55 steps of about 10 ms.
+        assert pool.first_seconds(0.0, rng) == pytest.approx(2 * (1.5 + 0.55), rel=0.05)
+
+
+def simulated(noise, seed, tests=1, slowdown=0.0, seconds=3.3):
+    """One draw a test, from a noise."""
+    rng = np.random.default_rng(seed)
+    found, head_first = noises.rounds(noise, rng, tests, 200, slowdown=slowdown)
+    for differences, first in zip(found, head_first, strict=True):
+        made = iter(zip(differences, first, strict=True))
+
+        def draw(made=made):
+            each, is_first = next(made)
+            order = "head first" if is_first else "base first"
+            head = {name: 1e7 * np.exp(value) for name, value in zip(ours.NAMES, each, strict=True)}
+            return Round(order, dict.fromkeys(ours.NAMES, 1e7), head), seconds
+
+        yield draw
+
 
 class TestOurs:
     def metrics(self, rng, level, count):
         return [noisy(rng, level * np.exp(0.01 * rng.standard_normal()), 0.02).metrics() for _ in range(count)]
 
-    def test_unchanged_code_needs_no_rounds(self, rng):
-        def none():
-            raise AssertionError("no round is needed")
+    def test_unchanged_code_is_called_so_with_its_bound(self, pool, rng):
+        found = ours.Perf().decide(pool.drawing(0.0, rng))
+        assert (found.verdict, found.fails, found.positive) == ("unchanged", False, True)
+        assert 3 <= found.rounds <= 10
+        assert 0 < found.excluded <= 0.03
+        assert found.seconds == 5.0 * found.rounds
 
-        stored = self.metrics(rng, 10, 10)
-        assert ours.gate(stored, stored[4], none) == ours.Outcome("unchanged", 0.0)
+    def test_what_is_slower_fails_and_later_in_a_larger_run(self, pool, rng):
+        alone, many = (ours.Perf(tests=tests).decide(pool.drawing(0.10, rng)) for tests in (1, 40))
+        assert (alone.verdict, alone.fails) == (many.verdict, many.fails) == ("regressed", True)
+        # Evidence of 200 and of 8000: that many signs in a row give it.
+        assert (alone.rounds, many.rounds) == (9, 15)
 
-    def test_what_is_suspected_and_slower_fails(self, pool, rng):
-        found = ours.gate(self.metrics(rng, 10, 10), self.metrics(rng, 12, 1)[0], pool.drawing(0.20, rng))
-        assert (found.verdict, found.alarm, found.rounds) == ("regressed", True, 11)
-        assert found.seconds == 11 * 5.0
+    def test_the_limit_given_is_held(self, pool, rng):
+        assert ours.Perf(limits=run.STRICT).decide(pool.drawing(0.03, rng)).verdict == "regressed"
+        assert ours.Perf().decide(pool.drawing(0.03, rng)).rounds > 9
 
-    def test_what_is_suspected_and_not_slower_is_given_up_and_passes(self, pool, rng):
-        found = ours.gate(self.metrics(rng, 10, 10), self.metrics(rng, 12, 1)[0], pool.drawing(0.0, rng))
-        assert (found.verdict, found.alarm, found.rounds) == ("inconclusive", False, FEWEST)
+    def test_the_budget_ends_the_rounds_and_a_suspect_in_every_one_of_them_fails(self, pool, rng):
+        draw = pool.drawing(0.10, rng)
+        slow = ours.Perf().decide(lambda: (draw()[0], 160.0))
+        # Two rounds end the budget; suspected, it gets twice as much.
+        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 4, False)
+        slow = ours.Perf().decide(lambda: (draw()[0], 110.0))
+        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 6, True)
 
-    def test_against_goes_to_rounds_always_and_holds_the_limit_given(self, pool, rng):
-        one = self.metrics(rng, 10, 1)[0]
-        assert ours.against(one, one, pool.drawing(0.0, rng)).verdict == "unchanged"
-        assert ours.against(one, one, pool.drawing(0.03, rng)).verdict != "regressed"
-        assert ours.against(one, one, pool.drawing(0.03, rng), run.STRICT).verdict == "regressed"
+    def test_a_loop_that_others_feed_has_its_mean_only(self, pool, rng):
+        draw = pool.drawing(0.10, rng)
 
-    def test_the_budget_of_seconds_ends_the_rounds(self, pool, rng):
-        draw = pool.drawing(0.20, rng)
-        found = ours.gate(self.metrics(rng, 10, 10), self.metrics(rng, 12, 1)[0], lambda: (draw()[0], 160.0))
-        assert (found.verdict, found.rounds) == ("inconclusive", 2)
+        def means():
+            drawn, seconds = draw()
+            sides = ({"block_time": side["block_time"]} for side in (drawn.base, drawn.head))
+            return Round(drawn.order, *sides), seconds
 
-    @pytest.mark.parametrize("level, verdict", [(10, "unchanged"), (13, "regressed")], ids=["same", "slower"])
+        assert ours.Perf().decide(means).verdict == "regressed"
+        assert twin.Twin().decide(means).verdict == "regressed"
+
+    @pytest.mark.parametrize("level, verdict", [(10, "inconclusive"), (13, "regressed")], ids=["same", "slower"])
     def test_unpaired(self, rng, level, verdict):
         stored = self.metrics(rng, 10, 10)
-        fresh = self.metrics(rng, 13, 1) + self.metrics(rng, level, ours.UNPAIRED_REPEATS)
-        found = ours.unpaired(stored, fresh, [2.0] * ours.UNPAIRED_REPEATS)
-        assert found.verdict == verdict
-        assert 0 < found.seconds <= 2.0 * ours.UNPAIRED_REPEATS
+        found = ours.unpaired(stored, self.metrics(rng, level, MOST_REPEATS), [2.0] * (MOST_REPEATS - 1))
+        assert found.verdict == verdict or (level == 10 and found.verdict == "unchanged")
+        assert found.fails is (verdict == "regressed")
+        assert 0 <= found.seconds <= 2.0 * MOST_REPEATS
+
+
+class TestShortcut:
+    @pytest.mark.parametrize("name", noises.NOISES)
+    @pytest.mark.parametrize("tests, slowdown", [(1, 0.0), (40, 0.0), (1, 0.04)], ids=["alone", "many", "slower"])
+    def test_a_look_that_is_left_out_would_have_left_the_test_open(self, name, tests, slowdown):
+        for draw in simulated(noises.NOISES[name], 3, tests=2, slowdown=slowdown):
+            gate = ours.Perf(tests=tests).gate(ours.NAMES)
+            shortcut, rounds, seconds, asked = Shortcut(gate), [], 0.0, 0
+            outcome = gate.look([])
+            while outcome.open and len(rounds) < 16:
+                drawn, took = draw()
+                rounds.append(drawn)
+                seconds += took
+                shortcut.add(drawn)
+                spent = Spent(seconds, 30.0)
+                outcome = gate.look(rounds, spent)
+                sure = shortcut.surely_open(spent)
+                asked += not sure
+                assert outcome.open or not sure
+            assert not sure or outcome.open
+            assert asked < max(2, len(rounds)), "it leaves some out"
+
+
+class TestTwin:
+    @pytest.mark.parametrize("rounds", [1, 5, 12, 30])
+    def test_p_is_that_of_the_exact_test(self, rng, rounds):
+        for _ in range(5):
+            seen = rng.standard_normal(rounds) + 0.3
+            assert twin.p_above(seen) == pytest.approx(
+                stats.wilcoxon(seen, alternative="greater", method="exact").pvalue
+            )
+
+    def test_it_fails_at_its_looks_only(self, pool, rng):
+        draw = pool.drawing(0.20, rng)
+        assert [twin.Twin(tests=tests).decide(draw).rounds for tests in (1, 40)] == [11, 18]
+
+    def test_unchanged_code_from_five_rounds_on(self, pool, rng):
+        found = [twin.Twin().decide(pool.drawing(0.0, rng)) for _ in range(10)]
+        assert {each.verdict for each in found} == {"unchanged"}
+        assert min(each.rounds for each in found) == 5
+
+    def test_the_budget_ends_it_as_it_ends_the_gate(self, pool, rng):
+        draw = pool.drawing(0.10, rng)
+        # Five rounds end the budget; suspected, it gets twice as much.
+        slow = twin.Twin().decide(lambda: (draw()[0], 60.0))
+        assert (slow.verdict, slow.rounds, slow.fails) == ("suspect", 10, True)
+        draw = pool.drawing(0.0, rng)
+        assert twin.Twin().decide(lambda: (draw()[0], 110.0)).verdict == "inconclusive"
+
+
+class TestSuites:
+    def test_unchanged_suites_raise_no_alarm_and_slower_ones_do(self, pool, monkeypatch):
+        alarmed, tests = replay.suites(ours.Perf(tests=4), [pool, pool], 3, 4, [1])
+        assert (alarmed, len(tests)) == (0, 12)
+        assert all(each.positive for each in tests)
+        monkeypatch.setattr(replay, "UNCHANGED", 0.20)
+        alarmed, tests = replay.suites(ours.Perf(tests=4), [pool], 3, 4, [1])
+        assert (alarmed, sum(each.fails for each in tests)) == (3, 12)
+
+
+class TestSynthetic:
+    def test_jobs_of_a_seed(self):
+        job = synthetic.Job("gate", "normal, 1.6 %", 0.10, 6, 1, 1)
+        found = synthetic.judged(job)
+        assert (found.count, found.alarms, found.positive, found.wrong) == (6, 6, 0, 0)
+        assert synthetic.judged(job) == found
+        still = synthetic.judged(replace(job, slowdown=0.0))
+        assert (still.alarms, still.positive) == (0, 6)
+
+    def test_a_bound_is_wrong_where_the_slowdown_is_larger(self):
+        said = ours.Outcome("unchanged", False, 10.0, 3, 0.025)
+        assert synthetic.is_wrong(said, 0.03)
+        assert not synthetic.is_wrong(said, 0.02)
+        assert not synthetic.is_wrong(replace(said, verdict="inconclusive"), 0.03)
+
+    def test_the_slow_row_is_the_one_that_is_named(self):
+        def after(slowdown, **more):
+            return synthetic.named_after(np.random.default_rng(0), 6, 0.02, slowdown, 1, **{"touched": True, **more})
+
+        assert after(0.5) < after(0.5, touched=False) < 20
+        assert after(0.0) is None
+
+
+class TestBefore:
+    def test_an_earlier_version_that_is_not_there(self):
+        with pytest.raises(before.BeforeError, match=r"git worktree add .* no-such-revision"):
+            before.decide("no-such-revision", [], [0.0], 1, 1)
 
 
 class TestTable:
@@ -185,21 +314,51 @@ class TestTable:
         assert run.seconds([4.41, 51.2]) == "4.4 to 51"
 
     def test_one_row_a_rule_one_column_a_slowdown(self, runs, pool):
-        found = {name: {share: replay.Tally(1, 100, 2.0) for share in run.SHARES} for name in run.DECIDERS}
-        text = run.report({}, runs, found, intervals=True)
+        recorded = run.Recorded({}, runs)
+        tally = replay.Tally(1, 100, 2.0, 3.0, 98, 0.021)
+        found = {name: dict.fromkeys(recorded.shares, tally) for name in run.deciders(recorded)}
+        text = run.report(recorded, found, intervals=True)
         head, _, first, *_ = text.splitlines()
-        assert head.count("|") == first.count("|") == 8
+        assert head.count("|") == first.count("|") == 10
         assert "1 % (0.2-5)" in first
+        assert "| 98 % | 2.1 % |" in first
         assert len(text.splitlines()) == 2 + len(found) + 2
         assert sum("pytest-perfdl" in name for name in found) == 4
         assert len(found) >= 9
         assert "each share is of 100 decisions" in text.lower()
+        assert "at least 20 rounds unchanged and 20 of each slowdown" in text
 
-    def test_the_table_of_a_recording(self, pool):
-        found = run.decide_all([pool], 2, 1)
-        assert {tuple(each) for each in found.values()} == {run.SHARES}
-        assert found["**pytest-perfdl, `--perf-against`**"][0.0].alarms == 0
-        assert found["**pytest-perfdl, `--perf-against`**"][0.2].alarms == 2
+    def test_one_row_a_cell_the_default_on_a_quiet_machine_first(self):
+        cells = [
+            Cell(start, pinned, load)
+            for start in ("started", "forked")
+            for pinned in (False, True)
+            for load in (0.3, 0.0)
+        ]
+        recorded = run.Recorded({}, recording(cells=cells, rounds=2))
+        assert recorded.cells[0] == Cell("forked", True, 0.0)
+        rows = [name for name in run.deciders(recorded) if "(" in name]
+        assert rows[:2] == [
+            "**pytest-perfdl** (forked, pinned, quiet)",
+            "**pytest-perfdl** (forked, pinned, neighbour 30%)",
+        ]
+        assert len([name for name in rows if "pytest-perfdl" in name]) == 8
+
+    def test_what_was_to_be_quiet_and_was_not_is_said(self, runs):
+        rounds = [each for each in runs if isinstance(each, kept.Round)]
+        assert run.quiet(rounds) == "; others kept 5% of a processor or more busy at 0 % of the quiet ones"
+        busy = [replace(each, idle_load=0.05) for each in rounds[:10]]
+        assert "at 10 % of" in run.quiet([*busy, *rounds[10:100]])
+        assert "not known" in run.quiet([replace(each, idle_load=None) for each in rounds])
+
+    def test_the_table_of_a_recording(self, runs):
+        recorded = run.Recorded({}, runs)
+        found = run.decide_all(recorded, 2, 1)
+        assert {tuple(each) for each in found.values()} == {recorded.shares} == {(0.0, 0.03, 0.05, 0.10, 0.20)}
+        ours_ = found["**pytest-perfdl** (started, free, quiet)"]
+        assert [ours_[share].alarms for share in (0.0, 0.2)] == [0, 2]
+        assert ours_[0.0].positive == 2
+        assert found[RULES[0].name][0.0].positive is None
 
     def test_readme_keeps_what_is_around_the_table(self, tmp_path):
         start, end = run.MARKERS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -31,6 +33,12 @@ def transform(index: int) -> Tensor:
     return image
 
 
-def loader() -> DataLoader[Tensor]:
-    """One worker: what several deliver comes in an order of their own, and could not be counted exactly."""
-    return DataLoader(Images(), batch_size=None, num_workers=1)
+def loader(workers: int = 1) -> DataLoader[Tensor]:
+    """With one worker by default: what several deliver comes in an order of their own, and is not counted exactly."""
+    return DataLoader(Images(), batch_size=None, num_workers=workers)
+
+
+def fed() -> Callable[[], Tensor]:
+    """A step that takes the next of two workers' batches."""
+    weight, batches = torch.randn(64, 64), iter(loader(workers=2))
+    return lambda: next(batches) @ weight

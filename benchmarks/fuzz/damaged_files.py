@@ -30,8 +30,8 @@ from pytest_perfdl import cli  # noqa: E402
 from pytest_perfdl.baseline.append import append  # noqa: E402
 from pytest_perfdl.baseline.files import BaselineError, Store  # noqa: E402
 from pytest_perfdl.judge.confirm import confirm  # noqa: E402
-from pytest_perfdl.judge.kernels import suspected, tested  # noqa: E402
-from pytest_perfdl.judge.screen import screen  # noqa: E402
+from pytest_perfdl.judge.kernels import judged  # noqa: E402
+from pytest_perfdl.judge.standing import open_times, standing  # noqa: E402
 from pytest_perfdl.limits import BUILT_IN  # noqa: E402
 from pytest_perfdl.record import Call, Record, Row  # noqa: E402
 from pytest_perfdl.record_json import to_json  # noqa: E402
@@ -187,17 +187,16 @@ def check_baseline(place: Place, data: bytes) -> str:
 def judge(place: Place, new: Record, base: Record, others: tuple[Record, ...]) -> None:
     """Judge, and say it in every way but the page."""
     for known in (base, None):
-        judgement = screen(new, known, others, BUILT_IN.unpaired())
-        if judgement.suspects:
-            judgement = confirm(judgement, known, new, BUILT_IN.unpaired())
+        judgement = standing(new, known, others, BUILT_IN.unpaired())
+        if open_times(judgement, BUILT_IN.unpaired()):
+            judgement = confirm(judgement, known, new, BUILT_IN.unpaired(), others=others)
         one = replace(runs.result("regressed", TEST), judgement=judgement, new=new, base=known)
         run = runs.run(one, root=place.project, report_dir=place.project / "report")
         text = failure_text(one, run) + "\n".join(line.text for line in summary_lines(run, 2, 100))
         if "\x1b" in text:
             raise RuleError("a control character reaches the terminal")
         markdown.summary(run, markdown.COMMENT_LIMIT)
-    suspected(new, base, BUILT_IN)
-    tested(new, base, BUILT_IN)
+    judged(new, base, BUILT_IN)
 
 
 def check_exemplar(place: Place, data: bytes) -> str:

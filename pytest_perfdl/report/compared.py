@@ -83,11 +83,11 @@ def against(results: Iterable[Result]) -> str:
 
 
 def measured(results: Sequence[Result]) -> str:
-    """How much was measured, "5 repeats against 10" or "7-20 paired rounds"; a range where tests differ."""
+    """How much was measured, "7-20 paired rounds" or "5 repeats against 10"; a range where tests differ."""
+    rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
+    if rounds:
+        return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
     if any(result.against for result in results):
-        rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
-        if rounds:
-            return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
         return "counts only" if any(map(compared, results)) else ""
     new = _span([result.new.repeats for result in results if result.new is not None])
     base = _span([result.base.repeats for result in results if result.base is not None])

@@ -178,18 +178,11 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     share = wording.percent(timed.worsening(surely, sign))
     why = [f"surely worse by more than {share}, not shown to be past the limit"] if verdict == "suspect" else []
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
-        why.append(f"{plural(stored, 'stored repeat')} cannot decide, {_stored_needed(drawn + remaining)} can")
+        enough = ranks.needed(drawn + remaining, UNPAIRED_ALPHA)
+        why.append(f"{plural(stored, 'stored repeat')} cannot decide, {enough} can")
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {wording.percent(timed.worsening(worst, sign))} is not excluded")
     return replace(metric, verdict=verdict, reason=f"{text}: {'; '.join(why)}")
-
-
-def _stored_needed(fresh: int) -> int:
-    """The least number of stored repeats against which so many fresh ones can reach the level."""
-    stored = 1
-    while ranks.least_p(fresh, stored) > UNPAIRED_ALPHA:
-        stored += 1
-    return stored
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:

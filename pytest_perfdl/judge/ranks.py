@@ -48,12 +48,12 @@ def least_p(fresh: int, base: int) -> float:
     return 1 / math.comb(fresh + base, base)
 
 
-def needed(base: int, alpha: float) -> int:
-    """The least number of fresh repeats that can give a p-value of `alpha` or less against `base` repeats."""
-    fresh = 1
-    while least_p(fresh, base) > alpha:
-        fresh += 1
-    return fresh
+def needed(given: int, alpha: float) -> int:
+    """The least number of repeats of one side that can give a p-value of `alpha` or less with those of the other."""
+    number = 1
+    while least_p(number, given) > alpha:
+        number += 1
+    return number
 
 
 def shift_interval(differences: Sequence[float], fresh: int, base: int) -> tuple[float, float] | None:

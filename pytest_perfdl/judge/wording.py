@@ -27,13 +27,8 @@ def value(number: float, unit: str) -> str:
     return format_quantity(number, unit)
 
 
-def fresh(repeats: int) -> str:
-    """What a screen rests on, "1 fresh repeat"."""
-    return plural(repeats, "fresh repeat")
-
-
 def paired(rounds: int) -> str:
-    """What a confirmation rests on, "10 paired rounds"."""
+    """What a verdict rests on, "10 paired rounds"."""
     return plural(rounds, "paired round")
 
 

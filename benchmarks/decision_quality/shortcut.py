@@ -20,7 +20,7 @@ from pytest_perfdl.judge.rounds import Round
 
 FAR = 0.8
 """A difference beyond this, on the log scale, may be off the coarse grid: the gate is asked about every look then."""
-ROOM = 0.015
+ROOM = 0.006
 """For the coarse posterior's error, as a probability."""
 _FINE = np.arange(-0.15, 0.15, 0.001)
 _DELTAS = np.concatenate([np.arange(-1.0, -0.15, 0.01), _FINE, np.arange(0.15, 1.01, 0.01)])

@@ -97,10 +97,10 @@ def test_a_test_may_expect_several_things(project):
     done = project.run("--perf", *SHORT, "--perf-json=run.json")
     (test,) = json.loads((project.root / "run.json").read_text())["tests"]
     assert done.code == 0, done.output
-    assert {name: metric["verdict"] for name, metric in test["metrics"].items()} == {
-        "one.step_time": "inconclusive",
-        "two.step_time": "inconclusive",
-    }
+    assert test["metrics"].keys() == {"one.step_time", "two.step_time"}
+    # A budget of a second is some rounds, on a machine that is quick enough to exclude so much.
+    assert {metric["verdict"] for metric in test["metrics"].values()} <= {"unchanged", "inconclusive"}
+    assert all("not slower than 900%" in metric["reason"] for metric in test["metrics"].values())
 
 
 @pytest.mark.torch

@@ -38,6 +38,10 @@ _HELPING = 0.1
 """Processors that other threads keep busy on average before they count as working for the step."""
 
 
+_LEAST_HELP = 0.001
+"""Seconds of other threads' work that count at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class Helpers:
     """Who works for this thread: child processes, and other threads of this process."""
@@ -63,8 +67,10 @@ class Helpers:
 
     def since(self, before: Helpers) -> tuple[bool, bool]:
         """Whether child processes, and whether other threads, worked between two moments."""
-        busy = (self.threads_s - before.threads_s) / max(self.wall_s - before.wall_s, 1e-6)
-        return self.children or before.children or self.ended != before.ended, busy > _HELPING
+        used = self.threads_s - before.threads_s
+        # Both clocks of a short while differ by what reading them takes.
+        busy = used > _LEAST_HELP and used > _HELPING * (self.wall_s - before.wall_s)
+        return self.children or before.children or self.ended != before.ended, busy
 
 
 def _has_children() -> bool:

@@ -109,7 +109,11 @@ def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
 @pytest.mark.torch
 def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     options = ("--junitxml=junit.xml", "--perf-json=copy.json", "--perf-limit=loss:10%")
-    finished = recorded.run("--perf", *WIDE, *options, STEP_SECONDS="0.02", LOSS="2")
+    for _ in range(3):
+        finished = recorded.run("--perf", *WIDE, *options, STEP_SECONDS="0.02", LOSS="2")
+        # Others may have the processor while the few profiled steps run: then no cause is certain.
+        if verdict(recorded)["blame"]:
+            break
 
     assert finished.code == 1
     assert finished.line("PERF REGRESSED test_speed.py::test_step")

@@ -267,10 +267,8 @@ class Rounds:
         """The test must pass on both sides, and each side must have run its own code."""
         text = failure(remote, self._bench.config)
         if text:
-            said = next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")
-            raise SideError(
-                f"the test did not pass on the {side.name} side in round {number}: {said}\n{text}", invalid=False
-            )
+            said = f"the test did not pass on the {side.name} side in round {number}: {last_error(text)}"
+            raise SideError(f"{said}\n{text}", invalid=False)
         # Two alternatives of one code are no two sides of it.
         if not side.variant and (mistake := self._bench.mistaken(remote.origins, side.checkout)):
             raise SideError(f"the {side.name} side {mistake}", invalid=True)
@@ -354,3 +352,8 @@ def failure(remote: RemoteTest, config: pytest.Config) -> str:
             report = config.hook.pytest_report_from_serializable(config=config, data=data)
             return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
     return ""
+
+
+def last_error(text: str) -> str:
+    """The last line that a failure's text marks as its error; empty where none is."""
+    return next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")

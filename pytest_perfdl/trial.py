@@ -39,7 +39,7 @@ from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.name_rules import name_rules
 from pytest_perfdl.record import Finding, Key, Record
 from pytest_perfdl.report.run import Exemplars, Result
-from pytest_perfdl.rounds import SideError, failure
+from pytest_perfdl.rounds import SideError, failure, last_error
 from pytest_perfdl.units import plural
 
 MOST_REDRAWS = 3
@@ -354,8 +354,7 @@ class Trial:
             if not self._spoiled(remote):
                 break
         if text := failure(remote, self.bench.config):
-            said = next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")
-            raise SideError(f"the test did not pass at {commit[:12]}: {said}\n{text}", invalid=False)
+            raise SideError(f"the test did not pass at {commit[:12]}: {last_error(text)}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
             raise SideError(f"the test measured nothing at {commit[:12]}", invalid=False)
         for name, origins, code in (("base", remote.origins, checkout), ("head", self.remote.origins, None)):

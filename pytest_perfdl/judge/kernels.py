@@ -64,26 +64,24 @@ class Rows:
 
         A row that a round lacks on either side is left out: that it came or went is a count.
         """
-        found = [
-            _verdict(name, limit, base, head, estimate)
-            for name, limit, base, head, estimate in self._states(rounds)
-            if estimate.over(_past(limit)) >= OVER and evidence(estimate.differences, _past(limit)) >= self.needed(name)
-        ]
+        found = [verdict for verdict, fails in self._over(rounds, OVER) if fails]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.effect or 0.0), verdict.name)))
 
     def promising(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
         """The rows that look slower and have not failed the test: more rounds would show it, or are not to be had."""
         least = 1 - PROMISING / max(len(self.limits), 1)
-        found = [
+        return tuple(
             replace(verdict, verdict="suspect", times_over=None, reason=f"{verdict.reason}: more rounds would decide")
-            for verdict in (
-                _verdict(name, limit, base, head, estimate)
-                for name, limit, base, head, estimate in self._states(rounds)
-                if estimate.over(_past(limit)) >= least
-                and evidence(estimate.differences, _past(limit)) < self.needed(name)
-            )
-        ]
-        return tuple(found)
+            for verdict, fails in self._over(rounds, least)
+            if not fails
+        )
+
+    def _over(self, rounds: Sequence[Round], least: float) -> Iterator[tuple[MetricVerdict, bool]]:
+        """The rows that are over their limits with at least this probability, and whether each fails the test."""
+        for name, limit, base, head, estimate in self._states(rounds):
+            if estimate.over(_past(limit)) >= least:
+                fails = evidence(estimate.differences, _past(limit)) >= self.needed(name)
+                yield _verdict(name, limit, base, head, estimate), fails
 
     def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, float, Estimate]]:
         """Of each row on both sides of all rounds: both mean times in nanoseconds, and the estimate."""

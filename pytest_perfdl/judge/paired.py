@@ -4,7 +4,7 @@
     rounds, outcome = [], gate.look([])
     while outcome.open:
         rounds += ...                                   # one more; or the budget ends:
-        outcome = gate.look(rounds, Spent(seconds, budget, extended=...))
+        outcome = gate.look(rounds, Spent(seconds, budget))
     outcome.verdicts                                    # one MetricVerdict a metric
 
 The unit is the round, one fresh process of each side (`rounds`). What rounds say of a metric is the estimate of how

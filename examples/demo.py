@@ -33,7 +33,7 @@ def main() -> int:
     say(f"1/3  Recording baselines of {len(PLANTED)} perf tests, ten fresh processes each (one or two minutes).")
     if pytest("--perf-update", report="recorded") != 0:
         return give_up("recording the baselines failed")
-    say("2/3  Checking the unchanged code against them: one fresh process each.")
+    say("2/3  Checking the unchanged code: rounds of two fresh processes, one of the baseline's commit.")
     if pytest("--perf", report="unchanged") != 0:
         return give_up("the unchanged code did not pass: this machine may be too busy to measure on right now")
     say("3/3  Now somebody changes the code, and no test file shows it:")
@@ -56,7 +56,7 @@ def pytest(mode: str, *, report: str, plants: str = "") -> int:
     """Run the demo's tests and return pytest's exit code."""
     command = [sys.executable, "-m", "pytest", mode, "--perf-dir=demo/baselines", f"--perf-report=demo/{report}"]
     print("     $", " ".join(["pytest", *command[3:], *map(repr, PLANTED)]), flush=True)
-    # Planted in this working tree only: a suspect is measured beside a checkout of the code without the plant.
+    # Planted in this working tree only: it is measured beside a checkout of the code without the plant.
     environment = os.environ | {"PERFDL_PLANT": plants, "PERFDL_PLANT_IN": str(ROOT)}
     command += ["--no-header", *PLANTED]
     if not plants:

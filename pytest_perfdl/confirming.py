@@ -142,7 +142,7 @@ class Confirmation:
         rows: Rows | None = None,
         shown: tuple[Shown, Shown] | None = None,
     ) -> tuple[Outcome, list[Round], list[Finding], str]:
-        """Rounds until the gate is done and no row looks slower.
+        """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
         Also what they say, what the machine did meanwhile, and how they were run.
         """
@@ -160,7 +160,10 @@ class Confirmation:
             spent = Spent(time.monotonic() - started, budget)
             if outcome.open:
                 outcome = gate.look(as_judged(rounds), spent)
-            if not outcome.open and (rows is None or spent.ended or not rows.promising(rounds)):
+            if outcome.open:
+                continue
+            fails = any(each.verdict == "regressed" for each in outcome.verdicts.values())
+            if fails or rows is None or spent.ended or not rows.promising(rounds):
                 break
         bench.progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"

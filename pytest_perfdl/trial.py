@@ -25,6 +25,7 @@ from pytest_perfdl.errors import PerfError
 from pytest_perfdl.fixture import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.guilty import source_diffs, touched
 from pytest_perfdl.isolate.checkout import Checkout, CheckoutError
+from pytest_perfdl.isolate.forks import ForkError
 from pytest_perfdl.isolate.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.isolate.remote import RemoteTest, Script, TestAbsent, replay
 from pytest_perfdl.joining import joined
@@ -68,6 +69,8 @@ class Trial:
         """The first worker's, which alone counted FLOPs; stays, even if it is not among the repeats any more."""
         self._repeats: list[Repeat] = []
         self._redrawn = 0
+        self._forks = bench.settings.start != "fresh"
+        """Whether repeats that are stored may be forked, as far as is known."""
         self._no_flops = ""
         """Why FLOPs cannot be counted; empty as long as they can."""
         self._base: Record | None = None
@@ -407,15 +410,39 @@ class Trial:
             number = len(self._repeats) + 1
             self._announce(number, of or wanted)
             started = time.monotonic()
-            remote = self.bench.start(self.test, self._script)
-            with self._serving(remote):
-                remote.finish()
+            remote = self._forked_repeat() or self._started_repeat(number)
             seconds = time.monotonic() - started
             self.bench.progress.end_repeat(seconds)
-            self._check_phases(remote, f"repeat {number} of the test")
             assert self._first is not None
             self._repeats.append(sharing_flops(self._first, _repeat(remote, seconds)))
         self.bench.progress.clear()
+
+    def _started_repeat(self, number: int) -> RemoteTest:
+        remote = self.bench.start(self.test, self._script)
+        with self._serving(remote):
+            remote.finish()
+        self._check_phases(remote, f"repeat {number} of the test")
+        return remote
+
+    def _forked_repeat(self) -> RemoteTest | None:
+        """A repeat that is stored, in a process forked as those of rounds are; `None` where it is to be started.
+
+        Repeats that are judged against stored ones are few, and started.
+        """
+        shown = self.remote.shown
+        if not (self.bench.recording and self._forks) or shown is None:
+            return None
+        try:
+            remote = self.bench.start(self.test, self._script, parent=self.bench.parent(self.test, (shown, shown)))
+            with self._ending(remote):
+                remote.finish()
+            if failure(remote, self.bench.config) or not remote.results:
+                raise ForkError("the test passed in a started process and not in a forked one")
+        except (ForkError, WorkerDied, WorkerTimeout):
+            # Started ones then say whether that is the test's own.
+            self._forks = False
+            return None
+        return remote
 
     def _usable(self) -> int:
         """How many repeats there are, the last one set aside if others had the processor meanwhile.

@@ -3,7 +3,7 @@
     python measured.py WORKLOAD SHARE DESCRIPTOR
 
 Commands and answers (`pytest_perfdl.measure.commands`) go over the inherited socket DESCRIPTOR; each step is
-followed by a busy wait for SHARE of what it took, and that of the loader's workers by one for SHARE of their own.
+followed by a busy wait for SHARE of what it took, and that of the loader's worker by one for SHARE of its own.
 """
 
 from __future__ import annotations

@@ -5,13 +5,13 @@ neighbour that uses a processor for 30 % of the time; of one workload in all of 
 extremes. Processes by themselves are what other tools compare: fresh ones under the plugin's pinned environment, one
 torch thread, timed by its own commands. Both are unchanged or slowed by a share of what a step takes.
 
-All come in one random order, so that the machine's drift meets all alike: rounds in lots of some successive ones, as a
-test has them, and these in runs of pytest of some lots. Every round is kept as soon as it ends; started again, the
-script does only what is missing.
+All come in one random order, so that the machine's drift meets all alike, and a part of the recording is like the
+whole: rounds in lots of some successive ones, as a test has them, and these in runs of pytest of some lots. Every round
+is kept as soon as it ends; started again, the script does only what neither its lines nor the packed file have.
 
     python benchmarks/decision_quality/record.py --plan      # how much there is to do
     python benchmarks/decision_quality/record.py             # hours, shows the time left
-    python benchmarks/decision_quality/record.py --pack      # writes data/recorded.json.gz from what there is
+    python benchmarks/decision_quality/record.py --pack      # writes data/recorded.json.gz from what there is so far
 """
 
 from __future__ import annotations
@@ -40,7 +40,19 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 
 from lots import Jobs, Lot  # noqa: E402
 from measured import READY  # noqa: E402
-from recording import PLUGIN_STEPS, Cell, First, Measured, Process, Round, Run, append_line, pack, read_lines  # noqa: E402
+from recording import (  # noqa: E402
+    PLUGIN_STEPS,
+    Cell,
+    First,
+    Measured,
+    Process,
+    Round,
+    Run,
+    append_line,
+    pack,
+    read_lines,
+    unpack,
+)
 from scratch_project import ScratchProject  # noqa: E402
 
 from pytest_perfdl.isolate.channel import pair  # noqa: E402
@@ -110,6 +122,7 @@ def plan(options: argparse.Namespace) -> list[Batch]:
                 for number in range(first, min(first + ROUNDS_OF_A_LOT, count))
             )
             for cell in WORKLOADS[workload]
+            if str(cell).startswith(tuple(options.cell))
             for share, count in ((0.0, options.rounds), *((share, options.slowed_rounds) for share in SHARES))
             for first in range(0, count, ROUNDS_OF_A_LOT)
         ]
@@ -254,6 +267,13 @@ def task_of(run: Run) -> Task | None:
     return Task(type(run).__name__.lower(), run.workload, run.share, run.number, cell)
 
 
+def recorded(options: argparse.Namespace) -> list[Run]:
+    """What there is so far: what was packed, perhaps on another day, and what was kept since."""
+    packed = unpack(options.packed)[1] if options.packed.exists() else []
+    known = {(type(run), run.at) for run in packed}
+    return [*packed, *(run for run in read_lines(options.out) if (type(run), run.at) not in known)]
+
+
 def machine() -> dict[str, Any]:
     """Where this was recorded."""
     models = [
@@ -296,7 +316,7 @@ def _time(seconds: float) -> str:
 def main() -> int:
     """Do what is missing, then pack."""
     options = arguments()
-    runs = read_lines(options.out)
+    runs = recorded(options)
     done = {task_of(run) for run in runs}
     batches = [(tuple(task for task in batch.tasks if task not in done), batch.number) for batch in plan(options)]
     batches = [(tasks, number) for tasks, number in batches if tasks]
@@ -314,7 +334,7 @@ def main() -> int:
         return 0
     if not options.pack:
         measure(batches, options)
-        runs = read_lines(options.out)
+        runs = recorded(options)
     size = pack(runs, machine(), options.packed)
     print(f"{options.packed}: {len(runs)} runs, {size / 1000:.0f} kB")
     return 0
@@ -333,13 +353,14 @@ def measure(batches: Sequence[tuple[tuple[Task, ...], int]], options: argparse.N
             count += len(tasks)
             rest = [task for later, _ in batches[position + 1 :] for task in later]
             more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-            print(f"[{count}/{total}] {tasks[0]}{more}, {_time(left(rest, read_lines(options.out)))} left", flush=True)
+            print(f"[{count}/{total}] {tasks[0]}{more}, {_time(left(rest, recorded(options)))} left", flush=True)
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="only these")
+    parser.add_argument("--cell", nargs="+", default=[""], metavar="NAME", help="only cells that begin so (--plan)")
     parser.add_argument("--rounds", type=int, default=80, metavar="N", help="unchanged rounds of a cell (80)")
     parser.add_argument("--slowed-rounds", type=int, default=60, metavar="N", help="of each slowdown (60)")
     parser.add_argument("--processes", type=int, default=60, metavar="N", help="unchanged processes a workload (60)")

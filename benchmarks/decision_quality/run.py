@@ -208,7 +208,7 @@ def ours_taken(recorded: Recorded) -> str:
 WORKLOADS: Mapping[str, str] = {
     "transformer": "a training step of a small transformer",
     "convnet": "inference of a small convolutional network",
-    "loader": "steps fed by a data loader with two workers",
+    "loader": "steps fed by a data loader with one worker",
 }
 
 

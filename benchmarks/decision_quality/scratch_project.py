@@ -81,7 +81,7 @@ class ScratchProject:
         """
         text = (TEMPLATE / PLANT).read_text()
         for name, value in values.items():
-            text, found = re.subn(rf"^{name} = .*$", f"{name} = {value!r}", text, flags=re.MULTILINE)
+            text, found = re.subn(rf"^( *){name} = .*$", rf"\g<1>{name} = {value!r}", text, flags=re.MULTILINE)
             if not found:
                 raise KeyError(name)
         (self.folder / PLANT).write_text(text)

@@ -64,7 +64,7 @@ KINDS: Mapping[str, Kind] = {
     "every-2nd": Kind(plant={"EVERY": 2, "EXTRA": 0.5}),
     "every-3rd": Kind(plant={"EVERY": 3, "EXTRA": 1.0}),
     "loader": Kind(plant={"TRANSFORM": 0.2}, test=LOADER),
-    "operator": Kind(AGAINST, plant={"OPERATOR": 0.5}),
+    "operator": Kind(AGAINST, plant={"scanned": 240_000}),
 }
 
 

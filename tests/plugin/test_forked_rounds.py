@@ -1,4 +1,4 @@
-"""Rounds of forked processes, with real workers: they are the test's own run, and nothing of them is left."""
+"""Forked processes, with real workers: they are the test's own run, and nothing of them is left."""
 
 import json
 import os
@@ -183,6 +183,51 @@ def test_a_round_that_does_not_survive_being_forked_is_started(what, why, projec
     told = json.loads((project.root / "rounds.json").read_text())
     assert (told["start"], told["why"]) == (["started"] * 2, why)
     assert (project.root / "forked").exists()
+
+
+RECORDED = """
+    import os
+
+    import pytest
+    import torch
+
+
+    @pytest.mark.perf
+    def test_step(perf):
+        x = torch.ones(64, 64)
+        with open("notes.txt", "a") as notes:
+            print(os.getpid(), os.getppid(), file=notes)
+        perf(lambda: x @ x)
+    """
+
+
+@pytest.mark.parametrize("start", ["auto", "fresh"])
+def test_repeats_that_are_stored_are_forked_but_for_the_first(start, project):
+    project.write("test_speed.py", RECORDED)
+    run = project.run("--perf-update", "--perf-repeats=4", f"--perf-start={start}")
+    assert run.code == 0, run.output
+    notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
+    assert len({pid for pid, _ in notes}) == 4
+    first, *others = [parent for _, parent in notes]
+    if start == "fresh":
+        assert set(others) == {first}
+    else:
+        assert first not in others
+    (baseline,) = (project.root / "baselines").rglob("*.json")
+    (call,) = json.loads(baseline.read_text())["calls"]
+    series = call["metrics"]
+    assert {name: len(each["values"]) for name, each in series.items()} == dict.fromkeys(series, 4)
+    assert len(set(series["ops"]["values"])) == len(set(series["allocations"]["values"])) == 1
+
+
+@pytest.mark.parametrize("what", ["os.kill(os.getpid(), signal.SIGSEGV)", "assert False"])
+def test_a_repeat_that_does_not_survive_being_forked_is_started(what, project):
+    project.write("test_speed.py", IN_FORKS.replace("WHAT", what))
+    run = project.run("--perf-update", "--perf-repeats=3")
+    assert run.code == 0, run.output
+    assert (project.root / "forked").exists()
+    (baseline,) = (project.root / "baselines").rglob("*.json")
+    assert [each["repeats"] for each in json.loads(baseline.read_text())["occasions"]] == [3]
 
 
 def test_a_forked_process_that_hangs_says_where_and_is_ended(project):

@@ -11,7 +11,7 @@ from recorded_runs import recording
 
 import record  # isort: skip (recorded_runs makes these importable)
 from lots import Jobs  # isort: skip
-from recording import Cell  # isort: skip
+from recording import Cell, First, append_line, pack  # isort: skip
 
 
 def options(**more):
@@ -21,6 +21,7 @@ def options(**more):
         "slowed_rounds": 60,
         "processes": 6,
         "slowed_processes": 2,
+        "cell": [""],
     }
     return argparse.Namespace(**{**wanted, "seed": 1, **more})
 
@@ -31,6 +32,11 @@ def batches():
 
 
 class TestPlan:
+    def test_cells_are_chosen_by_the_beginning_of_their_names(self):
+        chosen = record.plan(options(cell=["forked, pinned", "started, free, quiet"]))
+        cells = {str(task.cell) for batch in chosen for task in batch.tasks if task.cell}
+        assert cells == {"forked, pinned, quiet", "forked, pinned, neighbour 30%", "started, free, quiet"}
+
     def test_every_round_is_wanted_once(self, batches):
         tasks = [task for batch in batches for task in batch.tasks]
         assert len(set(tasks)) == len(tasks)
@@ -102,3 +108,16 @@ class TestLeft:
         assert record.left([process] * 5, runs) == pytest.approx(15.0)
         # Rounds of 5 s, and of each lot of four half a second and its part of a run's 7 + 5 s before rounds.
         assert record.left([round_of] * 4, runs) == pytest.approx(20.0 + 0.5 + 12.0 / record.LOTS_OF_A_RUN)
+
+
+def test_what_was_packed_counts_as_recorded(tmp_path, monkeypatch, capsys):
+    """On another day, where the lines are gone."""
+    lines, packed = tmp_path / "lines.jsonl", tmp_path / "packed.json.gz"
+    first, second = (First("loader", number, float(number), 1.0, 1.0) for number in range(2))
+    append_line(lines, first)
+    asked = argparse.Namespace(out=lines, packed=packed)
+    pack(record.recorded(asked), {}, packed)
+    append_line(lines, second)
+    assert record.recorded(asked) == [first, second]
+    lines.unlink()
+    assert record.recorded(asked) == [first]

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -166,6 +167,18 @@ def test_two_rounds_are_enough_where_a_start_takes_long():
     assert (metric.verdict, metric.rounds) == ("unchanged", 2)
     assert one(of(*quiet[:1]), limit, least=2, spent=ended()).reason.endswith(": 2 rounds are needed to exclude "
                                                                              "anything (--perf-budget)")  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["base first", "head first"])
+def test_nothing_is_excluded_while_the_same_side_always_went_first(order):
+    quiet = of(*noise(4, sd=0.002))
+    same = [replace(each, order=order) for each in quiet]
+    assert one(quiet).verdict == "unchanged"
+    assert gate().look(same).open
+    metric = one(same, spent=ended())
+    assert metric.verdict == "inconclusive"
+    assert metric.reason.endswith("limit 3%: the same side went first in all of them (--perf-budget)")
+    assert one([*same, *quiet]).verdict == "unchanged"
 
 
 @pytest.mark.parametrize("side, open_", [(-1, True), (1, False)], ids=["below", "above"])

@@ -33,12 +33,12 @@ def transform(index: int) -> Tensor:
     return image
 
 
-def loader(workers: int = 1) -> DataLoader[Tensor]:
-    """With one worker by default: what several deliver comes in an order of their own, and is not counted exactly."""
-    return DataLoader(Images(), batch_size=None, num_workers=workers)
+def loader() -> DataLoader[Tensor]:
+    """With one worker: what several deliver comes in an order of their own, and is not counted exactly."""
+    return DataLoader(Images(), batch_size=None, num_workers=1)
 
 
 def fed() -> Callable[[], Tensor]:
-    """A step that takes the next of two workers' batches."""
-    weight, batches = torch.randn(64, 64), iter(loader(workers=2))
+    """A step that takes the worker's next batch."""
+    weight, batches = torch.randn(64, 64), iter(loader())
     return lambda: next(batches) @ weight

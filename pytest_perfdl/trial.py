@@ -177,7 +177,7 @@ class Trial:
         if settings.against is not None:
             return self._result(new, self._against(new), updated=False)
         base = self._base
-        code = self._code()
+        code = self._code() if self._depends_on_rounds(new) else BaselineCode(None)
         judgement, why = self._in_pairs(new, code) if code.commit else (None, code.reason)
         if judgement is None:
             judgement = self._unpaired(why)
@@ -573,6 +573,13 @@ class Trial:
         if mode == "changed":
             return verdict in _REWRITTEN or judgement.counts_changed
         return mode == "new" and verdict == "missing"
+
+    def _depends_on_rounds(self, new: Record) -> bool:
+        """Whether rounds decide anything: what is recorded in any case is compared by its repeats, which are there."""
+        mode, base = self.bench.settings.update, self._base
+        if mode == "changed" and base is not None:
+            return not standing(new, base, (), self.test.limits).counts_changed
+        return mode not in ("all", "append")
 
     def _update(self, new: Record, judgement: Judgement) -> bool:
         """Write the baseline if the mode and the verdict call for it; true if a file changed."""

@@ -32,6 +32,7 @@ perf_budget = 120
 perf_limits =
     step_time:20%
     block_time:20%
+    per_kernel:off
 """
 """For states where the text does not depend on how long measuring takes, nor on how small a slowdown is found."""
 

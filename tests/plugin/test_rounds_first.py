@@ -114,6 +114,20 @@ def test_counts_fail_a_test_for_whom_asks_for_it(project):
     assert (done.code, test["fails"]) == (1, True), done.output
 
 
+@pytest.mark.parametrize(
+    "mode, count, paired",
+    [("", 10, True), ("", 11, False), ("=all", 10, False)],
+    ids=["changed, the same counts", "changed, another count", "all"],
+)
+def test_what_is_recorded_in_any_case_is_not_measured_in_rounds(mode, count, paired, project):
+    project.write("src/package/__init__.py", PACKAGE.format(count=count))
+    done = project.run(f"--perf-update{mode}", "--perf-repeats=2", "--perf-json=run.json", *SHORT, *WIDE)
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    assert done.code == 0, done.output
+    assert test["metrics"]["step_time"]["evidence"] == ("paired" if paired else "unpaired"), done.output
+    assert test["updated"] == (not paired)
+
+
 def test_a_shallow_clone_says_how_to_get_a_commit(project, tmp_path):
     clone = Project(tmp_path / "clone")
     shutil.rmtree(clone.root)

@@ -13,16 +13,17 @@ import re
 import sys
 from pathlib import Path
 
-from pytest_perfdl import hookspecs, record, record_json
+from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
-from pytest_perfdl.judge.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
-from pytest_perfdl.limits import UNITS
-from pytest_perfdl.options import INI_ONLY, OPTIONS
-from pytest_perfdl.predict.scaling.growth import Beside, Growth
+from pytest_perfdl.config.options import INI_ONLY, OPTIONS
+from pytest_perfdl.model import record, record_json
+from pytest_perfdl.model.limits import UNITS
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
-from pytest_perfdl.report.scaling import curve
+from pytest_perfdl.results import curve
+from pytest_perfdl.results.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
+from pytest_perfdl.scaling.growth import Beside, Growth
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"

@@ -27,8 +27,8 @@ from unittest import mock
 from pytest_perfdl.cli import main as perfdl
 from pytest_perfdl.report.files import ReportError
 from pytest_perfdl.report.reading import read_run
-from pytest_perfdl.report.run import Run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / "tests" / "browser" / "data" / "run.json"

@@ -1,11 +1,89 @@
 """Snapshot testing for speed: performance regression tests for deep learning, in pytest.
 
-The rooms, ground floor first: `record` and `trace/` (what is known), `analysis/` (figures from a trace),
-`isolate/`, `measure/`, `baseline/` and `judge/` (how it is measured, kept and judged), `report/`,
-`session` (the story), `plugin` and `cli/` (the doors).
+Packages, lowest layer first; each `__init__` says what its modules do and in which order data goes through them:
+
+- `model` (records of measurements, limits, units), `stats`, `system` (folders, processes, signals);
+- `trace` (Chrome traces as columns), `baseline` (records on disk), `workers` (a test in a process of its own),
+  `machine` (what it runs on), `config` (options and marks), `scaling` (step time as a function of size);
+- `analysis` (figures from a trace), `results` (verdicts, and all that a run found);
+- `diff` (what changed between two sides), `measure` (passes around a step);
+- `judge` (did it get slower?), `whatif` (what would a change do?);
+- `report` (pages, summaries, files), `fixture` (what `perf` is inside a test);
+- `run` (one run of `pytest --perf`), `qualify` (many of them);
+- `plugin` (pytest's hooks) and `cli` (the command `perfdl`).
 
 PYTEST_DONT_REWRITE: a worker process imports this package before its pytest starts, which would otherwise warn
 that assertions in here cannot be rewritten; under `filterwarnings = error` that would end the worker.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis import communication_overlap, profile_tables
+    from pytest_perfdl.analysis.summary import summarize
+    from pytest_perfdl.model.record import Record
+    from pytest_perfdl.results.run import Result, Run
+    from pytest_perfdl.results.verdict import Judgement
+    from pytest_perfdl.scaling import choose, read_csv
+    from pytest_perfdl.trace import Category, Trace
+    from pytest_perfdl.trace import read as read_trace
+    from pytest_perfdl.whatif import Change, Context, Plan, Select, predict, simulate, task_graph, transform
+    from pytest_perfdl.whatif.advice import advise
+    from pytest_perfdl.whatif.machine import Machine
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Category",
+    "Change",
+    "Context",
+    "Judgement",
+    "Machine",
+    "Plan",
+    "Record",
+    "Result",
+    "Run",
+    "Select",
+    "Trace",
+    "advise",
+    "choose",
+    "communication_overlap",
+    "predict",
+    "profile_tables",
+    "read_csv",
+    "read_trace",
+    "simulate",
+    "summarize",
+    "task_graph",
+    "transform",
+]
+_MODULES = {
+    "analysis": ("communication_overlap", "profile_tables"),
+    "analysis.summary": ("summarize",),
+    "model.record": ("Record",),
+    "results.run": ("Result", "Run"),
+    "results.verdict": ("Judgement",),
+    "scaling": ("choose", "read_csv"),
+    "trace": ("Category", "Trace"),
+    "whatif": ("Change", "Context", "Plan", "Select", "predict", "simulate", "task_graph", "transform"),
+    "whatif.advice": ("advise",),
+    "whatif.machine": ("Machine",),
+}
+_PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
+_PLACES["read_trace"] = ("trace", "read")
+
+
+def __getattr__(name: str) -> object:
+    # Looked up when asked for: pytest imports this package at every start, and few runs need any of these.
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    found: object = getattr(import_module(f"{__name__}.{module}"), attribute)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

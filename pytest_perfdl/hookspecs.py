@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_perfdl.report.run import Run
+    from pytest_perfdl.results.run import Run
 
 
 @pytest.hookspec

@@ -1,4 +1,4 @@
-"""pytest's hooks. Every line here is a hook or one call; the story is in `session`."""
+"""pytest's hooks. Every line here is a hook or one call; what they do is in `run.session`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_perfdl import options, short_names
-from pytest_perfdl.marker import KEYWORDS, parametrize
+from pytest_perfdl.config import options, short_names
+from pytest_perfdl.config.marker import KEYWORDS, parametrize
 
 if TYPE_CHECKING:
-    from pytest_perfdl.fixture import Perf
-    from pytest_perfdl.local import LocalSession
-    from pytest_perfdl.session import PerfSession
-    from pytest_perfdl.signals import Ending
+    from pytest_perfdl.fixture.perf import Perf
+    from pytest_perfdl.run.in_process import LocalSession
+    from pytest_perfdl.run.session import PerfSession
+    from pytest_perfdl.system.signals import Ending
 
 SETTINGS = pytest.StashKey[options.Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not settings.enabled:
         config.stash[SMOKED] = sum(options.is_perf_test(item, settings.markers) for item in items)
         return
-    from pytest_perfdl.signals import Ending
+    from pytest_perfdl.system.signals import Ending
 
     config.stash[ENDING] = ending = Ending()
     config.add_cleanup(ending.finish)
@@ -131,7 +131,7 @@ class ShortFixture:
 
     @pytest.fixture
     def perf(self, request: pytest.FixtureRequest) -> Perf:
-        """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.Perf`."""
+        """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.perf.Perf`."""
         return _fixture(request)
 
 
@@ -141,11 +141,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if host is None:
         result = yield
         if short_names.uses_fixture(pyfuncitem):
-            from pytest_perfdl.faces import close
+            from pytest_perfdl.fixture import close
 
             close(pyfuncitem)
         return result
-    from pytest_perfdl.faces import measuring
+    from pytest_perfdl.fixture import measuring
 
     with measuring(pyfuncitem, host):
         return (yield)
@@ -190,10 +190,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _session(config: pytest.Config, settings: options.Settings) -> PerfSession | LocalSession:
     if settings.isolate == "none":
-        from pytest_perfdl.local import LocalSession
+        from pytest_perfdl.run.in_process import LocalSession
 
         return LocalSession(settings)
-    from pytest_perfdl.session import PerfSession
+    from pytest_perfdl.run.session import PerfSession
 
     return PerfSession(config, settings)
 
@@ -205,7 +205,7 @@ def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def _fixture(request: pytest.FixtureRequest) -> Perf:
-    from pytest_perfdl.faces import Measured, Smoke
+    from pytest_perfdl.fixture import Measured, Smoke
 
     host = _host(request.node)
     return Smoke() if host is None else Measured(host)

@@ -1,6 +1,6 @@
 """Records for tests: made from a few numbers, valid in every other part."""
 
-from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
 
 COMMIT, TREE = "3f2c1ab" * 5 + "3f2c1", "9d8e7f" * 6 + "9d8e"
 TEST = "tests/perf/test_gpt.py::test_step[bf16]"

@@ -23,8 +23,8 @@ from pytest_perfdl.judge.rounds import Round, log_ratios, values  # noqa: E402
 if TYPE_CHECKING:
     from measuring import Measured
 
-    from pytest_perfdl.judge.diff import Diff
-    from pytest_perfdl.judge.verdict import Cause
+    from pytest_perfdl.diff import Diff
+    from pytest_perfdl.results.verdict import Cause
 
 METRIC = "step_p50"
 """What the effect without the profiler is measured by: single interruptions do not move it."""

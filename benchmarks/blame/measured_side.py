@@ -15,17 +15,17 @@ from typing import NoReturn
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 
-from pytest_perfdl.faces import Measured  # noqa: E402
-from pytest_perfdl.isolate.channel import Channel  # noqa: E402
+from pytest_perfdl.fixture import Measured  # noqa: E402
 from pytest_perfdl.measure.prepare import prepare  # noqa: E402
-from pytest_perfdl.record import Plan  # noqa: E402
+from pytest_perfdl.model.record import Plan  # noqa: E402
+from pytest_perfdl.workers.channel import Channel  # noqa: E402
 
 PLAN = Plan(warmup=15, steps=40)
 """What the plugin measures where nothing else is asked for."""
 
 
 class Asked:
-    """Who asks for measurements (`pytest_perfdl.faces.Host`): the process at the other end."""
+    """Who asks for measurements (`pytest_perfdl.fixture.Host`): the process at the other end."""
 
     plan = PLAN
     key_extra: tuple[str, ...] = ()

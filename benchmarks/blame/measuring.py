@@ -26,11 +26,11 @@ from measured_side import PLAN  # noqa: E402
 from scoring import UNCHANGED, ComparingError, Task  # noqa: E402
 from suite import PLANTS  # noqa: E402
 
-from pytest_perfdl.isolate.channel import ChannelClosed, ChannelTimeout, pair  # noqa: E402
-from pytest_perfdl.isolate.process import environment  # noqa: E402
 from pytest_perfdl.judge.rounds import Order, Round, orders  # noqa: E402
 from pytest_perfdl.measure.assemble import side_parts, side_values  # noqa: E402
 from pytest_perfdl.measure.commands import CallInfo, explanation, one_side  # noqa: E402
+from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair  # noqa: E402
+from pytest_perfdl.workers.process import environment  # noqa: E402
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.parts import StepParts

@@ -30,7 +30,7 @@ from scoring import UNCHANGED, ComparingError, Comparison, Mode, Task, keep, lat
 from suite import MODELS, PLANTS  # noqa: E402
 from totals import tables  # noqa: E402
 
-from pytest_perfdl.units import format_quantity  # noqa: E402
+from pytest_perfdl.model.units import format_quantity  # noqa: E402
 
 RESULTS = ROOT / "perf-report" / "blame.jsonl"
 MEASURED = ROOT / "perf-report" / "blame"

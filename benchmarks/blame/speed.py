@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT), str(HERE.parent / "trace_reading")]
 
 from synthetic import write  # noqa: E402
 
-from pytest_perfdl.record import Call, Key, Occasion, Plan, Record, Row, Series  # noqa: E402
-from pytest_perfdl.record_json import to_json  # noqa: E402
+from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Row, Series  # noqa: E402
+from pytest_perfdl.model.record_json import to_json  # noqa: E402
 
 KERNELS, RUNS, STEPS = 100, 20, 3
 STREAM = 7

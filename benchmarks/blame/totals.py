@@ -17,7 +17,7 @@ from planted_change import Plant  # noqa: E402
 from scoring import UNCHANGED, Comparison, Named  # noqa: E402
 from suite import PLANTS  # noqa: E402
 
-from pytest_perfdl.qualify.bounds import clopper_pearson  # noqa: E402
+from pytest_perfdl.stats.bounds import clopper_pearson  # noqa: E402
 
 SMALL, LARGE, LARGEST = 0.01, 0.03, 0.30
 """Effects of 1 % to 30 % count, those of 3 % and more are held to more."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.qualify.bounds import clopper_pearson
+from pytest_perfdl.stats.bounds import clopper_pearson
 
 if TYPE_CHECKING:
     from trials import Trial

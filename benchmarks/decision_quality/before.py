@@ -84,7 +84,7 @@ def there(code: Path) -> None:
     # Theirs, of which type checkers know nothing.
     recording, replay = (importlib.import_module(name) for name in ("recording", "replay"))
 
-    from pytest_perfdl.limits import BUILT_IN
+    from pytest_perfdl.model.limits import BUILT_IN
 
     wanted = json.load(sys.stdin)
     runs: list[Any] = []

@@ -1,12 +1,12 @@
-"""The rounds of `record.py`, measured as those of `pytest --perf` are: run by it, in the scratch project.
+"""The rounds of `model.record.py`, measured as those of `pytest --perf` are: run by it, in the scratch project.
 
     python lots.py JOBS
 
 JOBS is a JSON file: a perf test, the lots of rounds that are wanted of it, and where they are to be kept. One run of
 pytest starts the first process of each side as for a test that is judged, then all rounds are those of
-`pytest_perfdl.rounds`: with the same forking, binding to a core, sizes and turns. In the place of a gate that ends them
-there is a list: each lot has a cell, a slowdown of the working tree and a seed of its own, and every round is kept as
-soon as it ends.
+`pytest_perfdl.run.paired_rounds`: with the same forking, binding to a core, sizes and turns. In the place of a gate
+that ends them there is a list: each lot has a cell, a slowdown of the working tree and a seed of its own, and every
+round is kept as soon as it ends.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from recording import Cell, First, Round, append_line  # noqa: E402
 from scratch_project import ScratchProject  # noqa: E402
 from side_load import side_load  # noqa: E402
 
-from pytest_perfdl import trial  # noqa: E402
-from pytest_perfdl.confirming import Confirmation  # noqa: E402
-from pytest_perfdl.isolate.checkout import Checkout  # noqa: E402
-from pytest_perfdl.isolate.messages import Shown  # noqa: E402
-from pytest_perfdl.judge.verdict import Judgement  # noqa: E402
+from pytest_perfdl.machine.load import Busy, Load  # noqa: E402
 from pytest_perfdl.measure.commands import SideResult  # noqa: E402
-from pytest_perfdl.measure.machine import Busy, Load  # noqa: E402
-from pytest_perfdl.record import Record  # noqa: E402
-from pytest_perfdl.rounds import Rounds, Side  # noqa: E402
+from pytest_perfdl.model.record import Record  # noqa: E402
+from pytest_perfdl.results.verdict import Judgement  # noqa: E402
+from pytest_perfdl.run import test_run as trial  # noqa: E402
+from pytest_perfdl.run.confirmation import Confirmation  # noqa: E402
+from pytest_perfdl.run.paired_rounds import Rounds, Side  # noqa: E402
+from pytest_perfdl.workers.checkout import Checkout  # noqa: E402
+from pytest_perfdl.workers.messages import Shown  # noqa: E402
 
 IDLE_SECONDS = 0.5
 """For which the machine is looked at before a lot."""

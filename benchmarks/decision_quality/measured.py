@@ -1,4 +1,4 @@
-"""The process that `record.py` measures: one workload, its steps timed by the plugin's own commands.
+"""The process that `model.record.py` measures: one workload, its steps timed by the plugin's own commands.
 
     python measured.py WORKLOAD SHARE DESCRIPTOR
 
@@ -15,11 +15,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 
-from pytest_perfdl.isolate.channel import Channel  # noqa: E402
 from pytest_perfdl.measure.commands import Reply  # noqa: E402
 from pytest_perfdl.measure.prepare import prepare  # noqa: E402
 from pytest_perfdl.measure.program import Program  # noqa: E402
-from pytest_perfdl.record import Plan  # noqa: E402
+from pytest_perfdl.model.record import Plan  # noqa: E402
+from pytest_perfdl.workers.channel import Channel  # noqa: E402
 
 READY = "ready"
 

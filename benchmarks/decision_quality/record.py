@@ -55,11 +55,11 @@ from recording import (  # noqa: E402
 )
 from scratch_project import ScratchProject  # noqa: E402
 
-from pytest_perfdl.isolate.channel import pair  # noqa: E402
-from pytest_perfdl.isolate.process import environment  # noqa: E402
 from pytest_perfdl.judge.rounds import Start  # noqa: E402
 from pytest_perfdl.measure.commands import Finish, Settle, Settled, Time, Timed  # noqa: E402
 from pytest_perfdl.measure.sizes import MOST_WARMUP  # noqa: E402
+from pytest_perfdl.workers.channel import pair  # noqa: E402
+from pytest_perfdl.workers.process import environment  # noqa: E402
 
 NEIGHBOUR = 0.3
 STARTS: tuple[Start, ...] = ("forked", "started")

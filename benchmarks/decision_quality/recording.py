@@ -1,4 +1,4 @@
-"""What `record.py` writes and `replay.py` reads: processes with every step of them, and rounds.
+"""What `model.record.py` writes and `replay.py` reads: processes with every step of them, and rounds.
 
 Runs are kept one JSON line each while they are made, and packed into one gzip file with a fixed header, so that
 the same runs give the same bytes. Durations are integer nanoseconds.
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_perfdl.judge.rounds import Order, Start
+from pytest_perfdl.machine.load import Load
 from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
-from pytest_perfdl.measure.machine import Load
-from pytest_perfdl.record import Key
+from pytest_perfdl.model.record import Key
 
 Steps = NDArray[np.int64]
 

@@ -5,7 +5,7 @@
     python benchmarks/decision_quality/run.py --suites 1000            # false alarms of whole suites
     python benchmarks/decision_quality/run.py --twin                   # the gate beside its twin
 
-`record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
+`model.record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
 decisions are drawn, `before.py` how those of an earlier version of this project are made. The same recording and seed
 give the same table.
 """
@@ -43,7 +43,7 @@ from replay import (  # noqa: E402
 from rules import RULES  # noqa: E402
 from twin import Twin  # noqa: E402
 
-from pytest_perfdl.limits import Limits  # noqa: E402
+from pytest_perfdl.model.limits import Limits  # noqa: E402
 
 PACKED = HERE / "data" / "recorded.json.gz"
 MARKERS = ("<!-- decision-quality -->", "<!-- /decision-quality -->")

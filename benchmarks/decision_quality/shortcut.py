@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_perfdl.judge.evidence import FREEDOM, SCALE, SCALE_SD, Coin, rarely_so_few
 from pytest_perfdl.judge.paired import EXCLUDED, LEAST_ROUNDS, OVER, Gate, Held, Spent
 from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.stats.evidence import FREEDOM, SCALE, SCALE_SD, Coin, rarely_so_few
 
 FAR = 0.8
 """A difference beyond this, on the log scale, may be off the coarse grid: the gate is asked about every look then."""

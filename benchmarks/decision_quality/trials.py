@@ -177,7 +177,7 @@ def deciding(found: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def is_row(metric: str) -> bool:
-    """Whether a metric is that of one operator or kernel (`record.row_name`)."""
+    """Whether a metric is that of one operator or kernel (`model.record.row_name`)."""
     return " " in metric
 
 

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from ours import Draw, Outcome
 
+from pytest_perfdl.config.options import BUDGET_SECONDS
 from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.verdict import Verdict
-from pytest_perfdl.options import BUDGET_SECONDS
+from pytest_perfdl.results.verdict import Verdict
 
 LOOKS = (11, 14, 18, 23, 30)
 """Rounds after which a test may fail."""

@@ -32,9 +32,9 @@ from pytest_perfdl.baseline.files import BaselineError, Store  # noqa: E402
 from pytest_perfdl.judge.confirm import confirm  # noqa: E402
 from pytest_perfdl.judge.kernels import judged  # noqa: E402
 from pytest_perfdl.judge.standing import open_times, standing  # noqa: E402
-from pytest_perfdl.limits import BUILT_IN  # noqa: E402
-from pytest_perfdl.record import Call, Record, Row  # noqa: E402
-from pytest_perfdl.record_json import to_json  # noqa: E402
+from pytest_perfdl.model.limits import BUILT_IN  # noqa: E402
+from pytest_perfdl.model.record import Call, Record, Row  # noqa: E402
+from pytest_perfdl.model.record_json import to_json  # noqa: E402
 from pytest_perfdl.report import markdown, write_all  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
 from pytest_perfdl.report.traces import collect  # noqa: E402

@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pytest_perfdl.baseline import text  # noqa: E402 (the path comes first)
-from pytest_perfdl.isolate.checkout import clear  # noqa: E402
-from pytest_perfdl.isolate.kept import is_whole  # noqa: E402
+from pytest_perfdl.workers.checkout import clear  # noqa: E402
+from pytest_perfdl.workers.kept import is_whole  # noqa: E402
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""
@@ -204,7 +204,7 @@ class Process:
 
     @property
     def role(self) -> str:
-        if "pytest_perfdl.isolate.worker" in self.command:
+        if "pytest_perfdl.workers.worker" in self.command:
             return "worker"
         if "build.sh" in self.command:
             return "setup"

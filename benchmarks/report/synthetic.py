@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from pytest_perfdl.judge.blame import blame
-from pytest_perfdl.judge.verdict import Judgement, MetricVerdict
-from pytest_perfdl.record import Call, Key, Occasion, Plan, Record, Row, Series
-from pytest_perfdl.report.run import Exemplars, Result, Run
+from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.results.run import Exemplars, Result, Run
+from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.trace import Event, compress, write
 
 KEY = Key("nvidia-h100-80gb-hbm3-x1", {"accelerator": "NVIDIA H100 80GB HBM3", "count": 1})

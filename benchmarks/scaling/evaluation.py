@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.predict.scaling import Affine, Generic, Physical, Points, ScalingError, choose, evaluate
+from pytest_perfdl.scaling import Affine, Generic, Physical, Points, ScalingError, choose, evaluate
 
 TWELVE = 12
 PAPER = "generic product"

@@ -16,9 +16,9 @@ from itertools import product
 
 import numpy as np
 
-from pytest_perfdl.predict.scaling import Affine, Generic, Physical, Point, Points, evaluate
-from pytest_perfdl.predict.scaling.held_out import quantile
-from pytest_perfdl.predict.scaling.model import Curve
+from pytest_perfdl.scaling import Affine, Generic, Physical, Point, Points, evaluate
+from pytest_perfdl.scaling.held_out import quantile
+from pytest_perfdl.scaling.model import Curve
 
 LEAST_COVERED = 0.90
 MOST_OFF = 2.0

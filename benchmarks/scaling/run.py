@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 import evaluation  # noqa: E402
 from workloads import DATA_SETS  # noqa: E402
 
-from pytest_perfdl.predict.scaling import Point, Points  # noqa: E402
+from pytest_perfdl.scaling import Point, Points  # noqa: E402
 
 RESULTS = ROOT / "perf-report" / "scaling.jsonl"
 LEAST_CONFIGURATIONS = 13

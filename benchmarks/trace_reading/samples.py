@@ -9,9 +9,9 @@ from measuring import ROOT
 
 sys.path.insert(0, str(ROOT))
 
-from pytest_perfdl.judge.verdict import Cause, Judgement
 from pytest_perfdl.report.chrome import regression_trace
-from pytest_perfdl.report.run import Result
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import Cause, Judgement
 from pytest_perfdl.trace import Event, Trace, exemplar, read, write
 
 _STEP, _SLOWER_STEP = 1, 0

@@ -24,11 +24,11 @@ import command
 from models import Options, build
 from run import in_turns, profiled
 
-from pytest_perfdl.advise.advice import Advice, advise
-from pytest_perfdl.constants import measured
-from pytest_perfdl.predict.whatif import task_graph
-from pytest_perfdl.predict.whatif.transform import Context
-from pytest_perfdl.predict.whatif.unprofiled import unprofiled
+from pytest_perfdl.whatif import task_graph
+from pytest_perfdl.whatif.advice.advice import Advice, advise
+from pytest_perfdl.whatif.calibration import measured
+from pytest_perfdl.whatif.transform import Context
+from pytest_perfdl.whatif.unprofiled import unprofiled
 
 LEAST = 0.02
 """Gain from which advice is worth something."""

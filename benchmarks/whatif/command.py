@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_perfdl.isolate.process import environment
+from pytest_perfdl.workers.process import environment
 
 
 def options(description: str | None) -> argparse.Namespace:

@@ -15,12 +15,12 @@ from models import Options, build
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from pytest_perfdl.predict.whatif import task_graph
-from pytest_perfdl.predict.whatif.machine import Machine
-from pytest_perfdl.predict.whatif.predict import predict
-from pytest_perfdl.predict.whatif.transform import Context
-from pytest_perfdl.predict.whatif.unprofiled import unprofiled
 from pytest_perfdl.trace import read
+from pytest_perfdl.whatif import task_graph
+from pytest_perfdl.whatif.machine import Machine
+from pytest_perfdl.whatif.predict import predict
+from pytest_perfdl.whatif.transform import Context
+from pytest_perfdl.whatif.unprofiled import unprofiled
 
 SIZES = (2**12, 2**16, 2**20, 2**22)
 """Elements of the all-reduces that gloo's bandwidth and latency are fitted to."""

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_perfdl.predict.whatif import NewTask, Plan, quality, simulate, task_graph
-from pytest_perfdl.predict.whatif.job import job_graph
-from pytest_perfdl.predict.whatif.model import TaskGraph, TaskKind
 from pytest_perfdl.trace import read
+from pytest_perfdl.whatif import NewTask, Plan, quality, simulate, task_graph
+from pytest_perfdl.whatif.job import job_graph
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind
 
 WHATIFS = 100
 

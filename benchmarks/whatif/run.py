@@ -31,16 +31,16 @@ import command
 from models import Options, build
 from ranks import both_ranks
 
-from pytest_perfdl.constants import measured
 from pytest_perfdl.measure.module_ranges import module_ranges
-from pytest_perfdl.predict.whatif import simulate, task_graph
-from pytest_perfdl.predict.whatif.lifetimes import lifetimes
-from pytest_perfdl.predict.whatif.machine import Machine
-from pytest_perfdl.predict.whatif.predict import WhatIf, predict
-from pytest_perfdl.predict.whatif.transform import Context
-from pytest_perfdl.predict.whatif.transforms.sizes import affine, scaled_peak
-from pytest_perfdl.predict.whatif.unprofiled import unprofiled
 from pytest_perfdl.trace import Trace, read
+from pytest_perfdl.whatif import simulate, task_graph
+from pytest_perfdl.whatif.calibration import measured
+from pytest_perfdl.whatif.lifetimes import lifetimes
+from pytest_perfdl.whatif.machine import Machine
+from pytest_perfdl.whatif.predict import WhatIf, predict
+from pytest_perfdl.whatif.transform import Context
+from pytest_perfdl.whatif.transforms.sizes import affine, scaled_peak
+from pytest_perfdl.whatif.unprofiled import unprofiled
 
 
 @dataclass(frozen=True)

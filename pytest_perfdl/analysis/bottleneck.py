@@ -11,8 +11,8 @@ import numpy as np
 from pytest_perfdl.analysis.communication import communication_kernels
 from pytest_perfdl.analysis.critical_path import CriticalPath, critical_path
 from pytest_perfdl.analysis.tables import ProfileTables, profile_tables
+from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.trace.model import Category, Trace
-from pytest_perfdl.units import format_percent, format_quantity
 
 Kind = Literal[
     "input", "launch", "communication", "copy", "synchronisation", "dependency", "compute", "python", "mixed", "none"

@@ -17,8 +17,8 @@ from pytest_perfdl.analysis.steps import Steps, steps_of
 from pytest_perfdl.analysis.tables import ProfileTables, profile_tables
 from pytest_perfdl.analysis.threads import on_thread, thread_of
 from pytest_perfdl.analysis.waits import SYNC_CALL
+from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.trace.model import Category, Rows, Trace
-from pytest_perfdl.units import format_percent, format_quantity
 
 FINDING_SHARE = 0.05
 """A class of time below this share of the steps is not worth a line: steps vary by as much from run to run."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.text import dump, parse
-from pytest_perfdl.record import BYTE_SCOPE, COUNT_SCOPE, Call, Row, Series, scope
-from pytest_perfdl.record_json import RecordError
+from pytest_perfdl.model.record import BYTE_SCOPE, COUNT_SCOPE, Call, Row, Series, scope
+from pytest_perfdl.model.record_json import RecordError
 
 if TYPE_CHECKING:
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.record import Record
 
 
 def append(base: Record, new: Record) -> Record:

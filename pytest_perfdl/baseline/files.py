@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl import bounded
 from pytest_perfdl.baseline import layout, text
 from pytest_perfdl.baseline.lock import locked
-from pytest_perfdl.folders import delete_file
-from pytest_perfdl.record_json import NewerRecordError, RecordError
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.record_json import NewerRecordError, RecordError
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.record import Record
 
 _TEMPORARY = re.compile(r"\.perfdl-[0-9a-f]{16}\.tmp")
 """What `_temporary_name` makes."""
@@ -252,7 +252,7 @@ class Store:
         try:
             with self._acting("read", path):
                 try:
-                    data = bounded.read_bytes(path, text.LIMIT)
+                    data = untrusted_files.read_bytes(path, text.LIMIT)
                 except (FileNotFoundError, NotADirectoryError):
                     return None
             record = text.parse(data)
@@ -321,7 +321,7 @@ def _is_digest_of(digest: str | None, file: Path) -> bool:
     if digest is None:
         return True
     try:
-        return hashlib.sha256(bounded.read_bytes(file, text.LIMIT)).hexdigest() == digest
+        return hashlib.sha256(untrusted_files.read_bytes(file, text.LIMIT)).hexdigest() == digest
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_perfdl.baseline.code import contents, present
 from pytest_perfdl.baseline.source import asked, git, some, top_of, tree_of_commit, trouble
-from pytest_perfdl.record import SHORT_HASH, Record
+from pytest_perfdl.model.record import SHORT_HASH, Record
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""

@@ -11,7 +11,7 @@ from pytest_perfdl.baseline.source import some
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_perfdl.record import Plan, Record, Scalar
+    from pytest_perfdl.model.record import Plan, Record, Scalar
 
 
 def difference(

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl import folders, processes
-from pytest_perfdl.processes import Finished
+from pytest_perfdl.system import folders, processes
+from pytest_perfdl.system.processes import Finished
 
 GIT_SECONDS = 30
 """Longest that git may take; a tree that cannot be hashed in that time stays unknown."""

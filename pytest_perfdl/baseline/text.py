@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.record_json import RecordError, from_json, to_json
+from pytest_perfdl.model.record_json import RecordError, from_json, to_json
 
 if TYPE_CHECKING:
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.record import Record
 
 LIMIT = 2**26
 """Bytes that a baseline's file may have."""

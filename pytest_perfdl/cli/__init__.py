@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pytest_perfdl import __version__
 from pytest_perfdl.cli.common import CommandError, Parser, say
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.visible import visible
 
 
 class _Command(Protocol):

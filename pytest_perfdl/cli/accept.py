@@ -14,10 +14,10 @@ from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.cli.common import CommandError, say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
-from pytest_perfdl.record import INJECTED, Record
-from pytest_perfdl.run_json import RunFile, RunFileError, RunTest, read
-from pytest_perfdl.units import plural
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.record import INJECTED, Record
+from pytest_perfdl.model.run_json import RunFile, RunFileError, RunTest, read
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TextIO
 
 from pytest_perfdl.cli.common import say_coloured, say_json
-from pytest_perfdl.isolate.process import environment
-from pytest_perfdl.measure.fitness import LEVELS, MachineFinding, Place, examine
-from pytest_perfdl.units import plural
-from pytest_perfdl.visible import visible
+from pytest_perfdl.machine.fitness import LEVELS, MachineFinding, Place, examine
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.workers.process import environment
 
 _COLOURS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
 _WORDS = {"bad": ("bad", "bad"), "warn": ("warning",), "note": ("note",), "ok": ("ok", "ok")}

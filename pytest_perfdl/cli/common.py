@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from pytest_perfdl import bounded
 from pytest_perfdl.baseline.text import LIMIT, parse
-from pytest_perfdl.record import Record
-from pytest_perfdl.record_json import RecordError
-from pytest_perfdl.visible import harmless, visible
+from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record_json import RecordError
+from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.trace import Trace
@@ -61,7 +61,7 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
         raise CommandError(f"there is no folder {shown(folder)}: name the folder of the baselines with --dir")
     for path in sorted(folder.rglob("*.json")):
         try:
-            yield path, parse(bounded.read_bytes(path, LIMIT))
+            yield path, parse(untrusted_files.read_bytes(path, LIMIT))
         except RecordError as error:
             raise CommandError(f"{shown(path)} {error}") from error
         except OSError as error:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import CommandError, one_run, say
-from pytest_perfdl.units import format_quantity, plural
+from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.whatif.machine import Machine
+    from pytest_perfdl.whatif.machine import Machine
 
 _FORMS = ("bfloat16", "float16", "channels_last")
 
@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
         raise CommandError("torch is not installed here: constants are measured with it")
-    from pytest_perfdl.constants import measured
-    from pytest_perfdl.predict.whatif.machine import Machine
     from pytest_perfdl.trace import TraceError, read
+    from pytest_perfdl.whatif.calibration import measured
+    from pytest_perfdl.whatif.machine import Machine
 
     try:
         known = Machine.load(arguments.out) if arguments.out.exists() else None

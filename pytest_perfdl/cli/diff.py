@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import CommandError, print_json, say, width
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.diff import Diff
-    from pytest_perfdl.judge.matching.names import Rules
-    from pytest_perfdl.sides import Loaded
+    from pytest_perfdl.cli.diff_inputs import Loaded
+    from pytest_perfdl.diff import Diff
+    from pytest_perfdl.diff.matching.names import Rules
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
-    from pytest_perfdl.judge.matching.names import rules_of
-    from pytest_perfdl.judge.verdict import parse_fail_on
-    from pytest_perfdl.limits import parse_limit
-    from pytest_perfdl.sides import SourceError, load, pairs
+    from pytest_perfdl.cli.diff_inputs import SourceError, load, pairs
+    from pytest_perfdl.diff.matching.names import rules_of
+    from pytest_perfdl.model.limits import parse_limit
+    from pytest_perfdl.results.verdict import parse_fail_on
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
@@ -78,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _compared(base: Loaded, new: Loaded, rules: Rules) -> Diff:
-    from pytest_perfdl.counterfactual import counterfactual
-    from pytest_perfdl.judge.diff import diff
+    from pytest_perfdl.diff import diff
+    from pytest_perfdl.whatif.counterfactual import counterfactual
 
     found = diff(base.side, new.side, rules=rules)
     if base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):

@@ -7,8 +7,8 @@ import statistics
 
 from pytest_perfdl.cli.common import baselines, say, shown, table
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.record import Record
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.units import format_quantity
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,8 +10,8 @@ import argparse
 from pathlib import Path
 
 from pytest_perfdl.cli.common import CommandError, say
-from pytest_perfdl.units import plural
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

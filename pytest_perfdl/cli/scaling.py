@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.cli.common import CommandError, Parser, say, say_json, width
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Fit, Parts, Points
-    from pytest_perfdl.predict.scaling.planning import SpeedUp
+    from pytest_perfdl.scaling import Choice, Fit, Parts, Points
+    from pytest_perfdl.scaling.planning import SpeedUp
 
 
 class _Parser(Parser):
@@ -104,10 +104,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.predict.scaling import choose
     from pytest_perfdl.report.files import ReportError, write_files
     from pytest_perfdl.report.scaling import json as data
     from pytest_perfdl.report.scaling import terminal
+    from pytest_perfdl.scaling import choose
 
     points, parts = _measured(arguments)
     choice = choose(points)
@@ -131,10 +131,10 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.predict.scaling import PROCESSORS, predict
-    from pytest_perfdl.predict.scaling.planning import epoch, next_measurement, speed_up
     from pytest_perfdl.report.scaling import json as data
     from pytest_perfdl.report.scaling import terminal
+    from pytest_perfdl.scaling import PROCESSORS, predict
+    from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 
     choice = _saved(arguments.model)
     points, fit = choice.points, _form(choice, arguments.form)
@@ -183,7 +183,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 
 def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     """The points, and the parts of the steps where they are asked for."""
-    from pytest_perfdl.predict.scaling import parts_of, points_of, read_csv, read_members
+    from pytest_perfdl.scaling import parts_of, points_of, read_csv, read_members
 
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
@@ -196,7 +196,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
 
 
 def _saved(path: Path) -> Choice:
-    from pytest_perfdl.predict.scaling import ScalingError, from_data
+    from pytest_perfdl.scaling import ScalingError, from_data
 
     try:
         return from_data(json.loads(path.read_bytes())["saved"])
@@ -259,7 +259,7 @@ def _is_number(text: str) -> bool:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    from pytest_perfdl.predict.scaling import ScalingError
+    from pytest_perfdl.scaling import ScalingError
 
     try:
         yield

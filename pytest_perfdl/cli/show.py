@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pytest_perfdl.cli.common import baselines, say, shown, table
 from pytest_perfdl.cli.project import add_dir, store
-from pytest_perfdl.record import Record, Series
-from pytest_perfdl.units import format_percent, format_quantity, plural
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.record import Record, Series
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
 
 _ROWS = 10
 

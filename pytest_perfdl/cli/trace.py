@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import CommandError, one_run, print_json, rewrite, say, width
-from pytest_perfdl.visible import visible
+from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures
@@ -119,12 +119,12 @@ def _read(file: str) -> Trace:
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls and kernels."""
-    from pytest_perfdl.advise import advise
-    from pytest_perfdl.predict.whatif.graph import task_graph
-    from pytest_perfdl.predict.whatif.machine import ACHIEVED, Machine
-    from pytest_perfdl.predict.whatif.predict import Base
-    from pytest_perfdl.predict.whatif.transform import Context
     from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.whatif.advice import advise
+    from pytest_perfdl.whatif.graph import task_graph
+    from pytest_perfdl.whatif.machine import ACHIEVED, Machine
+    from pytest_perfdl.whatif.predict import Base
+    from pytest_perfdl.whatif.transform import Context
 
     graph = task_graph(trace)
     if not len(graph):
@@ -147,7 +147,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
 
 def _peaks(texts: Sequence[str]) -> Peaks | None:
     from pytest_perfdl.analysis.roofline import Peaks
-    from pytest_perfdl.units import parse_quantity
+    from pytest_perfdl.model.units import parse_quantity
 
     if not texts:
         return None

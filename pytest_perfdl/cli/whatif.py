@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_perfdl.cli.common import CommandError, one_run, print_json, say, table, width
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.whatif.machine import Machine
-    from pytest_perfdl.predict.whatif.model import TaskGraph
-    from pytest_perfdl.predict.whatif.predict import WhatIf
-    from pytest_perfdl.predict.whatif.select import Select
     from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.whatif.machine import Machine
+    from pytest_perfdl.whatif.model import TaskGraph
+    from pytest_perfdl.whatif.predict import WhatIf
+    from pytest_perfdl.whatif.select import Select
 
 _SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2, rank=1"
 _KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step", "rank")
@@ -102,12 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
-    from pytest_perfdl.advise import advise, notes
-    from pytest_perfdl.predict.whatif.predict import Base, predict, together
-    from pytest_perfdl.predict.whatif.strategy import search
-    from pytest_perfdl.predict.whatif.structure import CycleError
-    from pytest_perfdl.predict.whatif.transform import Context
     from pytest_perfdl.report.whatif import Answers, ranks
+    from pytest_perfdl.whatif.advice import advise, notes
+    from pytest_perfdl.whatif.predict import Base, predict, together
+    from pytest_perfdl.whatif.strategy import search
+    from pytest_perfdl.whatif.structure import CycleError
+    from pytest_perfdl.whatif.transform import Context
 
     graph, source = _graph(arguments)
     context = Context(graph, machine)
@@ -138,10 +138,10 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
     """The graph of a trace, or of all ranks, and what it is called."""
-    from pytest_perfdl.predict.whatif.graph import task_graph
-    from pytest_perfdl.predict.whatif.job import job_graph
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import Trace, TraceError, read
+    from pytest_perfdl.whatif.graph import task_graph
+    from pytest_perfdl.whatif.job import job_graph
 
     try:
         traces = [one_run(read(path)) for path in _paths(arguments.files)]
@@ -181,8 +181,8 @@ def _selections(questions: Sequence[WhatIf]) -> list[_Found]:
 
 
 def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
-    from pytest_perfdl.predict.whatif.unprofiled import unprofiled
-    from pytest_perfdl.units import parse_quantity
+    from pytest_perfdl.model.units import parse_quantity
+    from pytest_perfdl.whatif.unprofiled import unprofiled
 
     if step_time is None:
         return graph
@@ -193,9 +193,9 @@ def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
 
 
 def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
-    from pytest_perfdl.predict.whatif.edit import Plan
-    from pytest_perfdl.predict.whatif.predict import WhatIf
-    from pytest_perfdl.predict.whatif.transform import parameters
+    from pytest_perfdl.whatif.edit import Plan
+    from pytest_perfdl.whatif.predict import WhatIf
+    from pytest_perfdl.whatif.transform import parameters
 
     found = []
     for text in arguments.scale:
@@ -252,8 +252,8 @@ class _Found:
 
 
 def _select(text: str, option: str) -> Select:
-    from pytest_perfdl.predict.whatif.model import TaskKind, TrackKind
-    from pytest_perfdl.predict.whatif.select import Select
+    from pytest_perfdl.whatif.model import TaskKind, TrackKind
+    from pytest_perfdl.whatif.select import Select
 
     known: dict[str, Any] = {}
     for part in _PART.split(text):
@@ -293,9 +293,9 @@ def _on_stream(graph: Any, number: int, kind: Any) -> Any:
 
 
 def _machine(texts: Sequence[str]) -> Machine:
-    from pytest_perfdl.predict.whatif.machine import Machine
-    from pytest_perfdl.predict.whatif.transform import quantity
-    from pytest_perfdl.units import parse_quantity
+    from pytest_perfdl.model.units import parse_quantity
+    from pytest_perfdl.whatif.machine import Machine
+    from pytest_perfdl.whatif.transform import quantity
 
     names = {each.name for each in fields(Machine)} - {"flops_per_s", "ratios", "source", "key"}
     found = Machine()
@@ -321,7 +321,7 @@ def _machine(texts: Sequence[str]) -> Machine:
 def _listed() -> str:
     import inspect
 
-    from pytest_perfdl.predict.whatif.transform import TRANSFORMS, find
+    from pytest_perfdl.whatif.transform import TRANSFORMS, find
 
     find("amp")
     rows: list[tuple[str, ...]] = []

@@ -1,4 +1,4 @@
-"""Records in, verdicts out: the room where it is decided whether a test got slower, and by what.
+"""Records in, verdicts out: whether a test got slower, and by what.
 
 Pure functions, which measure nothing and read no files. First everything but times is judged:
 
@@ -17,11 +17,11 @@ and by further repeats where there is not:
                                             # confirm.settled(found, base, fresh, left, limits)
     judgement = confirm.confirm(found, base, fresh, limits, remaining=left)
 
-- Words: `verdict` holds them, `wording` makes sentences of them.
+- Words: `results.verdict` holds them, `wording` makes sentences of them.
 - Beside times: `counted` compares exactly, `budget` holds to absolute bounds.
-- Pairs: `rounds` is what was measured, `evidence` what it says of one time, `paired` the rule for a step's times,
+- Pairs: `rounds` is what was measured, `stats.evidence` what it says of one time, `paired` the rule for a step's times,
   `kernels` that for its rows, `expectation` asks the same of two alternatives.
-- Without pairs: `confirm` by `ranks`; `timed` compares repeats, `drift` says what the machine had to do with it.
+- Without pairs: `confirm` by `stats.ranks`; `timed` compares repeats, `drift` says what the machine had to do with it.
 - `blame` says what changed inside the step.
 
 Importing this package imports nothing heavy.

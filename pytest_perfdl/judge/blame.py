@@ -15,40 +15,33 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scipy.special import stdtrit
 
+from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
+from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
-from pytest_perfdl.judge.matching.names import NO_RULES
-from pytest_perfdl.judge.verdict import Cause
+from pytest_perfdl.results.verdict import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from pytest_perfdl.analysis.parts import StepParts
-    from pytest_perfdl.judge.diff import Diff
-    from pytest_perfdl.judge.diff.causes import Cause as DiffCause
-    from pytest_perfdl.judge.matching.names import Rules
+    from pytest_perfdl.diff import Diff
+    from pytest_perfdl.diff.causes import Cause as DiffCause
+    from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.record import Call, Record, Row
+    from pytest_perfdl.model.record import Call, Record, Row
 
 LEAST_SHARE = 0.005
 """A change of time below this part of the step is not named."""
-LEAST_SHARE_UNREPEATED = 0.01
-"""The same where a side has too few repeats to show its spread."""
 REPEATS_FOR_SPREAD = 3
 SPREAD_CONFIDENCE = 0.99
 """Two-sided confidence that a row changed at all, where the spread is known."""
-DRIFT_MAX = 0.05
-"""Largest common factor of all rows that is put down to the machine: its drift between occasions."""
 EXPLAINING = 0.25
 """Part of what Python between operators gained that more of these operators must hold to be the cause of both. A call
 of a small operator costs more in Python than in itself, and what the profiler does for it is in Python's time, too."""
 OUTSIDE = 0.25
 """Part of what Python gained outside of modules that a function there must have gained to be it: recording frames makes
 functions slower, never faster."""
-ROWS_FOR_DRIFT = 5
-"""Fewer matched rows say nothing about a common factor."""
 
-
-PYTHON = "Python and host"
 _OF_THE_DEVICE = frozenset(
     ("input", "communication", "launch latency", "synchronisation", "operator overhead", "device wait", "unattributed")
 )
@@ -105,7 +98,7 @@ def blame(new: Record, base: Record, *, counts_first: bool = False) -> tuple[Cau
 
 def explained(rounds: Sequence[Round], rules: Rules = NO_RULES) -> dict[str, Diff]:
     """What changed in each call, from the profiled steps of rounds; empty where a round has none."""
-    from pytest_perfdl.judge.diff import diff, of_traces
+    from pytest_perfdl.diff import diff, of_traces
 
     if not rounds or not all(each.parts_base and each.parts_head for each in rounds):
         return {}
@@ -145,7 +138,7 @@ def of_diffs(
     counts_first
         As for `blame`.
     """
-    from pytest_perfdl.judge.diff import causes, likeliest
+    from pytest_perfdl.diff import causes, likeliest
 
     way = dict(timed or {})
     lost = {call for call, each in diffs.items() if contradicts(each, way.get(call))}
@@ -210,7 +203,7 @@ def located(
     already keeps it. Slower Python is called by the function that gained most where it is: in the annotation that it
     was called by, or outside of all that were, and if it can be in its module. Each function is named once.
     """
-    from pytest_perfdl.judge.diff import causes, diff, of_traces
+    from pytest_perfdl.diff import causes, diff, of_traces
 
     found: dict[tuple[str, str, str], DiffCause] = {}
     python: dict[str, list[_Function]] = {}

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import wording
-from pytest_perfdl.judge.verdict import worst
+from pytest_perfdl.results.verdict import worst
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
-    from pytest_perfdl.limits import Budget
-    from pytest_perfdl.record import Series
+    from pytest_perfdl.model.limits import Budget
+    from pytest_perfdl.model.record import Series
+    from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
 
 def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> MetricVerdict:

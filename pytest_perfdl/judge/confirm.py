@@ -14,18 +14,19 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, drift, ranks, timed, wording
+from pytest_perfdl.judge import budget, drift, timed, wording
 from pytest_perfdl.judge.standing import broken_reason, judgement, open_times, outdated, stands, with_modes
-from pytest_perfdl.judge.verdict import MetricVerdict
-from pytest_perfdl.units import plural
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.results.verdict import MetricVerdict
+from pytest_perfdl.stats import ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.judge.verdict import Judgement, Verdict
-    from pytest_perfdl.limits import Limit, Limits
-    from pytest_perfdl.record import Finding, Record, Series
+    from pytest_perfdl.model.limits import Limit, Limits
+    from pytest_perfdl.model.record import Finding, Record, Series
+    from pytest_perfdl.results.verdict import Judgement, Verdict
 
 UNPAIRED_ALPHA = 0.01
 MOST_REPEATS = 5

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import wording
-from pytest_perfdl.record import scope
+from pytest_perfdl.model.record import scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_perfdl.judge.verdict import MetricVerdict
-    from pytest_perfdl.limits import Limit
-    from pytest_perfdl.record import Record, Series
+    from pytest_perfdl.model.limits import Limit
+    from pytest_perfdl.model.record import Record, Series
+    from pytest_perfdl.results.verdict import MetricVerdict
 
 
 def out_of_scope(name: str, base: Record, new: Record) -> str:

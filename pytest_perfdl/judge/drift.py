@@ -1,6 +1,6 @@
 """How fast the machine is now and was at the baseline, as the reference load shows it.
 
-The reference load (`measure.reference_load`) is work of ours that is timed around every repeat, so a change of its time
+The reference load (`machine.reference_load`) is work of ours that is timed around every repeat, so a change of its time
 is the machine's. Where times of another occasion are held against those of now it is named, and decides nothing: a step
 that waits for memory follows the clock less than the reference load does, one that waits for a device not at all.
 """
@@ -15,8 +15,8 @@ from pytest_perfdl.judge import timed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_perfdl.judge.verdict import MetricVerdict
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.record import Record
+    from pytest_perfdl.results.verdict import MetricVerdict
 
 LEAST = 0.05
 """Least change of the reference load's time that is named."""

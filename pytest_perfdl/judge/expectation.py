@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.paired import Held
 from pytest_perfdl.judge.rounds import Round
-from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.judge.wording import interval, paired
-from pytest_perfdl.limits import parse_limit
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.results.verdict import MetricVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.judge.verdict import Verdict
+    from pytest_perfdl.results.verdict import Verdict
 
 Kind = Literal["faster", "not slower"]
 

@@ -20,19 +20,19 @@ import numpy as np
 
 from pytest_perfdl.judge import wording
 from pytest_perfdl.judge.counted import same
-from pytest_perfdl.judge.evidence import Estimate, evidence
 from pytest_perfdl.judge.paired import OVER
 from pytest_perfdl.judge.timed import as_ratio
-from pytest_perfdl.judge.verdict import MetricVerdict
-from pytest_perfdl.limits import PER_KERNEL
-from pytest_perfdl.record import metric_name, row_name
+from pytest_perfdl.model.limits import PER_KERNEL
+from pytest_perfdl.model.record import metric_name, row_name
+from pytest_perfdl.results.verdict import MetricVerdict
+from pytest_perfdl.stats.evidence import Estimate, evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.limits import Limit, Limits
-    from pytest_perfdl.record import Call, Record, Row
+    from pytest_perfdl.model.limits import Limit, Limits
+    from pytest_perfdl.model.record import Call, Record, Row
 
 ALPHA = 0.0025
 """Chance that any test of a run is called `regressed` for a row, were all code unchanged: once for the rows below
@@ -48,7 +48,7 @@ class Rows:
     """The rows of a test that rounds judge."""
 
     limits: Mapping[str, Limit]
-    """By the row's full name (`record.row_name`)."""
+    """By the row's full name (`model.record.row_name`)."""
     touched: frozenset[str] = frozenset()
     """Those of them below functions that the change of the source touches."""
     tests: int = 1

@@ -29,12 +29,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.judge import evidence, wording
 from pytest_perfdl.judge import rounds as pairs
-from pytest_perfdl.judge.evidence import Estimate
+from pytest_perfdl.judge import wording
 from pytest_perfdl.judge.timed import as_ratio, worsening
-from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
-from pytest_perfdl.record import metric_name
+from pytest_perfdl.model.record import metric_name
+from pytest_perfdl.results.verdict import MetricVerdict, Verdict
+from pytest_perfdl.stats import evidence
+from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.limits import Limit
-    from pytest_perfdl.record import Better
+    from pytest_perfdl.model.limits import Limit
+    from pytest_perfdl.model.record import Better
 
     Floats = NDArray[np.float64]
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
 from pytest_perfdl.judge.confirm import of_environment
-from pytest_perfdl.judge.matching.names import NO_RULES
 from pytest_perfdl.judge.paired import Held
 from pytest_perfdl.judge.standing import EXPLAINED, context_changes, judgement, timed_moved, with_modes
-from pytest_perfdl.judge.verdict import worst
-from pytest_perfdl.record import Finding, Series, metric_name
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.model.record import Finding, Series, metric_name
+from pytest_perfdl.model.units import format_percent
+from pytest_perfdl.results.verdict import worst
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from pytest_perfdl.judge.diff import Diff
-    from pytest_perfdl.judge.matching.names import Rules
+    from pytest_perfdl.diff import Diff
+    from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
-    from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict
-    from pytest_perfdl.limits import Limits
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.limits import Limits
+    from pytest_perfdl.model.record import Record
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
 
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, counted, timed, wording
 from pytest_perfdl.judge.blame import blame
-from pytest_perfdl.judge.verdict import Judgement, MetricVerdict, Verdict, worst
-from pytest_perfdl.record import Plan
+from pytest_perfdl.model.record import Plan
+from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.limits import Limit, Limits
-    from pytest_perfdl.record import Record, Series
+    from pytest_perfdl.model.limits import Limit, Limits
+    from pytest_perfdl.model.record import Record, Series
 
 _ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
 """Metrics that were recorded and judged in every version: a baseline without one lost it, in a merge for instance. Any

@@ -15,8 +15,8 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.limits import Limit
-    from pytest_perfdl.record import Series
+    from pytest_perfdl.model.limits import Limit
+    from pytest_perfdl.model.record import Series
 
 SD_FLOOR = 0.01
 """Least standard deviation of log times between processes: below that a baseline was lucky."""

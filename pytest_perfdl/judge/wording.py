@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_perfdl.judge.verdict import MetricVerdict, Verdict
-    from pytest_perfdl.record import Record
+    from pytest_perfdl.model.record import Record
+    from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
 NAMED = 3
 """How many further metrics a test's reason names."""

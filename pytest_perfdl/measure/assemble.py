@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed import lower_quartile, quantile
-from pytest_perfdl.record import (
+from pytest_perfdl.model.record import (
     Better,
     Call,
     Finding,

@@ -11,9 +11,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.measure.machine import Load, Surroundings
+from pytest_perfdl.machine.load import Load, Surroundings
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
-from pytest_perfdl.record import Finding, Key, Plan, RowKind, Scalar
+from pytest_perfdl.model.record import Finding, Key, Plan, RowKind, Scalar
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.parts import StepParts

@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_perfdl.measure.commands import Compiled
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 
 
 def events() -> int:

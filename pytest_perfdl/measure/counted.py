@@ -8,12 +8,12 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.folders import delete_file
 from pytest_perfdl.measure import flops, profiled
 from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.timed import synchronize, uses_device
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import MemoryFigures

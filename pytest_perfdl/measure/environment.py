@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_perfdl.measure.fitness.processors import least_quota
+from pytest_perfdl.machine.fitness.processors import least_quota
 from pytest_perfdl.measure.timed import uses_device
-from pytest_perfdl.record import Key, Scalar
+from pytest_perfdl.model.record import Key, Scalar
 
 
 def describe(threads: int, key_extra: tuple[str, ...]) -> tuple[Key, Mapping[str, Scalar]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_perfdl.measure.commands import Profiled
 from pytest_perfdl.measure.timed import synchronize
-from pytest_perfdl.record import INJECTED, Finding
+from pytest_perfdl.model.record import INJECTED, Finding
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.program import Aside

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 
 MODULE_ANNOTATION = "perfdl.module: "
 """Begins the name of the range; the analysis takes the rest for the module's path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 
 
 class Optional:

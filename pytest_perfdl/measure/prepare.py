@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-from pytest_perfdl.measure.machine import seed_everything
-from pytest_perfdl.record import Plan
+from pytest_perfdl.machine.load import seed_everything
+from pytest_perfdl.model.record import Plan
 
 
 def prepare(plan: Plan) -> None:

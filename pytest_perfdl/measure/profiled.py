@@ -10,16 +10,16 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.errors import PerfError
-from pytest_perfdl.folders import delete_file
-from pytest_perfdl.measure import machine
+from pytest_perfdl.machine import load as machine
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
-from pytest_perfdl.record import Finding
-from pytest_perfdl.units import format_quantity, plural
+from pytest_perfdl.model.errors import PerfError
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from pytest_perfdl.measure import compiling, counted, machine, profiled, timed
+from pytest_perfdl.machine import load as machine
+from pytest_perfdl.machine.load import Helpers, collect_garbage, run_delay_reader
+from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
-from pytest_perfdl.measure.machine import Helpers, collect_garbage, run_delay_reader
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 
 SETTLED_WITHIN = 0.05
 """Warm-up ends when the medians of two successive blocks differ by less."""

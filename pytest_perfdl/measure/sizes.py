@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.record import Plan
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.units import format_quantity
 
 ROUNDS = 8
 """Rounds that a budget is to hold, those that a verdict needs: steps are reduced for it, not the rounds."""

@@ -6,14 +6,14 @@ import mmap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.measure.reference_load import drift
+from pytest_perfdl.machine.reference_load import drift
 from pytest_perfdl.measure.timed import lower_quartile
-from pytest_perfdl.record import Finding
-from pytest_perfdl.units import format_quantity, plural
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
+    from pytest_perfdl.machine.load import Surroundings
     from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
-    from pytest_perfdl.measure.machine import Surroundings
 
 CHANGED = 0.10
 """Change of the reference load's time, or of the processor's clock, within a timed pass that is worth a word."""

@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.measure import compiling, machine, reference_load
+from pytest_perfdl.machine import load as machine
+from pytest_perfdl.machine import reference_load
+from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.program import Aside

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl import folders, processes
-from pytest_perfdl.judge.verdict import Verdict
 from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, outcome_of, reasons_of
+from pytest_perfdl.results.verdict import Verdict
+from pytest_perfdl.system import folders, processes
 
 GRACE_SECONDS = 10.0
 """How long an interrupted pytest may take to tear down before it is killed."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from pytest_perfdl.judge.verdict import VERDICTS, Evidence, Verdict
-from pytest_perfdl.limits import UNITS
+from pytest_perfdl.model.limits import UNITS
 from pytest_perfdl.report.compared import COMPARED
 from pytest_perfdl.report.words import is_budget
+from pytest_perfdl.results.verdict import VERDICTS, Evidence, Verdict
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_perfdl.judge.verdict import Verdict
-from pytest_perfdl.qualify.bounds import Rate, quantile
 from pytest_perfdl.qualify.outcomes import Basis, Case, Outcome, general
+from pytest_perfdl.results.verdict import Verdict
+from pytest_perfdl.stats.bounds import Rate, quantile
 
 FOUND = 0.8
 """Share of the trials in which an effect must be found to count as one that is found."""

@@ -1,6 +1,6 @@
-"""Reports: the room where a judged run becomes something to read.
+"""Reports: a judged run becomes something to read.
 
-`run` holds the one value that every report is made from. Each reporter is a plain function over it and none
+`results.run` holds the one value that every report is made from. Each reporter is a plain function over it and none
 measures or judges: `terminal` (summary, text of a failure), `html` (the self-contained page), `json` (the run
 file), `markdown` (step summary and pull-request comment), `github` (annotations), `junit` (properties) and
 `chrome` (both sides' steps in one trace). `words` and `figures` hold the sentences and number formats that
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.report.files import ReportError, remove_files, write_files
-from pytest_perfdl.report.run import Run
+from pytest_perfdl.results.run import Run
 
 __all__ = ["ReportError", "Written", "write_all"]
 
@@ -47,7 +47,7 @@ def write_all(run: Run) -> Written:
         When the folder is not writable or the disk is full, or the page cannot be drawn; nothing is then left
         half-written, and an earlier run's page does not stay where it would be taken for this one's.
     """
-    # Imported here so that reading `report.run` does not load jinja2.
+    # Imported here so that reading `results.run` does not load jinja2.
     from pytest_perfdl.report import json
 
     data = json.to_json(run)

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.diff import causes, diff, of_call
-from pytest_perfdl.judge.diff.causes import LEAST_SHARE
+from pytest_perfdl.diff import causes, diff, of_call
+from pytest_perfdl.diff.causes import LEAST_SHARE
 from pytest_perfdl.report.operators import OperatorRow, operators
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.diff import Cause, Diff
-    from pytest_perfdl.record import Call, RowKind
-    from pytest_perfdl.report.run import Result
+    from pytest_perfdl.diff import Cause, Diff
+    from pytest_perfdl.model.record import Call, RowKind
+    from pytest_perfdl.results.run import Result
 
 BARS = 9
 """Parts that the waterfall names; what is left is one bar."""

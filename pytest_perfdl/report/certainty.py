@@ -8,8 +8,8 @@ import statistics
 from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
 from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
-from pytest_perfdl.report.run import Run
-from pytest_perfdl.units import format_percent, plural
+from pytest_perfdl.model.units import format_percent, plural
+from pytest_perfdl.results.run import Run
 
 
 def certainty(run: Run) -> list[str]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from pytest_perfdl.judge.verdict import Cause
 from pytest_perfdl.report import chrome_tracks
 from pytest_perfdl.report.figures import cause_status
-from pytest_perfdl.report.run import Result
 from pytest_perfdl.report.words import visible
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace import Event, TraceError, compress, unpack, write
 
 SIDES = ("baseline", "current")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pytest_perfdl.judge.verdict import SAME_CODE, VERDICTS, Verdict
-from pytest_perfdl.report.run import Result
-from pytest_perfdl.units import plural
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import SAME_CODE, VERDICTS, Verdict
 
 COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
 """Verdicts that say how a test stands to its baseline, or to the other revision."""

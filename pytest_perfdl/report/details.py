@@ -17,8 +17,8 @@ from pytest_perfdl.analysis.memory_timeline import BEFORE, memory_timeline
 from pytest_perfdl.analysis.modules import module_paths
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.analysis.tree import call_tree
-from pytest_perfdl.judge.diff import diff, of_traces, places
-from pytest_perfdl.limits import parse_limit
+from pytest_perfdl.diff import diff, of_traces, places
+from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.report import words
 from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
 from pytest_perfdl.trace import Trace, TraceError, loads
@@ -26,10 +26,10 @@ from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
-    from pytest_perfdl.judge.verdict import MetricVerdict
-    from pytest_perfdl.record import Record
-    from pytest_perfdl.report.run import Result
+    from pytest_perfdl.model.record import Record
     from pytest_perfdl.report.traces import CallTraces
+    from pytest_perfdl.results.run import Result
+    from pytest_perfdl.results.verdict import MetricVerdict
 
 COLUMNS = (
     "call",

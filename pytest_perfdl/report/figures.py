@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pytest_perfdl.judge.verdict import Cause, MetricVerdict
+from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.report.words import is_budget
-from pytest_perfdl.units import format_percent, format_quantity
+from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 PER_STEP = frozenset({"ops", "kernels", "launches", "flops", "allocations", "alloc_bytes", "h2d_bytes"})
 """Counted metrics that are means per step."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pytest_perfdl.folders import delete_file
+from pytest_perfdl.system.folders import delete_file
 
 
 class ReportError(Exception):

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pytest_perfdl.judge.verdict import MetricVerdict
 from pytest_perfdl.report import figures, words
 from pytest_perfdl.report.files import ReportError
-from pytest_perfdl.report.run import Result, Run
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import MetricVerdict
 
 MOST = 9
 """GitHub shows ten annotations of a kind for a step; the tenth says how many there are more."""

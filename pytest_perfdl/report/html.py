@@ -17,17 +17,17 @@ from typing import Any
 
 import jinja2
 
-from pytest_perfdl.judge.verdict import VERDICTS, MetricVerdict
+from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.report import charts, compared, figures, page, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
-from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.traces import CallTraces, TraceFile
-from pytest_perfdl.units import format_percent
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import VERDICTS, MetricVerdict
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""

@@ -13,13 +13,13 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl import record_json
-from pytest_perfdl.judge.verdict import Cause, Judgement, MetricVerdict
-from pytest_perfdl.record import Record
+from pytest_perfdl.model import record_json
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.run_json import SCHEMA as SCHEMA
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.traces import kept, stem
-from pytest_perfdl.run_json import SCHEMA as SCHEMA
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict
 
 
 def to_json(run: Run) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from pytest_perfdl.judge.verdict import MetricVerdict
-from pytest_perfdl.report.run import Result, Run
 from pytest_perfdl.report.words import shown_path, visible
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import MetricVerdict
 
 
 def properties(result: Result, run: Run) -> list[tuple[str, object]]:

@@ -10,12 +10,12 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 
-from pytest_perfdl.judge.verdict import Cause, MetricVerdict
+from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.report import compared, figures, words
 from pytest_perfdl.report.layout import shorten
-from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.report.suggestion import first_suggestion
-from pytest_perfdl.units import format_percent, plural
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.suggestion import first_suggestion
+from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 MARKER = "<!-- perfdl -->"
 """First line, by which a workflow finds the comment that it should update."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_perfdl.record import Record, Row, RowKind
-from pytest_perfdl.report.run import Result
+from pytest_perfdl.model.record import Record, Row, RowKind
+from pytest_perfdl.results.run import Result
 
 
 @dataclass(frozen=True, slots=True)

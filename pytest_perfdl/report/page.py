@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_perfdl import units
+from pytest_perfdl.model import units
 from pytest_perfdl.report import words
 
 _TEMPLATES = Path(__file__).parent / "templates"

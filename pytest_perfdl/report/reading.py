@@ -13,23 +13,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from pytest_perfdl import run_json
-from pytest_perfdl.invocation import Invocation
-from pytest_perfdl.judge.verdict import (
-    Bound,
-    Cause,
-    Evidence,
-    Judgement,
-    MetricVerdict,
-    SourceDiff,
-    Verdict,
-)
-from pytest_perfdl.record import Better, Finding, Key, Kind, Record
-from pytest_perfdl.record_json import KeyForm, RecordError, ScalarForm, converted
+from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.model import run_json
+from pytest_perfdl.model.record import Better, Finding, Key, Kind, Record
+from pytest_perfdl.model.record_json import KeyForm, RecordError, ScalarForm, converted
+from pytest_perfdl.model.run_json import RunFile, RunFileError, RunTest
 from pytest_perfdl.report.files import ReportError
-from pytest_perfdl.report.run import Exemplars, Result, Run, Suggestion
-from pytest_perfdl.report.scaling.curve import Curve
-from pytest_perfdl.run_json import RunFile, RunFileError, RunTest
+from pytest_perfdl.results.curve import Curve
+from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
+from pytest_perfdl.results.verdict import Bound, Cause, Evidence, Judgement, MetricVerdict, SourceDiff, Verdict
 
 _Number = int | float
 _Pair = tuple[_Number, _Number]

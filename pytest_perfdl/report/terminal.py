@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_perfdl.judge.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, words
-from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.report.suggestion import first_suggestion
 from pytest_perfdl.report.traces import kept, pattern
-from pytest_perfdl.units import plural
-from pytest_perfdl.visible import harmless
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.suggestion import first_suggestion
+from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12

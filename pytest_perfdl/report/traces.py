@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace
-from pytest_perfdl.report.run import Exemplars, Result, Run
+from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.trace import TraceError, read_exemplar
 
 Role = Literal["base", "new", "diff"]

@@ -10,8 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_perfdl.invocation import Invocation
-from pytest_perfdl.judge.verdict import (
+from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.judge.wording import counts
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.visible import visible as visible
+from pytest_perfdl.report.compared import by_verdict, compared
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import (
     VERDICTS,
     WARNS_BY_DEFAULT,
     Bound,
@@ -21,12 +27,6 @@ from pytest_perfdl.judge.verdict import (
     SourceDiff,
     Verdict,
 )
-from pytest_perfdl.judge.wording import counts
-from pytest_perfdl.record import Finding
-from pytest_perfdl.report.compared import by_verdict, compared
-from pytest_perfdl.report.run import Result, Run
-from pytest_perfdl.units import plural
-from pytest_perfdl.visible import visible as visible
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 """Counted even when zero: a gate that compared nothing must not look green."""

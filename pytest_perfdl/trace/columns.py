@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.events import LONGEST_NS, RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.ids import Ids
@@ -26,7 +27,6 @@ from pytest_perfdl.trace.model import (
 from pytest_perfdl.trace.numbering import Numbering
 from pytest_perfdl.trace.points import CounterColumns, MemoryColumns
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
-from pytest_perfdl.units import plural
 
 _ALIASES = {
     "Operator": Category.CPU_OP,

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.events import ExactEvent, RawEvent, needs_exact_times
 from pytest_perfdl.trace.repair import Kind, Repairs, repair
-from pytest_perfdl.units import plural
 
 _REPAIR_LIMIT = 2**24
 """Bytes of a piece beyond which it is not repaired: no event is as long."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_perfdl import bounded
+from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace, TraceError
 from pytest_perfdl.trace.reader import loads, read
@@ -80,7 +80,7 @@ def read_exemplar(path: Path) -> bytes:
         One line that names the file: it cannot be read, is larger than an exemplar may be, or is no readable trace.
     """
     try:
-        data = bounded.read_bytes(path, LIMIT)
+        data = untrusted_files.read_bytes(path, LIMIT)
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror}") from None
     loads(unpack(data, str(path)), str(path))
@@ -96,9 +96,9 @@ def unpack(data: bytes, source: str) -> bytes:
         One line that begins with `source`: it is larger than an exemplar may be, compressed or not, or damaged.
     """
     if len(data) > LIMIT:
-        raise TraceError(f"{source} is larger than {bounded.size(LIMIT)}, as no exemplar trace is")
+        raise TraceError(f"{source} is larger than {untrusted_files.size(LIMIT)}, as no exemplar trace is")
     try:
-        text = bounded.gunzip(data, UNPACKED_LIMIT)
+        text = untrusted_files.gunzip(data, UNPACKED_LIMIT)
     except ValueError as error:
         raise TraceError(f"{source} is damaged: {error}") from None
     if text.count(b"{") > _OBJECTS:

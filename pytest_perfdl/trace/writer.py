@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import orjson
 
-from pytest_perfdl.folders import delete_file
+from pytest_perfdl.system.folders import delete_file
 
 _MAX_ID = 2**32 - 1
 _END = b"\n]}\n"

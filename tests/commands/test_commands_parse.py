@@ -14,7 +14,7 @@ from pytest_perfdl import cli
 from pytest_perfdl.plugin import SETTINGS
 
 # pytester forgets what its runs import, and numpy cannot be imported twice.
-import pytest_perfdl.session  # noqa: F401  # isort: skip
+import pytest_perfdl.run.session  # noqa: F401  # isort: skip
 
 ALL = everywhere()
 ONCE = list({(each.place.partition(":")[0], each.text): each for each in ALL}.values())

@@ -2,7 +2,7 @@ import pytest
 from plugin.project import Project
 
 # pytester forgets what its runs import, and numpy cannot be imported twice.
-import pytest_perfdl.session  # noqa: F401
+import pytest_perfdl.run.session  # noqa: F401
 
 collect_ignore = ["parity"]
 

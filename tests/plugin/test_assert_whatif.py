@@ -8,10 +8,10 @@ import pytest
 from plugin.project import SHORT
 
 # pytester forgets what its runs import, and the optimisations register themselves once.
-import pytest_perfdl.predict.whatif.transforms  # noqa: F401
+import pytest_perfdl.whatif.transforms  # noqa: F401
 
 OWN = """
-from pytest_perfdl.predict.whatif import Change, Plan, transform
+from pytest_perfdl.whatif import Change, Plan, transform
 
 @transform("nothing_at_all")
 def nothing_at_all(context, twice: bool = False):
@@ -26,7 +26,7 @@ def test_step(perf):
 TRAINING = """
 import torch
 
-from pytest_perfdl.predict.whatif.machine import Machine
+from pytest_perfdl.whatif.machine import Machine
 
 MACHINE = Machine(memory_bytes_per_s=10e9)
 
@@ -77,7 +77,7 @@ def test_without_perf_only_the_arguments_are_checked(project):
         ("'amp', gains_less_than='3%+5us'", "gains_less_than='3%+5us': expected a share such as '3%'"),
         ("'amp', gains_less_than='100%'", "gains_less_than='100%': expected a share such as '3%'"),
         ("'amp', gains_less_than=0.03", "gains_less_than=0.03: expected a share such as '3%'"),
-        ("'amp', gains_less_than='3%', machine='12GB'", "machine='12GB': expected a pytest_perfdl.predict."),
+        ("'amp', gains_less_than='3%', machine='12GB'", "machine='12GB': expected a pytest_perfdl.Machine"),
     ],
     ids=["name", "parameter", "missing", "value", "no name", "time", "two", "all", "number", "machine"],
 )

@@ -218,7 +218,7 @@ def test_a_summary_that_fails_costs_neither_the_rest_nor_the_status(inner, monke
     def fail(*_, **__):
         raise ValueError("unforeseen")
 
-    monkeypatch.setattr("pytest_perfdl.session.summary_lines", fail)
+    monkeypatch.setattr("pytest_perfdl.run.session.summary_lines", fail)
     inner.makepyfile(
         "import pytest\n\n@pytest.mark.skip\ndef test_it(perf): perf(int)\n\ndef test_ordinary(): assert 0\n"
     )

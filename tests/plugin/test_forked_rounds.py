@@ -7,7 +7,7 @@ import signal
 import pytest
 from plugin.project import NOT_JUDGED, alive, until
 
-from pytest_perfdl.isolate.forks import unsupported
+from pytest_perfdl.workers.forks import unsupported
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(unsupported()), reason="this system cannot fork workers")]
 
@@ -15,8 +15,8 @@ ROUNDS = """
     import json
     from pathlib import Path
 
-    from pytest_perfdl.rounds import Rounds, Side, SideError
-    from pytest_perfdl.trial import Trial
+    from pytest_perfdl.run.paired_rounds import Rounds, Side, SideError
+    from pytest_perfdl.run.test_run import Trial
 
     measure = Trial.measure
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.collect import adopt
-from pytest_perfdl.marker import MarkerOptions
-from pytest_perfdl.options import INI_ONLY, OPTIONS
+from pytest_perfdl.config.marker import MarkerOptions
+from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.plugin import SETTINGS
+from pytest_perfdl.run.collection import adopt
 
 
 def settings(inner, *args, ini=""):

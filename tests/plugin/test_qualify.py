@@ -10,11 +10,11 @@ import types
 import pytest
 from plugin.project import SHORT, Project, Running
 
-from pytest_perfdl import bench as benches
-from pytest_perfdl.bench import Bench
-from pytest_perfdl.collect import adopt
-from pytest_perfdl.isolate.checkout import Checkout
 from pytest_perfdl.plugin import SETTINGS
+from pytest_perfdl.run import context as benches
+from pytest_perfdl.run.collection import adopt
+from pytest_perfdl.run.context import Bench
+from pytest_perfdl.workers.checkout import Checkout
 
 PAUSE_NS = 2_000_000
 INJECTED = "every step was slowed down by 300 % on purpose"

@@ -6,9 +6,9 @@ from pathlib import Path
 from unit.report import runs
 
 import pytest_perfdl
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import markdown
 from pytest_perfdl.report.terminal import summary_lines
-from pytest_perfdl.units import plural
 
 _BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|else ['"]e?s['"]|\} (baseline|repeat|process|trace|event|round)(e?s)\b""")
 _COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")
@@ -38,7 +38,7 @@ def test_no_plural_is_made_by_hand():
             by_hand = match is not None and (not match[2] or _COUNTED.search(line[: match.start()]))
             if by_hand and name not in _KNOWN and not line.lstrip().startswith(("#", '"""')):
                 found.append(f"{name}:{number}: {line.strip()}")
-    assert not found, "pytest_perfdl.units.plural says it"
+    assert not found, "pytest_perfdl.model.units.plural says it"
 
 
 def test_a_run_of_one_of_everything():

@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.source_lines import is_comprehension, is_user_code, source_lines
 from pytest_perfdl.analysis.threads import backward_rows, optimizer_rows
 from pytest_perfdl.analysis.tree import CallTree, call_tree, launching_operator
-from pytest_perfdl.part import Phase
+from pytest_perfdl.model.part import Phase
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
 from pytest_perfdl.trace.numbering import Numbering

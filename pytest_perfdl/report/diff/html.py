@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.report import page
 from pytest_perfdl.report.diff.json import to_json
 from pytest_perfdl.report.diff.terminal import (
@@ -23,10 +24,9 @@ from pytest_perfdl.report.diff.terminal import (
 )
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.words import bound
-from pytest_perfdl.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.diff import Diff
+    from pytest_perfdl.diff import Diff
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""

@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_perfdl.judge.diff import causes, places, regions
-from pytest_perfdl.judge.verdict import VERDICTS
+from pytest_perfdl.diff import causes, places, regions
+from pytest_perfdl.results.verdict import VERDICTS
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.diff import Cause, Diff
-    from pytest_perfdl.judge.diff.counterfactual import Counterfactual
-    from pytest_perfdl.judge.diff.effects import Amount
+    from pytest_perfdl.diff import Cause, Diff
+    from pytest_perfdl.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff.effects import Amount
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""

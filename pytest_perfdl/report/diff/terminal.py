@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.diff import causes, places, regions
+from pytest_perfdl.diff import causes, places, regions
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.words import bound, visible
-from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.judge.diff import Cause, Diff, Side
-    from pytest_perfdl.judge.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff import Cause, Diff, Side
+    from pytest_perfdl.diff.counterfactual import Counterfactual
 
 LEAST_EFFECT = 0.1
 """Share of a cause's change from which one of its effects is named."""

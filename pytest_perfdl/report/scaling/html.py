@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report.scaling.plot import Line, Side, inline
-from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from markupsafe import Markup
 
-    from pytest_perfdl.report.scaling.curve import Curve, Figure, Fitted, Size, Time
+    from pytest_perfdl.results.curve import Curve, Figure, Fitted, Size, Time
 
 WIDE = 8
 """Sizes that differ by more than this factor are drawn on logarithmic axes."""

@@ -6,12 +6,12 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.predict.scaling.saved import to_data
-from pytest_perfdl.predict.scaling.wording import doublings
+from pytest_perfdl.scaling.saved import to_data
+from pytest_perfdl.scaling.wording import doublings
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Parts, Prediction
-    from pytest_perfdl.predict.scaling.planning import Cost, Next, SpeedUp
+    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, Prediction
+    from pytest_perfdl.scaling.planning import Cost, Next, SpeedUp
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""

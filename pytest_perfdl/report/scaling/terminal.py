@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.predict.scaling.model import CONSTANT
-from pytest_perfdl.predict.scaling.wording import doublings
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.scaling.wording import figure
 from pytest_perfdl.report.words import visible
-from pytest_perfdl.units import format_percent, format_quantity, plural
+from pytest_perfdl.scaling.model import CONSTANT
+from pytest_perfdl.scaling.wording import doublings
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling import Choice, Coefficient, Fit, Parts, Prediction
-    from pytest_perfdl.predict.scaling.planning import Cost, Next, SpeedUp
+    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, Prediction
+    from pytest_perfdl.scaling.planning import Cost, Next, SpeedUp
 
 _ROWS = 12
 """A curve of more sizes is shown at those that were measured."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.units import format_quantity
+from pytest_perfdl.model.units import format_quantity
 
 if TYPE_CHECKING:
-    from pytest_perfdl.predict.scaling.growth import Estimate
+    from pytest_perfdl.scaling.growth import Estimate
 
 
 def figure(value: float, unit: str, *, signed: bool = False) -> str:

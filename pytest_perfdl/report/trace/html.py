@@ -17,13 +17,13 @@ from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.analysis.selection import Selection
 from pytest_perfdl.analysis.summary import TraceSummary
 from pytest_perfdl.analysis.trace_findings import Finding
+from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import page
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.strip import ticks
 from pytest_perfdl.report.trace.json import to_json
 from pytest_perfdl.report.trace.terminal import by_size, integrity_lines, mean_account, numbered
 from pytest_perfdl.report.whatif.advice import no_advice, sentences
-from pytest_perfdl.units import format_quantity
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.whatif.advice import advice_lines
 from pytest_perfdl.report.words import visible
-from pytest_perfdl.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.ranks import RankFigures

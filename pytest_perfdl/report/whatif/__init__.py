@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_perfdl.advise import Advice, Note
-    from pytest_perfdl.predict.whatif.model import TaskGraph
-    from pytest_perfdl.predict.whatif.predict import Base, Prediction
-    from pytest_perfdl.predict.whatif.strategy import Strategy
+    from pytest_perfdl.whatif.advice import Advice, Note
+    from pytest_perfdl.whatif.model import TaskGraph
+    from pytest_perfdl.whatif.predict import Base, Prediction
+    from pytest_perfdl.whatif.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)

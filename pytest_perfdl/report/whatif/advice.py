@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.words import visible
-from pytest_perfdl.units import format_percent, format_quantity
 
 if TYPE_CHECKING:
-    from pytest_perfdl.advise import Advice
-    from pytest_perfdl.predict.whatif.predict import Prediction
     from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.whatif.advice import Advice
+    from pytest_perfdl.whatif.predict import Prediction
 
 
 def advice_lines(answers: Answers, width: int) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_perfdl.predict.whatif.model import TrackKind
-from pytest_perfdl.predict.whatif.simulate import Simulation
 from pytest_perfdl.trace.writer import Event, write
+from pytest_perfdl.whatif.model import TrackKind
+from pytest_perfdl.whatif.simulate import Simulation
 
 _NAMES = {TrackKind.THREAD: "thread", TrackKind.STREAM: "stream", TrackKind.CHANNEL: "channel"}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_perfdl.advise import Advice
-    from pytest_perfdl.predict.whatif.predict import Prediction
     from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.whatif.advice import Advice
+    from pytest_perfdl.whatif.predict import Prediction
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""

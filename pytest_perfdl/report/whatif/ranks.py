@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.units import format_quantity, plural
+from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.advise import Note
-    from pytest_perfdl.predict.whatif.job import Job
+    from pytest_perfdl.whatif.advice import Note
+    from pytest_perfdl.whatif.job import Job
 
 
 def listing(job: Job) -> str:
@@ -19,7 +19,7 @@ def listing(job: Job) -> str:
 
 def notes(job: Job, span_ns: int) -> list[Note]:
     """How the ranks hang together, what limits the figures, and what the advice leaves out."""
-    from pytest_perfdl.advise import Note
+    from pytest_perfdl.whatif.advice import Note
 
     figures = job.figures
     times = plural(len(job.meetings), "time")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.terminal import bars, by_size
 from pytest_perfdl.report.whatif import Answers
 from pytest_perfdl.report.whatif.advice import advice_lines, figures
 from pytest_perfdl.report.words import visible
-from pytest_perfdl.units import format_percent, format_quantity, plural
 
 
 def report(answers: Answers, width: int) -> str:

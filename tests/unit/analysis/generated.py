@@ -1,6 +1,7 @@
 """Traces drawn at random for property tests: small, but with every kind of device event, link and overlap."""
 
 from hypothesis import strategies as st
+
 from unit.trace.chrome import kernel, launch, trace, x
 
 NAMES = (

@@ -4,8 +4,6 @@ import statistics
 
 import numpy as np
 import pytest
-from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
-from unit.trace.chrome import corpus, corpus_file
 
 from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
 from pytest_perfdl.analysis.communication import covered
@@ -15,6 +13,8 @@ from pytest_perfdl.analysis.kernel_tables import kernel_table
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.steps import steps_of
 from pytest_perfdl.trace import Category, read
+from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
+from unit.trace.chrome import corpus, corpus_file
 
 
 @pytest.fixture(

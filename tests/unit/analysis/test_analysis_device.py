@@ -1,11 +1,11 @@
 """The device's side of a step, worked out by hand."""
 
 import pytest
-from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis import communication_overlap, copies, profile_tables
 from pytest_perfdl.analysis.communication import communication_kernels
 from pytest_perfdl.analysis.launches import kernel_launch_rows, launches
+from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 
 def _account(*events):

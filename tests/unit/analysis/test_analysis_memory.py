@@ -1,9 +1,8 @@
 """Allocations of a step, added up by hand."""
 
-from unit.trace.chrome import DATA, memory, step, trace, x
-
 from pytest_perfdl.analysis import memory_figures
 from pytest_perfdl.trace import read
+from unit.trace.chrome import DATA, memory, step, trace, x
 
 
 def test_counts_bytes_and_peak_by_hand():

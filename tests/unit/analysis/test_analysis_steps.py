@@ -1,8 +1,7 @@
 """Which time belongs to which step."""
 
-from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
-
 from pytest_perfdl.analysis import step_windows
+from unit.trace.chrome import MAIN, kernel, launch, step, trace, x
 
 
 def _bounds(found):

@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from unit.trace.chrome import DATA, MAIN, each_recording, step, trace, x
 
 from pytest_perfdl.analysis import TableRow, profile_tables
 from pytest_perfdl.trace import read
+from unit.trace.chrome import DATA, MAIN, each_recording, step, trace, x
 
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 

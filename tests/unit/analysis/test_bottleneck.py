@@ -3,13 +3,13 @@
 from functools import cache
 
 import pytest
-from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, text, trace, x
 
 from pytest_perfdl.analysis.bottleneck import bottleneck, short
 from pytest_perfdl.analysis.critical_path import critical_path
 from pytest_perfdl.analysis.tables import profile_tables
 from pytest_perfdl.analysis.trace_findings import trace_findings
 from pytest_perfdl.trace import loads, read
+from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, text, trace, x
 
 WAIT = "enumerate(DataLoader)#X.__next__"
 HTOD = "Memcpy HtoD (Pageable -> Device)"

@@ -3,12 +3,12 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.analysis.slow_operators import Operators
-from unit.trace.chrome import each_corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.tree import call_tree, launching_operator, pair_codes
 from pytest_perfdl.trace import read
+from unit.analysis.slow_operators import Operators
+from unit.trace.chrome import each_corpus_file, kernel, launch, step, trace, x
 
 
 def parents(*events):

@@ -1,10 +1,10 @@
 """Copies and memsets of a whole file by kind: bytes, time and bandwidth by hand."""
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.transfers import CopyRow, copy_figures
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
 
 def _copy(name, ts, dur, correlation=1, cat="gpu_memcpy", **args):

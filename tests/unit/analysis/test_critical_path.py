@@ -3,11 +3,11 @@
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from unit.trace.chrome import MAIN, corpus_file, each_corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.critical_path import CLASSES, critical_path
 from pytest_perfdl.analysis.steps import step_windows
 from pytest_perfdl.trace import read
+from unit.trace.chrome import MAIN, corpus_file, each_corpus_file, kernel, launch, step, trace, x
 
 ENGINE = "autograd::engine::evaluate_function: AddmmBackward0"
 

@@ -5,9 +5,6 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.analysis.generated import device_events, event_lists, traces
-from unit.analysis.reference import Reference
-from unit.trace.chrome import kernel, launch, step, text, trace, x
 
 from pytest_perfdl.analysis import communication_overlap
 from pytest_perfdl.analysis.communication import communication_evidence, communication_kernels, evidence_counts
@@ -16,6 +13,9 @@ from pytest_perfdl.analysis.device_figures import device_figures
 from pytest_perfdl.analysis.kernel_tables import kernel_table
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.steps import steps_of
+from unit.analysis.generated import device_events, event_lists, traces
+from unit.analysis.reference import Reference
+from unit.trace.chrome import kernel, launch, step, text, trace, x
 
 
 def _figures(*events, also=()):

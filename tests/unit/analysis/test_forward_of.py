@@ -1,10 +1,10 @@
 """Backward operators find their forward operators by sequence number."""
 
 import pytest
-from unit.trace.chrome import corpus_file, trace, x
 
 from pytest_perfdl.analysis.autograd import forward_of
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, trace, x
 
 ENGINE = "autograd::engine::evaluate_function: "
 

@@ -1,10 +1,10 @@
 """Waiting for data, by hand and on the two public trainings that differ in nothing else."""
 
 import pytest
-from unit.trace.chrome import MAIN, corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.inputs import InputFigures, input_pipeline
 from pytest_perfdl.trace import read
+from unit.trace.chrome import MAIN, corpus_file, kernel, launch, step, trace, x
 
 
 def wait(ts, dur, name="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", tid=MAIN):

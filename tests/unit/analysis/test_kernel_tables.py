@@ -2,12 +2,11 @@
 
 import random
 
-from unit.trace.chrome import kernel, launch, step, trace, x
-
 from pytest_perfdl.analysis.communication import communication_evidence
 from pytest_perfdl.analysis.device_figures import device_figures
 from pytest_perfdl.analysis.kernel_tables import kernel_table
 from pytest_perfdl.analysis.sm import launch_geometry
+from unit.trace.chrome import kernel, launch, step, trace, x
 
 GEOMETRY = "blocks per SM", "est. achieved occupancy %"
 

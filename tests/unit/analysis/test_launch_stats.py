@@ -3,10 +3,10 @@
 import random
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, trace
 
 from pytest_perfdl.analysis.launch_stats import launch_stats
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, kernel, launch, trace
 
 
 def _stats(*events):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from unit.trace.chrome import corpus_file, memory, step, trace, x
 
 from pytest_perfdl.analysis.memory_timeline import BEFORE, NO_OPERATOR, UNRECORDED, Alive, memory_timeline
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, memory, step, trace, x
 
 
 class _Allocator:

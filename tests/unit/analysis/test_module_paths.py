@@ -1,11 +1,11 @@
 """Modules from hierarchies and frames, handed down to operators, over the engine and to the device."""
 
 import pytest
-from unit.trace.chrome import corpus_file, each_recording, kernel, launch, trace, x
 
 from pytest_perfdl.analysis.modules import module_paths, parent_path
 from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import corpus_file, each_recording, kernel, launch, trace, x
 
 
 def module(name, ts, dur, **more):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.trace.chrome import each_corpus_file
 
 from pytest_perfdl.analysis.nesting import by_level, nest, nesting_order, ownership
 from pytest_perfdl.analysis.tree import by_thread
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import each_corpus_file
 
 spans = st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=14)
 

@@ -5,12 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from unit.trace.chrome import each_corpus_file, kernel, trace, x
 
 from pytest_perfdl.analysis.enclosing import innermost
 from pytest_perfdl.analysis.operator_args import operator_args
 from pytest_perfdl.analysis.operator_time import operator_at, operator_time
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import each_corpus_file, kernel, trace, x
 
 
 def test_texts_are_numbered_in_the_order_of_the_file():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.analysis.slow_operators import Operators
-from unit.trace.chrome import corpus, each_recording, kernel, launch, trace, x
 
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.operator_tables import OperatorRow, operator_table, operator_tables
 from pytest_perfdl.analysis.tree import call_tree, launching_operator
 from pytest_perfdl.trace import Category, read
+from unit.analysis.slow_operators import Operators
+from unit.trace.chrome import corpus, each_recording, kernel, launch, trace, x
 
 GROUPINGS = ("name", "shapes", "module", "line")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis.parts import StepParts, without_delays
-from pytest_perfdl.part import Part
+from pytest_perfdl.model.part import Part
 
 MS = 1_000_000
 

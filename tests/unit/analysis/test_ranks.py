@@ -1,10 +1,10 @@
 """Ranks of one job: clocks, skew, who waits for whom."""
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.ranks import ranks
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 PERIOD = 1000

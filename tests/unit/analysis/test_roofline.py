@@ -1,10 +1,10 @@
 """Floors against measured times by hand, and on public traces."""
 
 import pytest
-from unit.trace.chrome import corpus_file, each_corpus_file, each_recording, kernel, launch, trace, x
 
 from pytest_perfdl.analysis.roofline import Peaks, RooflineRow, roofline
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import corpus_file, each_corpus_file, each_recording, kernel, launch, trace, x
 
 PEAKS = Peaks({"float32": 1e12, "tf32": 8e12}, 1e11)
 MM = {"Input Dims": [[100, 200], [200, 300]], "Input type": ["float", "float"]}

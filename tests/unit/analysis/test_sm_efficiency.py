@@ -5,11 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, step, trace
 
 from pytest_perfdl.analysis.communication import covered
 from pytest_perfdl.analysis.sm import launch_geometry, occupancy_est, sm_efficiency_est
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import corpus_file, kernel, launch, step, trace
 
 
 def _kernel(ts, dur, blocks=None, occupancy=None, stream=7, **more):

@@ -1,12 +1,12 @@
 """Lines of the user's code, told from those of torch, installed packages and Python."""
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 
 from pytest_perfdl.analysis.parts.labels import labels
 from pytest_perfdl.analysis.source_lines import is_user_code, source_lines
 from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.trace import Category, read
+from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 
 
 def frame(name, ts, dur, **more):
@@ -49,7 +49,7 @@ def test_user_code(text):
         "/usr/lib/python3.12/threading.py(9): run",
         "threading.py(1032): _bootstrap",
         "multiprocessing/spawn.py(122): spawn_main",
-        "pytest_perfdl/fixture.py(9): call",
+        "pytest_perfdl/fixture/perf.py(9): call",
         "_pytest/runner.py(9): call",
         "<string>(1): <module>",
         "<frozen importlib._bootstrap>(1): _find_and_load",

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from unit.analysis.generated import traces
-from unit.trace.chrome import MAIN, each_corpus_file, each_recording, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.analysis.tables import profile_tables
-from pytest_perfdl.part import Part
+from pytest_perfdl.model.part import Part
 from pytest_perfdl.trace import read
+from unit.analysis.generated import traces
+from unit.trace.chrome import MAIN, each_corpus_file, each_recording, kernel, launch, step, trace, x
 
 US = 1000
 
@@ -95,7 +95,7 @@ def test_time_of_python_has_the_line_the_function_and_the_module():
     made = trace(
         step(0, 0, 200),
         frame("train.py(12): step", 10, 180),
-        frame("pytest_perfdl/faces.py(267): _iterate", 11, 5),
+        frame("pytest_perfdl/fixture.py(267): _iterate", 11, 5),
         frame("torch/nn/utils/clip_grad.py(40): clip_grad_norm_", 20, 50),
         frame("<built-in method norm>", 30, 20),
         frame("nn.Module: Net_0", 80, 100),

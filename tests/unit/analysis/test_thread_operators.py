@@ -5,11 +5,11 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.trace.chrome import MAIN, step, trace, x
 
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.operators import thread_operators
 from pytest_perfdl.analysis.steps import steps_of
+from unit.trace.chrome import MAIN, step, trace, x
 
 FETCH = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 

@@ -1,10 +1,10 @@
 """What is missing or odd in a trace, counted by hand."""
 
 import pytest
-from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
 
 from pytest_perfdl.analysis.integrity import trace_integrity
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
 
 
 def test_nothing_is_wrong_with_nothing():

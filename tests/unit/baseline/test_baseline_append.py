@@ -8,7 +8,7 @@ from making import CONTEXT, counted, record, timed
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.text import dump, parse
-from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Row
+from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Row
 
 
 def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):

@@ -15,7 +15,7 @@ from pytest_perfdl.baseline import files, lock
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.files import BaselineError, Store
 from pytest_perfdl.baseline.text import dump
-from pytest_perfdl.record import Call, Key
+from pytest_perfdl.model.record import Call, Key
 
 SLUG = "cpu-epyc-8c-1t"
 RECORD = record({"step_time": timed(41_230_000), "ops": counted(3)}, rows=rows(mm=(2, 100)))

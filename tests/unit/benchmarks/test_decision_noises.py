@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import recorded_runs  # noqa: F401 (makes the module below importable)
+
+from unit.benchmarks import recorded_runs  # noqa: F401 (makes the module below importable)
 
 import noises  # isort: skip
 

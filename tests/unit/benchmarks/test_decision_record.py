@@ -7,7 +7,8 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
-from recorded_runs import recording
+
+from unit.benchmarks.recorded_runs import recording
 
 import record  # isort: skip (recorded_runs makes these importable)
 from lots import Jobs  # isort: skip

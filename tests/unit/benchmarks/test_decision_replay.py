@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 from scipy import stats
 
 from pytest_perfdl.judge.confirm import MOST_REPEATS
 from pytest_perfdl.judge.paired import Spent
 from pytest_perfdl.judge.rounds import Round
+from unit.benchmarks.recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 
 import before  # isort: skip (recorded_runs makes these importable)
 import noises  # isort: skip

@@ -5,7 +5,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from recorded_runs import MILLISECOND
+
+from unit.benchmarks.recorded_runs import MILLISECOND
 
 import rules  # isort: skip (recorded_runs makes it importable)
 

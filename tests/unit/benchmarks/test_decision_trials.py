@@ -3,9 +3,9 @@
 import subprocess
 
 import pytest
-import recorded_runs  # noqa: F401 (makes the modules below importable)
 
-from pytest_perfdl.qualify.bounds import clopper_pearson
+from pytest_perfdl.stats.bounds import clopper_pearson
+from unit.benchmarks import recorded_runs  # noqa: F401 (makes the modules below importable)
 
 import acceptance  # isort: skip
 import side_load  # isort: skip

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from making import record, timed
-from unit.report import runs
 
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.report import write_all
 from pytest_perfdl.trace import Event, compress, write
+from unit.report import runs
 
 PICTURE = compress(write(None, [Event("X", "ProfilerStep#1", 0, 0, 0, 500, "user_annotation")]))
 SLUG = "cpu-epyc-8c-1t"

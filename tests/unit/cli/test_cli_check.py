@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pytest_perfdl.cli import check, main
-from pytest_perfdl.measure.fitness import MachineFinding
+from pytest_perfdl.machine.fitness import MachineFinding
 
 FINDINGS = (
     MachineFinding("bad", "load now", "others use 1.9 of 2 processors", "they take turns", "ps -p 12"),

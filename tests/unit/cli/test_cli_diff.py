@@ -9,12 +9,12 @@ import subprocess
 
 import pytest
 from making import TEST, counted, record
-from unit.trace.chrome import kernel, launch, step, text, x
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
-from pytest_perfdl.record import Row
-from pytest_perfdl.record_json import to_json
+from pytest_perfdl.model.record import Row
+from pytest_perfdl.model.record_json import to_json
+from unit.trace.chrome import kernel, launch, step, text, x
 
 
 def events(gemm=4000, *, steps=3, name="gemm_128"):

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from unit.cli.test_cli_trace import events
-from unit.trace.chrome import text
 
 from pytest_perfdl.cli import _load, main
+from unit.cli.test_cli_trace import events
+from unit.trace.chrome import text
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 from making import record, timed
-from unit.report import runs
 
 from pytest_perfdl import cli
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.record import Key
+from pytest_perfdl.model.record import Key
 from pytest_perfdl.report import write_all
+from unit.report import runs
 
 HOSTILE = "tests/t.py::test\x1b]0;PWNED\x07\x1b[2J\n::stop-commands::x##[add-mask]y"
 

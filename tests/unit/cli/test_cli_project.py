@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from making import record
-from unit.report import runs
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.plugin import SETTINGS
 from pytest_perfdl.report import write_all
+from unit.report import runs
 
 TEST = "tests/test_speed.py::test_step"
 TABLE = "[tool.pytest.ini_options]\nperf_dir = 'records'\n"

@@ -10,8 +10,8 @@ from making import record, timed
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.layout import exemplar_path
 from pytest_perfdl.cli import main
-from pytest_perfdl.isolate.checkout import checked_out
-from pytest_perfdl.record import Key
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.workers.checkout import checked_out
 
 SPEED = """
 import pytest

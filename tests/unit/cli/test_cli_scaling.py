@@ -7,8 +7,8 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.cli import main
-from pytest_perfdl.record import Row
-from pytest_perfdl.record_json import to_json
+from pytest_perfdl.model.record import Row
+from pytest_perfdl.model.record_json import to_json
 
 LINE = "batch,time_s\n" + "".join(f"{size},{0.012 + 0.001 * size}\n" for size in (2, 4, 8, 16, 32))
 GRID = "layers,batch,workers,note,time_s\n" + "".join(

@@ -7,10 +7,10 @@ import json
 import re
 
 import pytest
-from unit.predict.training import STEP, host_step
-from unit.trace.chrome import DATA, corpus_file, each_corpus_file, kernel, launch, memory, step, text, x
 
 from pytest_perfdl.cli import main
+from unit.trace.chrome import DATA, corpus_file, each_corpus_file, kernel, launch, memory, step, text, x
+from unit.whatif.training import STEP, host_step
 
 
 def events():

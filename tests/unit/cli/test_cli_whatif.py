@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, step, text, x
 
 from pytest_perfdl.cli import main
 from pytest_perfdl.trace import read
+from unit.trace.chrome import corpus_file, kernel, launch, step, text, x
 
 
 def events(steps=3, gemm=400):

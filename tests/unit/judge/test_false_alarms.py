@@ -13,7 +13,7 @@ from making import record, timed
 
 from pytest_perfdl.judge.confirm import confirm, settled
 from pytest_perfdl.judge.standing import standing
-from pytest_perfdl.limits import Limits
+from pytest_perfdl.model.limits import Limits
 
 STORED, FRESH, RUNS = 10, 5, 1000
 

@@ -1,11 +1,11 @@
 """Each cause of pure Python is called by its own function and line, where a stack pass has them."""
 
 import pytest
-from unit.trace.chrome import step, trace, x
 
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.judge.blame import located
-from pytest_perfdl.judge.verdict import Cause
+from pytest_perfdl.results.verdict import Cause
+from unit.trace.chrome import step, trace, x
 
 TRAIN = "train.py(10): train_step"
 BACKWARD = "torch/_tensor.py(566): backward"

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy.special import bdtr
 
-from pytest_perfdl.judge.evidence import Coin
 from pytest_perfdl.judge.paired import ALPHA, Gate, Held, Spent
 from pytest_perfdl.judge.rounds import Round, broken
-from pytest_perfdl.limits import Limit
+from pytest_perfdl.model.limits import Limit
+from pytest_perfdl.stats.evidence import Coin
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "decision_quality"))
 from noises import NOISES, rounds

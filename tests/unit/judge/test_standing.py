@@ -7,7 +7,9 @@ from making import CONTEXT, counted, invalid, record, rows, timed
 
 from pytest_perfdl.judge.confirm import confirm
 from pytest_perfdl.judge.standing import open_times, standing
-from pytest_perfdl.judge.verdict import (
+from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan
+from pytest_perfdl.results.verdict import (
     EVERY_ROUND,
     FAILS_BY_DEFAULT,
     VERDICTS,
@@ -17,8 +19,6 @@ from pytest_perfdl.judge.verdict import (
     parse_fail_on,
     worst,
 )
-from pytest_perfdl.limits import BUILT_IN, Limits
-from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan
 
 UNPAIRED = BUILT_IN.unpaired()
 

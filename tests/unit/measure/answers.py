@@ -14,7 +14,7 @@ from pytest_perfdl.measure.commands import (
     Settled,
     Timed,
 )
-from pytest_perfdl.record import Key
+from pytest_perfdl.model.record import Key
 
 KEY = Key("cpu-1t", {"cpu": "CPU", "threads": 1})
 

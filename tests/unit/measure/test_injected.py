@@ -3,12 +3,12 @@
 import contextlib
 
 import pytest
-from answers import Conversation, profiled
 
 from pytest_perfdl.measure import injected, program
 from pytest_perfdl.measure.commands import Profile, Settle, Time
 from pytest_perfdl.measure.injected import Delay
 from pytest_perfdl.measure.program import Program
+from unit.measure.answers import Conversation, profiled
 
 
 class Clock:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.errors import PerfError
 from pytest_perfdl.measure import profiled
+from pytest_perfdl.model.errors import PerfError
 from pytest_perfdl.trace import TraceError
 
 PLENTY = 2**40

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_perfdl.measure.sizes import ROUNDS, Pace, full, seconds_of_steps, told, within
-from pytest_perfdl.record import Plan
+from pytest_perfdl.model.record import Plan
 
 PLAN = Plan(warmup=15, steps=40)
 

@@ -3,10 +3,10 @@
 import mmap
 
 import pytest
-from answers import named, result, timed
 
+from pytest_perfdl.machine.load import Surroundings
 from pytest_perfdl.measure import surroundings
-from pytest_perfdl.measure.machine import Surroundings
+from unit.measure.answers import named, result, timed
 
 
 def around(before=(), after=(), **state):

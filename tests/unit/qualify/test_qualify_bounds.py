@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from pytest_perfdl.qualify.bounds import Rate, quantile
+from pytest_perfdl.stats.bounds import Rate, quantile
 
 
 def at_most(count, of, share):

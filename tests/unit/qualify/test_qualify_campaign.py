@@ -2,9 +2,8 @@
 
 from collections import Counter
 
-from runs_of_suites import outcome
-
 from pytest_perfdl.qualify.campaign import next_run, runs_left, seconds_left
+from unit.qualify.runs_of_suites import outcome
 
 WANTED = {0.0: 6, 0.05: 3, 0.1: 3}
 

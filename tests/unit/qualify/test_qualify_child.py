@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from runs_of_suites import case_in_file, run_file
 
 from pytest_perfdl.qualify import child
 from pytest_perfdl.qualify.child import RunFailed, command, run_suite
+from unit.qualify.runs_of_suites import case_in_file, run_file
 
 ENDS = """
 import pathlib, sys

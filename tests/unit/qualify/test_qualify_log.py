@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from runs_of_suites import outcome
 
 from pytest_perfdl.qualify.log import Log, LogError
 from pytest_perfdl.qualify.outcomes import to_json
+from unit.qualify.runs_of_suites import outcome
 
 
 def test_a_run_a_line(tmp_path):

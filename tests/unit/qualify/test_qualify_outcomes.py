@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from runs_of_suites import case_in_file, case_of, metric, outcome, run_file
 
 from pytest_perfdl.qualify.outcomes import OutcomeError, from_json, outcome_of, to_json
+from unit.qualify.runs_of_suites import case_in_file, case_of, metric, outcome, run_file
 
 
 def kept(*tests):

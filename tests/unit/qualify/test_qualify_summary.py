@@ -1,10 +1,10 @@
 """What is counted, and which limits follow."""
 
 import pytest
-from runs_of_suites import case_of, outcome
 
-from pytest_perfdl.qualify.bounds import Rate
 from pytest_perfdl.qualify.summary import TOGETHER, ini_lines, summarize
+from pytest_perfdl.stats.bounds import Rate
+from unit.qualify.runs_of_suites import case_of, outcome
 
 A, B = "a.py::test_a", "b.py::test_b"
 

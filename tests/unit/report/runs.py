@@ -4,11 +4,11 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.judge.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
-from pytest_perfdl.predict.scaling.growth import Estimate, Growth
-from pytest_perfdl.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
-from pytest_perfdl.report.run import Exemplars, Result, Run
-from pytest_perfdl.report.scaling.curve import Curve, Figure, Fitted, Size, Time
+from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.results.curve import Curve, Figure, Fitted, Size, Time
+from pytest_perfdl.results.run import Exemplars, Result, Run
+from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
+from pytest_perfdl.scaling.growth import Estimate, Growth
 from pytest_perfdl.trace import Event, compress, write
 
 KEY = Key("cpu-amd-epyc-9v74-8c", {"cpu": "AMD EPYC 9V74", "cores": 8, "threads": 1, "accelerator": None})

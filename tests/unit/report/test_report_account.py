@@ -1,6 +1,5 @@
-from unit.report import runs
-
 from pytest_perfdl.report.account import BARS, accounts, diffs, part_rows
+from unit.report import runs
 
 
 def sides(base, new, **rest):

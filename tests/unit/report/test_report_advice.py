@@ -1,12 +1,11 @@
 """Advice in words: with the trust, and with the memory where it changes."""
 
-from unit.predict.training import context, host_training
-
-from pytest_perfdl.advise import Advice
-from pytest_perfdl.predict.whatif import Prediction
-from pytest_perfdl.predict.whatif.predict import Base
 from pytest_perfdl.report.whatif import Answers
 from pytest_perfdl.report.whatif.advice import advice_lines, sentences
+from pytest_perfdl.whatif import Prediction
+from pytest_perfdl.whatif.advice import Advice
+from pytest_perfdl.whatif.predict import Base
+from unit.whatif.training import context, host_training
 
 PREDICTED = Prediction("checkpointing", 1e6, 1.2e6, (1.1e6, 1.3e6), "low", "held\u202e", peak_bytes=2**30)
 

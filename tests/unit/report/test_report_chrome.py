@@ -5,12 +5,12 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from unit.report import runs
-from unit.report.importer import problems
 
 from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace
 from pytest_perfdl.report.traces import OURS, collect, stem
 from pytest_perfdl.trace import Event, compress, write
+from unit.report import runs
+from unit.report.importer import problems
 
 
 def opened(data):

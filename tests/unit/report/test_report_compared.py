@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from unit.report import runs
 
-from pytest_perfdl.judge.verdict import VERDICTS
 from pytest_perfdl.report import markdown, words
 from pytest_perfdl.report.compared import compared, measured, not_compared, shortfall
 from pytest_perfdl.report.html import render
+from pytest_perfdl.results.verdict import VERDICTS
+from unit.report import runs
 
 
 def named(verdict, number=0, **rest):

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.report import runs
 
 from pytest_perfdl.report import ReportError, html, traces, write_all
 from pytest_perfdl.report.files import write_files
+from unit.report import runs
 
 
 def complete(tmp_path):

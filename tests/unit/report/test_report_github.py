@@ -3,11 +3,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from unit.report import runs
 
 from pytest_perfdl.report import ReportError, markdown
 from pytest_perfdl.report.github import SUMMARY_LIMIT, append_summary, workflow_commands
-from pytest_perfdl.report.run import Suggestion
+from pytest_perfdl.results.run import Suggestion
+from unit.report import runs
 
 COMMAND = re.compile(r"::(error|warning) (.*?)::(.*)")
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from unit.report import runs
 
-from pytest_perfdl.predict.scaling.growth import Beside, Estimate
 from pytest_perfdl.report import html, traces
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.operators import operators
-from pytest_perfdl.report.run import Suggestion
 from pytest_perfdl.report.strip import ticks
+from pytest_perfdl.results.run import Suggestion
+from pytest_perfdl.scaling.growth import Beside, Estimate
+from unit.report import runs
 
 VOID = {"meta", "link", "input"}
 

@@ -2,12 +2,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from unit.report import runs
 
-from pytest_perfdl import record_json
+from pytest_perfdl.model import record_json
 from pytest_perfdl.report.json import dump, to_json, write_json
 from pytest_perfdl.report.junit import properties
-from pytest_perfdl.report.run import Exemplars
+from pytest_perfdl.results.run import Exemplars
+from unit.report import runs
 
 TEST_KEYS = {
     "id",

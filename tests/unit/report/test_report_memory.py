@@ -1,9 +1,9 @@
 """Memory over a step on the page: on the step's clock, with what was held before, and what its table leaves out."""
 
 import pytest
-from unit.trace.chrome import memory, step, trace, x
 
 from pytest_perfdl.report import details
+from unit.trace.chrome import memory, step, trace, x
 
 
 def curve(*events):

@@ -8,8 +8,8 @@ import re
 import pytest
 from _pytest._io import TerminalWriter
 
-from pytest_perfdl.report import progress
-from pytest_perfdl.report.progress import Expected, Progress, estimate
+from pytest_perfdl.run import progress
+from pytest_perfdl.run.progress import Expected, Progress, estimate
 
 BEFORE = [Expected(4.0, 1), Expected(12.0, 1)]
 RECORDED = Expected(4.0, 10, recorded=True)

@@ -2,14 +2,14 @@ import json
 from dataclasses import replace
 
 import pytest
-from unit.report import runs
 
 from pytest_perfdl import cli
-from pytest_perfdl.predict.scaling.growth import Beside, Estimate
 from pytest_perfdl.report import ReportError, html, traces, write_all
 from pytest_perfdl.report.json import dump, to_json, without_records
 from pytest_perfdl.report.reading import read_run, with_history
-from pytest_perfdl.report.run import Suggestion
+from pytest_perfdl.results.run import Suggestion
+from pytest_perfdl.scaling.growth import Beside, Estimate
+from unit.report import runs
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@ import textwrap
 from dataclasses import replace
 
 import pytest
-from unit.report import runs
 
-from pytest_perfdl.record import Finding
+from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report.layout import cells_wide
-from pytest_perfdl.report.run import Exemplars, Suggestion
 from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.run import Exemplars, Suggestion
+from unit.report import runs
 
 UNCHANGED = [runs.result("unchanged", f"tests/perf/test_vit.py::test_{number}") for number in range(2)]
 

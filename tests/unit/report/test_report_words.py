@@ -1,11 +1,11 @@
 from dataclasses import replace
 
 import pytest
-from unit.report import runs
 
-from pytest_perfdl.invocation import Invocation
-from pytest_perfdl.judge.verdict import VERDICTS
+from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.report import figures, layout, words
+from pytest_perfdl.results.verdict import VERDICTS
+from unit.report import runs
 
 
 def test_every_verdict_is_counted_once():

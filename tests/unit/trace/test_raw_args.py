@@ -4,9 +4,9 @@ import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.trace.chrome import trace, x
 
 from pytest_perfdl.trace.order import sorted_by
+from unit.trace.chrome import trace, x
 
 
 class Numbered(msgspec.Struct):

@@ -1,10 +1,10 @@
 """Generations and vendors: what each calls its device work and its calls, read into one set of categories."""
 
 import pytest
-from unit.trace.chrome import corpus_file, kernel, launch, text, trace, x
 
 from pytest_perfdl.trace import Category, loads, read
 from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES
+from unit.trace.chrome import corpus_file, kernel, launch, text, trace, x
 
 
 def test_codes_that_others_have_stored_do_not_move():

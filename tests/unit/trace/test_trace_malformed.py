@@ -6,10 +6,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.trace.chrome import kernel, memory, text, trace, x
 
 from pytest_perfdl.trace import TraceError, loads
 from pytest_perfdl.trace.repair import Kind, repair
+from unit.trace.chrome import kernel, memory, text, trace, x
 
 SLICES = (40, 300, 2**20)
 FIRST = '{"ph":"X","cat":"cpu_op","name":"first","pid":1,"tid":1,"ts":1,"dur":1,"args":{}}'

@@ -7,9 +7,9 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from unit.trace.chrome import DATA, kernel, launch, memory, step, text, trace, x
 
 from pytest_perfdl.trace import Category, TraceError, loads, read
+from unit.trace.chrome import DATA, kernel, launch, memory, step, text, trace, x
 
 
 def test_columns_of_a_small_trace():

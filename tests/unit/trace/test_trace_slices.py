@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.trace.chrome import each_corpus_file, each_recording, kernel, launch, memory, step, text, x
 
 from pytest_perfdl.trace import Event, Trace, loads, read, write
 from pytest_perfdl.trace.raw_args import RawArgs
+from unit.trace.chrome import each_corpus_file, each_recording, kernel, launch, memory, step, text, x
 
 
 def assert_equal(one: Trace, other: Trace) -> None:

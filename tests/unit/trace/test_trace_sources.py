@@ -7,10 +7,10 @@ import zipfile
 import zlib
 
 import pytest
-from unit.trace.chrome import text, x
 
 from pytest_perfdl.trace import TraceError, loads, read
 from pytest_perfdl.trace import source as source_module
+from unit.trace.chrome import text, x
 
 DATA = text([x(f"op {number}", number, 1) for number in range(500)])
 

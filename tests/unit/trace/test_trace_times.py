@@ -71,9 +71,8 @@ def test_negative_times_are_kept():
 def test_decimal_reference_on_a_recording():
     import gzip
 
-    from unit.trace.chrome import DATA
-
     from pytest_perfdl.trace import read
+    from unit.trace.chrome import DATA
 
     for path in sorted(DATA.glob("*.json.gz")):
         events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal)["traceEvents"]

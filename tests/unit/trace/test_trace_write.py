@@ -7,9 +7,9 @@ import struct
 from decimal import Decimal
 
 import pytest
-from unit.trace.chrome import each_corpus_file, each_recording
 
 from pytest_perfdl.trace import Category, Event, compress, loads, read, write
+from unit.trace.chrome import each_corpus_file, each_recording
 
 
 def _complete(name, start, end, pid=0, tid=0):

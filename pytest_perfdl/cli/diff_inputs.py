@@ -1,0 +1,204 @@
+"""What can be held against each other without pytest: anything that holds steps, by its path or its git revision.
+
+A trace or a folder of traces is one side (a folder's are runs of one thing, or the ranks of one job); a run file, a
+folder of baselines and a git revision hold a side for every call of every test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.baseline.source import commit_of, git, top_of, trouble
+from pytest_perfdl.baseline.text import parse
+from pytest_perfdl.diff import Side, of_call, of_traces
+from pytest_perfdl.model import run_json
+from pytest_perfdl.model import untrusted_files as bounded
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record_json import RecordError, from_json
+from pytest_perfdl.trace import Trace, TraceError, read
+
+_HEAD = 4096
+"""Bytes at the beginning of a file that tell a trace from a record."""
+_TRACES = (".json", ".json.gz", ".gz")
+
+
+class SourceError(ValueError):
+    """There is nothing to compare in a source; the message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """Which step a side is of; a trace's is of no test."""
+
+    test: str = ""
+    call: str = ""
+    key: str = ""
+
+    @property
+    def title(self) -> str:
+        """How people call it."""
+        return f"{self.test} {self.call}".strip()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A side, and what it was made of."""
+
+    side: Side
+    trace: Callable[[], Trace] | None = None
+    """The one trace of the side, or of its traces that whose mean step is the median; `None` for what is recorded."""
+    notes: tuple[str, ...] = ()
+    """What was odd or repaired while its traces were read, one line each."""
+
+
+Sides = Mapping[Name, Loaded]
+
+
+def load(source: str, folder: str) -> Sides:
+    """The sides that a source holds.
+
+    Parameters
+    ----------
+    source
+        Path of a trace, of a folder of traces, of a run file, of a baseline or of a folder of baselines; or a git
+        revision, whose baselines are meant.
+    folder
+        Where the baselines are in a revision.
+
+    Raises
+    ------
+    SourceError
+        When it is none of these, or holds no step.
+    """
+    path = Path(source)
+    if path.is_dir():
+        found = _of_folder(path, source)
+    elif path.exists():
+        found = _of_file(path, source)
+    else:
+        found = _of_revision(source, folder)
+    if not found:
+        raise SourceError(f"{source} holds no step that could be compared")
+    return found
+
+
+def pairs(base: Sides, new: Sides) -> list[tuple[Name, Loaded, Loaded]]:
+    """What both have: by test, call and key, else by test and call where each has that under one key."""
+    found = [(name, base[name], new[name]) for name in base if name in new]
+    paired = {(name.test, name.call) for name, *_ in found}
+    alone = [_by_test(sides) for sides in (base, new)]
+    found += [
+        (name, base[name], new[alone[1][step]])
+        for step, name in alone[0].items()
+        if step not in paired and step in alone[1]
+    ]
+    return found
+
+
+def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
+    """Names by test and call, where there is one key only."""
+    by_test: dict[tuple[str, str], list[Name]] = {}
+    for name in sides:
+        by_test.setdefault((name.test, name.call), []).append(name)
+    return {step: names[0] for step, names in by_test.items() if len(names) == 1}
+
+
+def _of_folder(path: Path, label: str) -> Sides:
+    if (path / "run.json").is_file():
+        return _of_file(path / "run.json", label)
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_TRACES))
+    records = [file for file in files if file.suffix == ".json" and not _is_trace(file)]
+    if records:
+        return {name: side for file in records for name, side in _of_file(file, label).items()}
+    return _of_traces(files, label) if files else {}
+
+
+def _of_file(path: Path, label: str) -> Sides:
+    if _is_trace(path):
+        return _of_traces([path], label)
+    try:
+        data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
+    except OSError as error:
+        raise SourceError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SourceError(f"{path} is neither a trace nor a run file nor a baseline: {error}") from error
+    return dict(_of_data(data, path, label))
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether a file's beginning says so: records and run files are plain JSON objects with other keys."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False
+    return not head.lstrip().startswith(b"{") or b'"traceEvents"' in head or b'"schemaVersion"' in head
+
+
+def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded]]:
+    try:
+        if isinstance(data, dict) and isinstance(data.get("tests"), list):
+            for test in run_json.of_data(data, path).tests:
+                if test.record is not None:
+                    yield from _of_record(test.record, label)
+            return
+        yield from _of_record(from_json(data), label)
+    except run_json.RunFileError as error:
+        raise SourceError(str(error)) from error
+    except RecordError as error:
+        raise SourceError(f"{path} {error}") from error
+
+
+def _of_record(record: Record, label: str) -> Iterator[tuple[Name, Loaded]]:
+    for call in record.calls:
+        yield Name(record.test, call.name, record.key.slug), Loaded(of_call(label, call))
+
+
+def _of_traces(files: list[Path], label: str) -> Sides:
+    notes: list[str] = []
+
+    def noted(file: Path) -> Trace:
+        trace = read(file)
+        notes.extend(f"{file}: {note}" for note in trace.findings)
+        return trace
+
+    try:
+        if len(files) == 1:
+            trace = noted(files[0])
+            return {Name(): Loaded(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
+        # One after the other: of several traces only their parts are kept.
+        side = of_traces(label, [step_parts(noted(file)) for file in files])
+        middle = files[int(np.argsort(side.step_ns, kind="stable")[(len(files) - 1) // 2])]
+        return {Name(): Loaded(side, lambda: read(middle), tuple(notes))}
+    except (TraceError, ValueError) as error:
+        raise SourceError(str(error)) from error
+
+
+def _of_revision(source: str, folder: str) -> Sides:
+    here = Path.cwd()
+    top = top_of(here)
+    commit = commit_of(here, source)
+    if top is None or commit is None:
+        said = trouble(here)
+        raise SourceError(f"{source} is no file, no folder and no git revision{f' ({said})' if said else ''}")
+    inside = (here / folder).resolve()
+    where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
+    listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""
+    found: dict[Name, Loaded] = {}
+    for name in filter(None, listed.split("\0")):
+        if name.endswith(".json"):
+            text = git(top, "show", f"{commit}:{name}") or ""
+            try:
+                found |= dict(_of_record(parse(text.encode()), source))
+            except RecordError as error:
+                raise SourceError(f"{source}:{name} {error}") from error
+    if not found:
+        raise SourceError(f"{source} has no baselines in {where}")
+    return found

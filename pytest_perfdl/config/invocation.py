@@ -1,0 +1,137 @@
+"""How pytest was called, and how to call it again for some of its tests: the commands that reports show.
+
+A command that is shown does what was done: it keeps every option that shapes what is measured and judged, in the
+spelling that holds in this project, and names tests as seen from the folder that pytest was called in.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from pytest_perfdl.config.options import FLAGS
+from pytest_perfdl.config.short_names import destinations, long_name
+from pytest_perfdl.model.visible import visible
+
+if TYPE_CHECKING:
+    from pytest_perfdl.config.options import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A call of pytest, as far as it must be repeated."""
+
+    program: Literal["pytest", "python -m pytest"] = "pytest"
+    options: tuple[tuple[str, ...], ...] = ()
+    """Options that shape what is measured, each with its value, as they were given."""
+    root: str = ""
+    """The root directory as seen from the folder that pytest was called in; empty where that is below it."""
+    folder: str = ""
+    """The folder that pytest was called in as seen from the root directory, where it is below it."""
+    perf: Literal["--perf", "--perfdl"] = "--perf"
+    """How that option is spelled here."""
+    update: Literal["--perf-update", "--perfdl-update"] = "--perf-update"
+    """How that option is spelled here."""
+
+    def measuring(self, tests: Sequence[str]) -> str:
+        """The command that measures and judges tests (node ids or files) as it was done, for a POSIX shell."""
+        against = any(_flag(option) == "--perfdl-against" for option in self.options)
+        return self._command([] if against else [self.perf], self.options, tests)
+
+    def updating(self, tests: Sequence[str], mode: str = "") -> str:
+        """The command that writes baselines of tests (node ids or files), for a POSIX shell."""
+        options = [option for option in self.options if _flag(option) not in _NOT_WHEN_UPDATING]
+        return self._command([self.update + (f"={mode}" if mode else "")], options, tests)
+
+    def _command(self, words: list[str], options: Sequence[tuple[str, ...]], tests: Sequence[str]) -> str:
+        given = [word for option in options for word in option]
+        return visible(" ".join([self.program, *map(shlex.quote, [*words, *given, *map(self._path, tests)])]))
+
+    def _path(self, test: str) -> str:
+        file, colons, name = test.partition("::")
+        if self.root:
+            file = posixpath.normpath(posixpath.join(self.root, file))
+        elif self.folder:
+            file = posixpath.relpath(f"/{file}", f"/{self.folder}")
+        return file + colons + name
+
+
+_NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-inject", "--perfdl-require"})
+_OURS_TO_DROP = frozenset(
+    long_name(f"--{name}")
+    for name in ("perf", "no-perf", "perf-update", "perf-report", "perf-json", "perf-github", "perf-require")
+)
+_PYTESTS_TO_KEEP = frozenset(
+    {"override_ini", "inifilename", "plugins", "rootdir", "confcutdir", "noconftest", "importmode", "pythonwarnings"}
+)
+"""Of pytest's own options, by where their value is kept; others say what to run, write and show."""
+_SECRET = re.compile(r"token|secret|passw|credential|auth|api-?key", re.IGNORECASE)
+
+
+def invocation(config: pytest.Config, settings: Settings) -> Invocation:
+    """How pytest was called.
+
+    Of options of other plugins and of the project every one is kept, except those that look like secrets.
+    """
+    where = Path(config.invocation_params.dir)
+    below = where.is_relative_to(config.rootpath)
+    relative = os.path.relpath(where, config.rootpath) if below else os.path.relpath(config.rootpath, where)
+    path = "" if relative == "." else Path(relative).as_posix()
+    return Invocation(
+        program="python -m pytest" if Path(sys.argv[0]).name == "__main__.py" else "pytest",
+        options=tuple(_kept(config)),
+        root="" if below else path,
+        folder=path if below else "",
+        perf="--perfdl" if "--perf" in settings.clashes else "--perf",
+        update="--perfdl-update" if "--perf-update" in settings.clashes else "--perf-update",
+    )
+
+
+def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
+    """Options on the command line that shape what is measured, each with its value."""
+    from _pytest.config import get_config
+
+    private: Any = config
+    plain: Any = get_config()
+    known = private._parser.optparser._option_string_actions
+    pytests = destinations(plain._parser)
+    words = [os.fspath(word) for word in config.invocation_params.args]
+    place = 0
+    while place < len(words) and words[place] != "--":
+        word = words[place]
+        place += 1
+        action = known.get(_long(word)) or known.get(_flag((word,))) or known.get(word[:2])
+        if not word.startswith("-") or action is None:
+            continue
+        option = [word]
+        joined = "=" in word if word.startswith("--") else len(word) > 2
+        if action.nargs is None and not joined and place < len(words):
+            option.append(words[place])
+            place += 1
+        ours = action.dest.startswith("perfdl") or action.dest == "no_perfdl"
+        if ours:
+            keep = _flag((word,)) not in _OURS_TO_DROP
+        elif action.dest in pytests:
+            keep = action.dest in _PYTESTS_TO_KEEP
+        else:
+            keep = not _SECRET.search(word)
+        if keep:
+            yield tuple(option)
+
+
+def _flag(option: Sequence[str]) -> str:
+    """The option string without a value, ours in the long spelling."""
+    return _long(option[0].partition("=")[0])
+
+
+def _long(word: str) -> str:
+    return long_name(word) if word.partition("=")[0] in FLAGS else word

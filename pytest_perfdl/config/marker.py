@@ -1,0 +1,179 @@
+"""The marker's keywords, merged and validated at collection."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_perfdl.config.options import CHECKING_REPEATS, RECORDING_REPEATS, Settings
+from pytest_perfdl.config.short_names import marks
+
+if TYPE_CHECKING:
+    from pytest_perfdl.model.record import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerOptions:
+    """Keywords of the marker, merged from module to class to function; every one is optional."""
+
+    limits: Mapping[str, str | int | float] | None = None
+    """Metric -> how much it may worsen: "3%", "5%+20us", 0, "off"."""
+    budget: Mapping[str, str | int | float] | None = None
+    """Metric -> what it may never exceed: "45ms", "2GiB"."""
+    warmup: int | None = None
+    steps: int | None = None
+    repeats: int | None = None
+    threads: int | None = None
+    seed: int | None = None
+    timeout: float | None = None
+    """Seconds that one repeat may take."""
+    resolution: str | None = None
+    """How much slower the test may be and still be called unchanged where the budget ended: "6%"."""
+    tags: tuple[str, ...] | None = None
+    """Free words, shown in reports."""
+    scaling: Mapping[str, Sequence[float]] | None = None
+    """Argument of the test -> its sizes: one test for each, whose times are judged as a curve too."""
+
+    @classmethod
+    def merge(cls, marks: Sequence[pytest.Mark]) -> MarkerOptions:
+        """Join marks from the outermost to the innermost; mappings join, other values replace.
+
+        Raises
+        ------
+        ValueError
+            One line that names the unknown or ill-typed keyword.
+        """
+        merged: dict[str, Any] = {}
+        for mark in marks:
+            if mark.args:
+                raise ValueError(f"takes keywords only, not {mark.args[0]!r}")
+            for name, value in mark.kwargs.items():
+                if name not in KEYWORDS:
+                    raise ValueError(f"has no keyword {name!r}; it knows {', '.join(sorted(KEYWORDS))}")
+                _CHECKS[name](name, value)
+                merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
+        if "tags" in merged:
+            merged["tags"] = tuple(merged["tags"])
+        return cls(**merged)
+
+    def plan(self, settings: Settings) -> Plan:
+        """The run shape: command line over marker over ini over built-in."""
+        from pytest_perfdl.model.record import Plan
+
+        def shape(name: str, default: int) -> int:
+            for value in (getattr(settings, name), getattr(self, name), settings.ini_shape.get(name)):
+                if value is not None:
+                    return int(value)
+            return default
+
+        return Plan(
+            warmup=shape("warmup", 15),
+            steps=shape("steps", 40),
+            threads=shape("threads", 1),
+            seed=self.seed if self.seed is not None else 0,
+        )
+
+    def repeats_for(self, settings: Settings, *, recording: bool) -> int:
+        """How many fresh processes: command line over marker over ini over the default for the purpose."""
+        for value in (settings.repeats, self.repeats, settings.ini_shape.get("repeats")):
+            if value is not None:
+                return value
+        return RECORDING_REPEATS if recording else CHECKING_REPEATS
+
+    def resolution_for(self, settings: Settings) -> float | None:
+        """The resolution as a share: marker over command line and ini; `None` for twice the limit."""
+        return settings.resolution if self.resolution is None else _percent("resolution", self.resolution)
+
+
+KEYWORDS = tuple(field.name for field in fields(MarkerOptions))
+"""What the marker may say."""
+
+
+def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
+    """Make a test of every size that the marker's `scaling=` names: `test_step[batch=8]`.
+
+    Raises
+    ------
+    pytest.Collector.CollectError
+        The keyword cannot be used.
+    """
+    axes: dict[str, Sequence[float]] = {}
+    for mark in marks(metafunc.definition, markers, KEYWORDS):
+        if mark.kwargs.get("scaling") is not None:
+            try:
+                _check_scaling("scaling", mark.kwargs["scaling"])
+            except ValueError as error:
+                raise pytest.Collector.CollectError(f"the {mark.name} marker's {error}") from None
+            axes |= mark.kwargs["scaling"]
+    for name, sizes in axes.items():
+        metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])
+
+
+def _check_scaling(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"{name}= takes a mapping from an argument to its sizes, not {value!r}")
+    for axis, sizes in value.items():
+        what = f"{name}[{axis!r}] takes three different numbers above 0 or more, not {sizes!r}"
+        if not isinstance(axis, str) or not axis.isidentifier():
+            raise ValueError(f"{name}= takes names of arguments, not {axis!r}")
+        if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+            raise ValueError(what)
+        if any(isinstance(size, bool) or not isinstance(size, (int, float)) for size in sizes):
+            raise ValueError(what)
+        if not all(0 < size < float("inf") for size in sizes) or len(set(sizes)) != len(sizes) or len(sizes) < 3:
+            raise ValueError(what)
+
+
+def _check_mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(metric, str) for metric in value):
+        raise ValueError(f"{name}= takes a mapping from metric to a quantity, not {value!r}")
+    for metric, spec in value.items():
+        if isinstance(spec, bool) or not isinstance(spec, (str, int, float)):
+            raise ValueError(f"{name}[{metric!r}] takes text or a number, not {spec!r}")
+
+
+def _whole(least: int) -> Callable[[str, Any], None]:
+    def check(name: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}= takes a whole number, {least} or more, not {value!r}")
+
+    return check
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"{name}= takes a number of seconds above 0, not {value!r}")
+
+
+def _percent(name: str, value: Any) -> float:
+    try:
+        share = float(value.strip().removesuffix("%")) / 100 if isinstance(value, str) else math.nan
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise ValueError(f"{name}= takes a share above 0 such as '6%', not {value!r}")
+    return share
+
+
+def _check_tags(name: str, value: Any) -> None:
+    if not isinstance(value, (tuple, list)) or not all(isinstance(tag, str) for tag in value):
+        raise ValueError(f"{name}= takes a tuple of words, not {value!r}")
+
+
+_CHECKS: dict[str, Callable[[str, Any], object]] = {
+    "limits": _check_mapping,
+    "budget": _check_mapping,
+    "warmup": _whole(0),
+    "steps": _whole(2),
+    "repeats": _whole(1),
+    "threads": _whole(1),
+    "seed": _whole(0),
+    "timeout": _check_seconds,
+    "resolution": _percent,
+    "tags": _check_tags,
+    "scaling": _check_scaling,
+}

@@ -1,0 +1,31 @@
+"""What changed between two sides, each a set of profiled steps: the account of the change, and its causes.
+
+    found = diff(of_traces("before", runs), of_traces("after", others))
+    causes(found)               # which kernels, operators and Python functions, where, and why
+    places(found, "module")     # which modules
+    regions(found.new).bound()  # whether its launches or its kernels take the step's time
+
+`side` joins the runs of a side, `account` subtracts them without a remainder, `effects` says why a part changed,
+`causes` names what did, `bound` tells launch-bound from kernel-bound regions, `counterfactual` and `shapley` are for
+what a simulation says where work overlaps. Parts are matched by `diff.matching`.
+"""
+
+from pytest_perfdl.diff.account import Diff, Line, diff
+from pytest_perfdl.diff.bound import Regions, regions
+from pytest_perfdl.diff.causes import Cause, causes, likeliest, places
+from pytest_perfdl.diff.side import Side, of_call, of_traces
+
+__all__ = [
+    "Cause",
+    "Diff",
+    "Line",
+    "Regions",
+    "Side",
+    "causes",
+    "diff",
+    "likeliest",
+    "of_call",
+    "of_traces",
+    "places",
+    "regions",
+]

@@ -1,0 +1,425 @@
+"""The closed account of a change: what the step gained or lost is the sum of what its parts did, to the nanosecond.
+
+Everything is a mean over the profiled steps of a side, since quantiles do not add up. The means of a side's parts
+are rounded so that they still add up to the rounded mean of its step (largest remainders), and every part of
+either side is in exactly one group of the matching. So the changes of the groups add up to the change of the step,
+and there is no residual to explain away: what nothing is known of (idle time without a cause) is a part too.
+
+Intervals are simultaneous: with 95 % all of them hold together (Welch's t for each, or Student's of the differences
+where the sides took turns; Bonferroni over the groups of at least `TESTED_SHARE` of a step, and, with the other half of
+the 5 %, over the sums of all groups of one name, which show what is small in each of many places). They are over runs,
+or over the steps of one run where a side has only one; which of the two is `Diff.unit`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from pytest_perfdl.diff.effects import NOTHING, Amount, Effects, effects
+from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
+from pytest_perfdl.diff.matching.match import match
+from pytest_perfdl.diff.matching.names import NO_RULES
+from pytest_perfdl.diff.naming import by_name, columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pytest_perfdl.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff.matching.groups import By, Group
+    from pytest_perfdl.diff.matching.names import Rules
+    from pytest_perfdl.diff.naming import Key
+    from pytest_perfdl.diff.side import Side, Unit
+    from pytest_perfdl.model.part import Part, PartKind
+    from pytest_perfdl.results.verdict import Verdict
+
+    Floats = NDArray[np.float64]
+
+DRIFT_MAX = 0.05
+"""Largest common factor of all rows that is put down to the machine: its drift between occasions."""
+ROWS_FOR_DRIFT = 5
+"""Fewer matched rows say nothing about a common factor."""
+LEAST_SHARE_UNREPEATED = 0.01
+"""The same where a side has too few repeats to show its spread."""
+PYTHON = "Python and host"
+CONFIDENCE = 0.95
+"""Of all intervals of a diff together."""
+LIMIT = 0.03
+"""How much slower or faster a step may be and still be called unchanged."""
+TESTED_SHARE = 0.002
+"""Groups that have less of the step on both sides have no interval of their own."""
+POWER = 0.80
+_FAMILY_ALPHA = (1 - CONFIDENCE) / 2
+"""Of the groups, and of the names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one group of matched parts did; a side without parts is new or gone. Nanoseconds per step."""
+
+    group: Group
+    base_parts: tuple[Part, ...]
+    """What takes most time first."""
+    new_parts: tuple[Part, ...]
+    name_class: str
+    """Class of the account."""
+    base: Amount
+    new: Amount
+    base_ns: int
+    new_ns: int
+    """As `base.ns` and `new.ns`, rounded so that they add up."""
+    effects: Effects
+    drift_ns: float
+    """How much of the change is the common factor's."""
+    interval: tuple[float, float] | None
+    """Simultaneous interval of the change; `None` where it was not tested or a side has one column only."""
+
+    @property
+    def delta_ns(self) -> int:
+        """What the step gained."""
+        return self.new_ns - self.base_ns
+
+    @property
+    def own_ns(self) -> float:
+        """What it gained beyond the machine's drift."""
+        return self.delta_ns - self.drift_ns
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval excludes zero; what came or went needs none."""
+        if self.interval is None:
+            return bool(self.base.count) != bool(self.new.count)
+        return excludes_zero(self.interval)
+
+    @property
+    def kind(self) -> PartKind:
+        """Kernel, operator or idle time."""
+        return (self.new_parts or self.base_parts)[0].kind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a class of the account, a module or a line of code takes on both sides. Nanoseconds per step."""
+
+    name: str
+    base_ns: int
+    new_ns: int
+
+    @property
+    def delta_ns(self) -> int:
+        """What the step gained."""
+        return self.new_ns - self.base_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The common factor of all matched kernels and operators."""
+
+    factor: float
+    """Median of the ratios of their durations, weighted by the base's time; 1 where too few are matched."""
+    applied: bool
+    """Whether it is small enough to be the machine's, and so is taken off before parts are blamed."""
+    ns: float
+    """What it is of the step's change; 0 when it is not applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The change of one step (or of one call of a perf test) from a base to a new side."""
+
+    base: Side
+    new: Side
+    base_ns: int
+    new_ns: int
+    interval: tuple[float, float] | None
+    """95 % interval of the step's change, nanoseconds; `None` when a side has one column only."""
+    changes: tuple[Change, ...]
+    """Every part of both sides in exactly one of them; the largest change first."""
+    account: tuple[Line, ...]
+    """In the order of the classes' time on both sides."""
+    drift: Drift
+    matching: Matching
+    detectable_ns: float | None
+    """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
+    intervals: Mapping[Key, tuple[float, float]]
+    """Simultaneous intervals of the sums of all changes of one name, where they were tested."""
+    counterfactual: Counterfactual | None = None
+    """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
+
+    @property
+    def delta_ns(self) -> int:
+        """What the profiled step gained."""
+        return self.new_ns - self.base_ns
+
+    @property
+    def way(self) -> int:
+        """The sign of what the profiled step gained; 0 where it may have gone either way."""
+        uncertain = self.interval is not None and not excludes_zero(self.interval)
+        return 0 if uncertain else int(np.sign(self.delta_ns))
+
+    @property
+    def unit(self) -> Unit:
+        """What the intervals are over: steps where either side has but one run."""
+        return "run" if self.base.unit == self.new.unit == "run" else "step"
+
+    @property
+    def matched_by(self) -> dict[By, float]:
+        """Shares of the time of both sides' kernels and operators, hidden or not, by what matched them."""
+        found: dict[By, float] = {}
+        for change in self.changes:
+            if change.kind != "idle":
+                found[change.group.by] = found.get(change.group.by, 0.0) + change.base.busy_ns + change.new.busy_ns
+        total = sum(found.values()) or 1.0
+        return {by: ns / total for by, ns in found.items()}
+
+    @property
+    def coverage(self) -> float:
+        """Share of that time that is matched at all; 1 without any."""
+        shares = self.matched_by
+        alone = sum(share for by, share in shares.items() if by in ONE_SIDED)
+        return 1.0 - alone if shares else 1.0
+
+    @property
+    def alone(self) -> list[Change]:
+        """The parts that one side only has, the largest first."""
+        found = [change for change in self.changes if change.group.by in ONE_SIDED]
+        return sorted(found, key=lambda change: -(change.base_ns + change.new_ns))
+
+    @property
+    def unprofiled_ns(self) -> float | None:
+        """What the step gained without the profiler beyond what it gained with it; `None` where that is not known."""
+        if self.base.timed_ns is None or self.new.timed_ns is None:
+            return None
+        return self.new.timed_ns - self.base.timed_ns - self.delta_ns
+
+    def verdict(self, limit: float = LIMIT) -> Verdict:
+        """What the step did, by its interval: past the limit, within it either way, or neither for sure.
+
+        A single step on a side says nothing of how much steps differ: then it is `inconclusive`.
+        """
+        if self.interval is None:
+            return "inconclusive"
+        low, high = (value / max(self.base_ns, 1) for value in self.interval)
+        if low > limit:
+            return "regressed"
+        if high < -limit:
+            return "improved"
+        return "unchanged" if -limit <= low and high <= limit else "inconclusive"
+
+    @property
+    def residual_ns(self) -> int:
+        """What no part explains: 0, since every nanosecond of a step is some part's."""
+        return self.delta_ns - sum(change.delta_ns for change in self.changes)
+
+
+def excludes_zero(interval: tuple[float, float] | None) -> bool:
+    """Whether a change is certain by its interval; without one it is not."""
+    return interval is not None and not interval[0] <= 0 <= interval[1]
+
+
+def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES) -> Diff:
+    """Account for the change from one side to the other.
+
+    Parameters
+    ----------
+    paired
+        The sides took turns on the machine, column by column: then a common factor is the code's, no drift is taken
+        off, and intervals are those of the columns' differences.
+    rules
+        A project's own, for the names by which parts are matched.
+    """
+    matching = match(_weighted(base), _weighted(new), rules)
+    base_ns, new_ns = (round(float(side.step_ns.mean())) for side in (base, new))
+    whole = [rounded(side.ns.mean(axis=1), total) for side, total in ((base, base_ns), (new, new_ns))]
+    amounts = [_amounts(side) for side in (base, new)]
+    drift = _drift(matching, amounts, paired=paired)
+    tested = [group for group in matching.groups if _is_tested(_of(base, group.base), _of(new, group.new), base, new)]
+    level = _FAMILY_ALPHA / 2 / max(1, len(tested))
+    errors = {id(group): _error(_of(base, group.base), _of(new, group.new), paired=paired) for group in tested}
+    changes = []
+    for group in matching.groups:
+        before, after = (
+            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
+        )
+        common = drift.factor - 1 if drift.applied and _steady(group, before, after) else 0.0
+        changes.append(
+            Change(
+                group=group,
+                base_parts=_parts(base, group.base),
+                new_parts=_parts(new, group.new),
+                name_class=_class(group, base, new),
+                base=before,
+                new=after,
+                base_ns=int(whole[0][list(group.base)].sum()),
+                new_ns=int(whole[1][list(group.new)].sum()),
+                effects=effects(before, after, exchanged=_exchanged(group)),
+                drift_ns=common * before.ns,
+                interval=_interval(errors.get(id(group)), after.ns - before.ns, level),
+            )
+        )
+    changes.sort(key=lambda change: (-abs(change.own_ns), change.group.base, change.group.new))
+    total = sum(change.drift_ns for change in changes)
+    widths = [_half_width(error, level) for error in errors.values() if error is not None]
+    return Diff(
+        base=base,
+        new=new,
+        base_ns=base_ns,
+        new_ns=new_ns,
+        interval=_interval(
+            _error(base.step_ns, new.step_ns, paired=paired),
+            float(new.step_ns.mean() - base.step_ns.mean()),
+            (1 - CONFIDENCE) / 2,
+        ),
+        changes=tuple(changes),
+        account=tuple(_account(changes)),
+        drift=Drift(drift.factor, drift.applied, total),
+        matching=matching,
+        detectable_ns=statistics.median(widths) if widths else None,
+        intervals=_of_names(changes, base, new, paired=paired),
+    )
+
+
+def _of_names(changes: Sequence[Change], base: Side, new: Side, *, paired: bool) -> dict[Key, tuple[float, float]]:
+    """Intervals of the changes of each name that has at least `TESTED_SHARE` of a step."""
+    errors: dict[Key, tuple[tuple[float, float] | None, float]] = {}
+    for key, members in by_name(changes).items():
+        before, after = columns(members, base, new)
+        if _is_tested(before, after, base, new):
+            errors[key] = _error(before, after, paired=paired), float(after.mean() - before.mean())
+    level = _FAMILY_ALPHA / 2 / max(1, len(errors))
+    found = {key: _interval(error, middle, level) for key, (error, middle) in errors.items()}
+    return {key: interval for key, interval in found.items() if interval is not None}
+
+
+def _weighted(side: Side) -> list[Weighted]:
+    counts, times = side.count.mean(axis=1).tolist(), side.ns.mean(axis=1).tolist()
+    return [Weighted(*each) for each in zip(side.parts, counts, times, strict=True)]
+
+
+def rounded(values: Floats, total: int) -> NDArray[np.int64]:
+    """Values rounded to integers that add up to `total`: those with the largest remainders are rounded up."""
+    whole = np.floor(values).astype(np.int64)
+    missing = total - int(whole.sum())
+    if len(whole):
+        # The sum of means and the mean of sums differ by float rounding: a unit more or less than there are parts.
+        order = np.argsort(whole - values, kind="stable")
+        np.add.at(whole, order[np.arange(abs(missing)) % len(order)], int(np.sign(missing)))
+    return whole
+
+
+def _amounts(side: Side) -> list[Amount]:
+    columns = (matrix.mean(axis=1).tolist() for matrix in (side.count, side.busy_ns, side.ns))
+    return [Amount(*each) for each in zip(*columns, strict=True)]
+
+
+def _sum(amounts: Sequence[Amount], members: Sequence[int]) -> Amount:
+    return sum((amounts[index] for index in members), NOTHING)
+
+
+def _parts(side: Side, members: Sequence[int]) -> tuple[Part, ...]:
+    """The parts of a group, what takes most time first."""
+    if len(members) > 1:
+        members = sorted(members, key=lambda index: (-float(side.ns[index].sum()), index))
+    return tuple(side.parts[index] for index in members)
+
+
+def _of(side: Side, members: Sequence[int]) -> Floats:
+    """Time of the group in every column."""
+    return np.asarray(side.ns[list(members)].sum(axis=0))
+
+
+def _is_tested(before: Floats, after: Floats, base: Side, new: Side) -> bool:
+    """Whether these times have at least `TESTED_SHARE` of a side's step."""
+    shares = (ns.mean() / (side.step_ns.mean() or 1.0) for ns, side in ((before, base), (after, new)))
+    return bool(max(shares) >= TESTED_SHARE)
+
+
+def _exchanged(group: Group) -> bool:
+    return group.by in ("fused", "split", "operator", "aligned") or len(group.base) > 1 or len(group.new) > 1
+
+
+def _steady(group: Group, base: Amount, new: Amount) -> bool:
+    """Whether nothing but the duration of the same thing can have changed."""
+    return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
+
+
+def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: bool) -> Drift:
+    ratios = []
+    for group in matching.groups:
+        before, after = (
+            _sum(amount, members) for amount, members in zip(amounts, (group.base, group.new), strict=True)
+        )
+        if _steady(group, before, after) and before.busy_ns > 0:
+            ratios.append((after.busy_ns / before.busy_ns, before.busy_ns))
+    if len(ratios) < ROWS_FOR_DRIFT:
+        return Drift(1.0, False, 0.0)
+    ratios.sort()
+    reached, half = 0.0, sum(weight for _, weight in ratios) / 2
+    factor = ratios[-1][0]
+    for ratio, weight in ratios:
+        reached += weight
+        if reached >= half:
+            factor = ratio
+            break
+    return Drift(factor, not paired and abs(factor - 1) <= DRIFT_MAX, 0.0)
+
+
+def _class(group: Group, base: Side, new: Side) -> str:
+    """The class of the group's time: where the sides differ in it, that of the larger member."""
+    members = [(float(base.ns[i].mean()), base.classes[i]) for i in group.base]
+    members += [(float(new.ns[i].mean()), new.classes[i]) for i in group.new]
+    return max(members)[1]
+
+
+def _account(changes: Sequence[Change]) -> Iterator[Line]:
+    names = dict.fromkeys(change.name_class for change in changes)
+    lines = [
+        Line(
+            name,
+            sum(change.base_ns for change in changes if change.name_class == name),
+            sum(change.new_ns for change in changes if change.name_class == name),
+        )
+        for name in names
+    ]
+    yield from sorted(lines, key=lambda line: -(line.base_ns + line.new_ns))
+
+
+def _error(base: Floats, new: Floats, *, paired: bool) -> tuple[float, float] | None:
+    """Standard error of the difference of means and its degrees of freedom; `None` with one column on a side.
+
+    Of pairs that of the mean difference, else Welch's (1947).
+    """
+    if min(len(base), len(new)) < 2:
+        return None
+    if paired and len(base) == len(new):
+        return float((new - base).std(ddof=1)) / math.sqrt(len(base)), len(base) - 1
+    parts = [float(side.var(ddof=1)) / len(side) for side in (base, new)]
+    total = sum(parts)
+    if total == 0:
+        return 0.0, math.inf
+    freedom = total**2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (base, new), strict=True))
+    return math.sqrt(total), freedom
+
+
+def _interval(error: tuple[float, float] | None, middle: float, level: float) -> tuple[float, float] | None:
+    """Two-sided interval around a difference of means, `level` on each side."""
+    if error is None:
+        return None
+    half = _quantile(1 - level, error[1]) * error[0] if error[0] else 0.0
+    return middle - half, middle + half
+
+
+def _half_width(error: tuple[float, float], level: float) -> float:
+    """Change that is found with probability `POWER` at this level."""
+    return error[0] * (_quantile(1 - level, error[1]) + float(ndtri(POWER))) if error[0] else 0.0
+
+
+def _quantile(probability: float, freedom: float) -> float:
+    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))

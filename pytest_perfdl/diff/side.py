@@ -1,0 +1,131 @@
+"""One of two sides of a diff: the parts of its steps, a column for each run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pytest_perfdl.analysis.host_account import COPIES
+from pytest_perfdl.model.part import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.model.record import Call
+
+    Floats = NDArray[np.float64]
+
+Unit = Literal["run", "step"]
+"""What varies independently, as far as it is known: processes, else the steps of the only one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """Means per step, one column for each run or, where there is one run only, for each step; nanoseconds."""
+
+    label: str
+    unit: Unit
+    parts: tuple[Part, ...]
+    """In the order in which they first occur."""
+    classes: tuple[str, ...]
+    """The class of each part in the step's account."""
+    step_ns: Floats
+    """Shape (columns,)."""
+    ns: Floats
+    """Time of the step that belongs to each part, shape (parts, columns); columns add up to `step_ns`."""
+    busy_ns: Floats
+    """Time of each part itself, hidden or not."""
+    count: Floats
+    """Occurrences of each part in a step."""
+    timed_ns: float | None = None
+    """Step time without the profiler, where it was measured."""
+
+    @property
+    def columns(self) -> int:
+        """How many runs or steps."""
+        return len(self.step_ns)
+
+
+def of_traces(label: str, runs: Sequence[StepParts]) -> Side:
+    """The runs of one side, each the parts of one trace's steps.
+
+    Raises
+    ------
+    ValueError
+        When a trace has no step, or some have device events and others have none: their steps mean other things.
+    """
+    if not runs or any(len(run.step_ns) == 0 for run in runs):
+        raise ValueError(f"{label} has no step")
+    if len({run.on_device for run in runs}) > 1:
+        raise ValueError(f"{label}: some traces have device events and others have none")
+    index: dict[tuple[Part, str], int] = {}
+    for run in runs:
+        for part, name in zip(run.parts, run.classes, strict=True):
+            index.setdefault((part, name), len(index))
+    single = len(runs) == 1
+    columns = len(runs[0].step_ns) if single else len(runs)
+    matrices = [np.zeros((len(index), columns)) for _ in range(3)]
+    for column, run in enumerate(runs):
+        rows = [index[part, name] for part, name in zip(run.parts, run.classes, strict=True)]
+        for matrix, values in zip(matrices, (run.ns, run.busy_ns, run.count), strict=True):
+            # Added, not set: a trace may tell one part in two ways that read alike.
+            if single:
+                np.add.at(matrix, rows, values)
+            else:
+                np.add.at(matrix, (rows, column), values.mean(axis=1))
+    steps = runs[0].step_ns.astype(np.float64) if single else np.array([run.step_ns.mean() for run in runs])
+    return Side(
+        label=label,
+        unit="step" if single else "run",
+        parts=tuple(part for part, _ in index),
+        classes=tuple(name for _, name in index),
+        step_ns=steps,
+        ns=matrices[0],
+        busy_ns=matrices[1],
+        count=matrices[2],
+    )
+
+
+def of_call(label: str, call: Call) -> Side:
+    """A recorded call of a perf test: operators, kernels and idle time by name alone, one column for each repeat.
+
+    On a device operators and kernels overlap: there only kernels and idle time are parts, and what the device's
+    account does not say of them is a part of its own, "overlapped", so that columns still add up.
+    """
+    on_device = any(row.kind == "kernel" for row in call.rows)
+    rows = [row for row in call.rows if not on_device or row.kind != "operator"]
+    step_ns = np.array(call.profiled_ns, dtype=np.float64)
+    ns = np.array([row.ns for row in rows], dtype=np.float64).reshape(len(rows), len(step_ns))
+    parts = [Part(row.kind, row.name) for row in rows]
+    classes = [_class(part) for part in parts]
+    rest = step_ns - ns.sum(axis=0)
+    if np.any(rest):
+        parts.append(Part("idle", "overlapped"))
+        classes.append("overlapped")
+        ns = np.vstack((ns, rest))
+    count = np.array([[row.count] * len(step_ns) for row in rows] + [[0.0] * len(step_ns)] * (len(parts) - len(rows)))
+    timed = call.series.get("block_time")
+    return Side(
+        label=label,
+        unit="run",
+        parts=tuple(parts),
+        classes=tuple(classes),
+        step_ns=step_ns,
+        ns=ns,
+        busy_ns=ns,
+        count=count.reshape(ns.shape),
+        timed_ns=None if timed is None else float(np.mean(timed.values)),
+    )
+
+
+def _class(part: Part) -> str:
+    if part.kind == "idle":
+        return part.name
+    if part.kind == "kernel":
+        return "compute"
+    return "copies" if part.name in COPIES else "operators"

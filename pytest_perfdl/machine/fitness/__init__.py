@@ -1,0 +1,145 @@
+"""Is this machine fit to measure? One file a subject, each of pure functions over what can be read.
+
+`examine` reads a `Place` and gives every finding, worst first. The checks take the root of the file system, so
+that they can be shown made-up ones; where a system does not say something it is listed as not known, and
+nothing here raises because of what a machine does or does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from pytest_perfdl.machine.fitness import device, load, memory, processors, software
+from pytest_perfdl.machine.fitness.finding import LEVELS, Level, MachineFinding, Runner, run
+from pytest_perfdl.machine.load import active_tracer
+from pytest_perfdl.machine.reference_load import Noise, machine_noise
+from pytest_perfdl.model.units import format_percent
+
+__all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]
+
+_WINDOW_SECONDS = 0.5
+"""How long others are watched: fifty of the kernel's ticks."""
+
+
+def installed_version(distribution: str) -> str | None:
+    """Version of an installed distribution, read from its metadata without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _allowed_processors() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is looked at."""
+
+    environment: Mapping[str, str]
+    worker_environment: Mapping[str, str]
+    """What a worker process would run with."""
+    project: Path
+    root: Path = Path("/")
+    allowed: frozenset[int] = frozenset()
+    """Processors that this process may use; none means: ask the system."""
+    run: Runner = run
+    installed: Callable[[str], str | None] = installed_version
+
+
+def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECONDS) -> tuple[MachineFinding, ...]:
+    """Every finding about a place, worst first.
+
+    Parameters
+    ----------
+    timed
+        Whether to time the reference workload too, for about a second.
+    window_s
+        How long to watch what others do.
+    """
+    before = load.Sample.take(place.root)
+    time.sleep(window_s)
+    after = load.Sample.take(place.root)
+    checks = [*_machine(place), *(_now(place, before, after) if before and after else _unsampled())]
+    found: list[MachineFinding] = []
+    unknown = []
+    for topic, check in checks:
+        try:
+            findings = check()
+        except (ValueError, LookupError, ArithmeticError, OSError):
+            # A file of a form that we do not know says as much as one that is missing.
+            findings = ()
+        found += findings
+        unknown += [] if findings else [topic]
+    found += software.versions(place.installed, device.present(found))
+    if timed:
+        found.append(noise_finding(machine_noise()))
+    if unknown:
+        found.append(MachineFinding("note", "not known here", ", ".join(unknown), "this system does not say"))
+    return tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level)))
+
+
+_Check = tuple[str, Callable[[], Sequence[MachineFinding]]]
+
+
+def _machine(place: Place) -> Iterator[_Check]:
+    root, here, worker = place.root, place.environment, place.worker_environment
+    allowed = place.allowed or _allowed_processors()
+    yield "CPU quota", lambda: processors.quota(root, len(allowed))
+    yield "load average", lambda: load.average(root, processors.online(root, allowed))
+    yield "frequency", lambda: processors.frequency(root)
+    yield "turbo", lambda: processors.turbo(root)
+    yield "power", lambda: processors.power(root)
+    yield "affinity", lambda: processors.affinity(root, allowed)
+    yield "SMT", lambda: processors.siblings(root, allowed)
+    yield "clock", lambda: processors.clock(root, *processors.clock_figures())
+    yield "memory", lambda: memory.memory(root)
+    yield "huge pages", lambda: memory.huge_pages(root)
+    yield "page faults", lambda: memory.allocator(here, worker, platform.libc_ver()[0])
+    yield "GPU", lambda: device.nvidia(root, place.run)
+    yield "AMD GPU", lambda: device.rocm(place.run)
+    yield "threads", lambda: software.threads(here, worker)
+    yield "environment", lambda: software.variables(here)
+    yield "tracer", lambda: software.tracer(root, active_tracer())
+    yield "Python", lambda: software.python_build(platform.python_version(), sysconfig.get_config_vars())
+    yield "git", lambda: software.history(place.run, place.project)
+
+
+def _now(place: Place, before: load.Sample, after: load.Sample) -> Iterator[_Check]:
+    allowed = place.allowed or _allowed_processors()
+    yield "load now", lambda: load.others(before, after, allowed, os.getpgrp())
+    yield "stolen time", lambda: load.stolen(place.root, before, after)
+    yield "throttling", lambda: load.throttling(before, after)
+    yield "swapping", lambda: load.swapping(before, after, os.sysconf("SC_PAGE_SIZE"))
+
+
+def _unsampled() -> Iterator[_Check]:
+    for topic in ("load now", "stolen time", "throttling", "swapping"):
+        yield topic, tuple
+
+
+def noise_finding(noise: Noise) -> MachineFinding:
+    """What limits a machine with this noise can hold, at best."""
+    found = f"blocks of one fixed workload spread by {format_percent(noise.spread, signed=False)} (SD), "
+    found += f"{format_percent(noise.span, signed=False)} from fastest to slowest"
+    why = f"ten paired rounds can hold a test to a limit of {format_percent(noise.limit, signed=False)}, at best"
+    if noise.limit <= DEFAULT_LIMIT:
+        return MachineFinding("ok", "noise", found, why)
+    do = "free the machine, or set wider limits; perfdl qualify measures what your tests can be held to"
+    return MachineFinding("warn" if noise.limit <= UNPAIRED_LIMIT else "bad", "noise", found, why, do)
+
+
+DEFAULT_LIMIT = 0.03
+"""The limit of a timed metric unless a project sets another."""
+UNPAIRED_LIMIT = 0.10
+"""The limit where there is nothing to pair with."""

@@ -1,0 +1,189 @@
+"""What the machine does right now besides us: two samples of the kernel's counters, and what changed between."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted, fields, read, read_int
+from pytest_perfdl.model.units import format_percent, format_quantity
+
+NOTICED = 0.1
+"""Processors kept busy by others from which on it is worth a word; ticks of 10 ms show no less in a short window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process at a moment."""
+
+    name: str
+    group: int
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The kernel's counters (Linux) at a moment. Times are in ticks, `ticks_per_second` of them a second."""
+
+    wall_s: float
+    ticks_per_second: int
+    busy: Mapping[int, int]
+    """By processor: all that is neither idle nor waiting for a disk, stolen time included."""
+    stolen: int
+    total: int
+    """All processors' time since the start, idle included."""
+    processes: Mapping[int, Process]
+    swapped_pages: int | None
+    throttled: int | None
+    """Most times that any one core was slowed down for its temperature or power, since the start."""
+
+    @classmethod
+    def take(cls, root: Path, wall_s: float | None = None, ticks_per_second: int | None = None) -> Sample | None:
+        """Read the counters below `root`; `None` where there are none."""
+        lines = [line.split() for line in (read(root / "proc/stat") or "").splitlines() if line.startswith("cpu")]
+        vmstat = fields(read(root / "proc/vmstat"))
+        slowed = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/*_throttle_count")
+        try:
+            counters = {line[0]: [int(field) for field in line[1:9]] for line in lines}
+            user, nice, system, idle, wait, irq, softirq, stolen = counters.pop("cpu")
+            each = {int(name[3:]): sum(values) - values[3] - values[4] for name, values in counters.items()}
+            swapped = int(vmstat["pswpin"]) + int(vmstat["pswpout"]) if {"pswpin", "pswpout"} <= vmstat.keys() else None
+            processes = _processes(root)
+        except (KeyError, ValueError, IndexError):
+            return None
+        return cls(
+            time.monotonic() if wall_s is None else wall_s,
+            os.sysconf("SC_CLK_TCK") if ticks_per_second is None else ticks_per_second,
+            each,
+            stolen,
+            user + nice + system + idle + wait + irq + softirq + stolen,
+            processes,
+            swapped,
+            max((count for count in map(read_int, slowed) if count is not None), default=None),
+        )
+
+
+def _processes(root: Path) -> dict[int, Process]:
+    found = {}
+    for path in (root / "proc").glob("[0-9]*/stat"):
+        # The name, in parentheses, may hold anything; the fields behind it are numbers.
+        head, _, tail = (read(path) or "").rpartition(")")
+        values = tail.split()
+        if len(values) > 12:
+            found[int(path.parent.name)] = Process(
+                head.partition("(")[2], int(values[2]), int(values[11]) + int(values[12])
+            )
+    return found
+
+
+def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: int) -> Sequence[MachineFinding]:
+    """Who else uses the processors that we may use, and how much of them."""
+    window = after.wall_s - before.wall_s
+    per_processor = after.ticks_per_second * window
+    shared = allowed & after.busy.keys() & before.busy.keys()
+    if window <= 0 or not shared:
+        return []
+    groups = _busy_groups(before, after)
+    busy = sum(after.busy[processor] - before.busy[processor] for processor in shared)
+    taken = max(0.0, (busy - sum(ticks for ticks, _ in groups.pop(own_group, []))) / per_processor)
+    found = f"others use {taken:.2f} of {counted(len(shared), 'processor')}"
+    if taken < NOTICED:
+        return [MachineFinding("ok", "load now", found)]
+    busiest = sorted(((sum(ticks for ticks, _ in of), max(of)[1]) for of in groups.values()), reverse=True)[:3]
+    names = [
+        f"{after.processes[pid].name} ({pid}) {ticks / per_processor:.2f}"
+        for ticks, pid in busiest
+        if ticks / per_processor > 0.02
+    ]
+    pids = ",".join(str(pid) for ticks, pid in busiest if ticks / per_processor > 0.02)
+    return [
+        MachineFinding(
+            "bad" if taken > len(shared) - 1 + NOTICED else "warn",
+            "load now",
+            f"{found}; busiest: {', '.join(names)}" if names else found,
+            "they take turns with the step and empty its caches",
+            f"end them or wait for them: ps -o pid,etime,args -p {pids}" if pids else "end what runs beside this",
+        )
+    ]
+
+
+def _busy_groups(before: Sample, after: Sample) -> dict[int, list[tuple[int, int]]]:
+    """Process group -> (ticks in the window, process id) of each member that did something."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for pid, process in after.processes.items():
+        earlier = before.processes.get(pid)
+        ticks = process.ticks - (earlier.ticks if earlier else 0)
+        if ticks > 0:
+            groups.setdefault(process.group, []).append((ticks, pid))
+    return groups
+
+
+def average(root: Path, processors: int) -> Sequence[MachineFinding]:
+    """How busy the machine was in the last minutes."""
+    values = (read(root / "proc/loadavg") or "").split()[:3]
+    if len(values) < 3:
+        return []
+    last, five, fifteen = map(float, values)
+    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {counted(processors, 'processor')}"
+    level: Level = "ok"
+    why = ""
+    if last > processors:
+        level, why = "warn", "more wanted to run than there are processors"
+    elif last > processors / 2:
+        level, why = "note", "the machine was busy a moment ago and may be so again"
+    return [MachineFinding(level, "load average", found, why)]
+
+
+def stolen(root: Path, before: Sample, after: Sample) -> Sequence[MachineFinding]:
+    """Time that a hypervisor gave to other guests although this one wanted to run."""
+    since_boot = after.stolen / max(after.total, 1)
+    now = (after.stolen - before.stolen) / max(after.total - before.total, 1)
+    virtual = "hypervisor" in fields(read(root / "proc/cpuinfo"), ":").get("flags", "").split()
+    found = f"{format_percent(now, signed=False)} of the processors' time now, "
+    found += f"{format_percent(since_boot, signed=False)} since the start"
+    if max(now, since_boot) > 0.01:
+        return [
+            MachineFinding(
+                "bad" if now > 0.1 else "warn",
+                "stolen time",
+                found,
+                "other guests of the host take turns with the step",
+                "use a machine with processors of its own, or compare on one machine: pytest --perf-against REF",
+            )
+        ]
+    if virtual:
+        why = "other guests share caches and memory with the step, unseen from here"
+        return [MachineFinding("note", "stolen time", f"{found}; a virtual machine", why)]
+    return [MachineFinding("ok", "stolen time", found)]
+
+
+def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
+    """Whether processors were slowed down for their temperature or power."""
+    if before.throttled is None or after.throttled is None:
+        return []
+    now = after.throttled - before.throttled
+    if now > 0:
+        found = f"slowed down {counted(now, 'time')} while looking"
+        return [
+            MachineFinding("bad", "throttling", found, "the clock changes under the step", "let it cool; check the fan")
+        ]
+    if after.throttled:
+        found = f"slowed down {counted(after.throttled, 'time')} since the start, not now"
+        return [MachineFinding("note", "throttling", found, "under sustained load it may be so again")]
+    return [MachineFinding("ok", "throttling", "never since the start")]
+
+
+def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[MachineFinding]:
+    """Whether pages go to and from the disk."""
+    if before.swapped_pages is None or after.swapped_pages is None:
+        return []
+    moved = (after.swapped_pages - before.swapped_pages) * page_bytes
+    if moved > 0:
+        found = f"{format_quantity(moved, 'B')} while looking"
+        return [
+            MachineFinding("bad", "swapping", found, "a step waits for the disk", "free memory, or sudo swapoff -a")
+        ]
+    return [MachineFinding("ok", "swapping", "nothing now")]

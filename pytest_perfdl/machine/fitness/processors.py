@@ -1,0 +1,194 @@
+"""Processors: their clock, who shares them, and how much of them this process may have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter_ns
+
+from pytest_perfdl.machine.fitness.finding import MachineFinding, as_list, counted, fields, listed, read, read_int
+from pytest_perfdl.model.units import format_quantity
+
+_CPU = "sys/devices/system/cpu"
+_CGROUP = "sys/fs/cgroup"
+_CLOCK = "sys/devices/system/clocksource/clocksource0"
+
+
+def frequency(root: Path) -> Sequence[MachineFinding]:
+    """What decides the processors' clock (Linux, cpufreq)."""
+    paths = (root / _CPU).glob("cpu[0-9]*/cpufreq/scaling_governor")
+    governors = Counter(text for text in map(read, sorted(paths)) if text)
+    if not governors:
+        return []
+    total = sum(governors.values())
+    if set(governors) == {"performance"}:
+        return [MachineFinding("ok", "frequency", f"governor performance on {counted(total, 'processor')}")]
+    named = ", ".join(f"{name} on {count} of {counted(total, 'processor')}" for name, count in governors.most_common())
+    return [
+        MachineFinding(
+            "warn",
+            "frequency",
+            f"governor {named}",
+            "the clock follows the load, so a step's time depends on what ran before it",
+            "sudo cpupower frequency-set -g performance",
+        )
+    ]
+
+
+def turbo(root: Path) -> Sequence[MachineFinding]:
+    """Whether processors may exceed their base clock (Linux, intel_pstate or cpufreq)."""
+    for name, on, off in (("intel_pstate/no_turbo", 0, 1), ("cpufreq/boost", 1, 0)):
+        value = read_int(root / _CPU / name)
+        if value == on:
+            return [
+                MachineFinding(
+                    "note",
+                    "turbo",
+                    "processors may exceed their base clock",
+                    "how far depends on temperature and on how many of them are busy",
+                    f"echo {off} | sudo tee /{_CPU}/{name}",
+                )
+            ]
+        if value == off:
+            return [MachineFinding("ok", "turbo", "processors keep to their base clock")]
+    return []
+
+
+def power(root: Path) -> Sequence[MachineFinding]:
+    """Whether a laptop runs from its battery (Linux)."""
+    supplies = root / "sys/class/power_supply"
+    mains = [read_int(folder / "online") for folder in sorted(supplies.glob("*")) if read(folder / "type") == "Mains"]
+    if not mains:
+        return [MachineFinding("ok", "power", "no battery")] if supplies.is_dir() else []
+    if any(mains):
+        return [MachineFinding("ok", "power", "on mains")]
+    return [
+        MachineFinding("warn", "power", "on battery", "laptops lower their clocks on battery", "plug the charger in")
+    ]
+
+
+def online(root: Path, allowed: frozenset[int]) -> int:
+    """How many processors the machine has; those that may be used where it does not say."""
+    return len(listed(read(root / _CPU / "online") or "") or allowed)
+
+
+def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
+    """How many of the processors this process may use."""
+    present = online(root, allowed)
+    found = f"{len(allowed)} of {counted(present, 'processor')} may be used"
+    if len(allowed) == 1:
+        why = "the system's own work and helper threads interrupt the step"
+        return [MachineFinding("warn", "affinity", found, why, "give it two or more (cpuset, taskset, --cpus)")]
+    if len(allowed) < present:
+        why = "baselines are comparable only under the same number"
+        return [MachineFinding("note", "affinity", f"{found}: {as_list(sorted(allowed))}", why)]
+    return [MachineFinding("ok", "affinity", found)]
+
+
+def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
+    """Whether processors are hardware threads that share a core (Linux)."""
+    cores = set()
+    for processor in sorted(allowed):
+        text = read(root / _CPU / f"cpu{processor}/topology/thread_siblings_list")
+        if not text:
+            return []
+        cores.add(min(listed(text) & allowed, default=processor))
+    if len(cores) == len(allowed):
+        return [MachineFinding("ok", "SMT", f"{counted(len(allowed), 'processor')}, each a core of its own")]
+    return [
+        MachineFinding(
+            "note",
+            "SMT",
+            f"{counted(len(allowed), 'processor')} are threads of {counted(len(cores), 'core')}",
+            "work on a sibling takes part of the core that a step runs on",
+            f"taskset -c {as_list(sorted(cores))} pytest --perf",
+        )
+    ]
+
+
+def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
+    """How much processor time control groups allow (Linux containers, cgroup v1 and v2).
+
+    A group may run for `quota` of every `period`, then all its threads stop until the next period begins; the
+    least of a group's and its parents' ratios counts.
+    """
+    groups = read(root / "proc/self/cgroup")
+    if groups is None:
+        return []
+    found = _least(root, groups)
+    if found is None or found[0] >= processors:
+        return [MachineFinding("ok", "CPU quota", "none below the number of processors")]
+    allowed, period_ns, statistics = found
+    counts = fields(statistics)
+    stopped = ""
+    if counts.get("nr_periods", "0") != "0":
+        stopped = f"; was stopped in {counts.get('nr_throttled', '0')} of {counts['nr_periods']} periods"
+    return [
+        MachineFinding(
+            "bad" if allowed < 1 else "warn",
+            "CPU quota",
+            f"{allowed:g} of {counted(processors, 'processor')} for this container, "
+            f"in periods of {format_quantity(period_ns, 'ns')}{stopped}",
+            "every thread stops once the quota of a period is used up",
+            "start the container without a quota and with a cpuset instead: docker run --cpuset-cpus=... (no --cpus)",
+        )
+    ]
+
+
+def least_quota(root: Path) -> float | None:
+    """Processors that control groups allow (see `quota`); `None` where they do not limit them."""
+    found = _least(root, read(root / "proc/self/cgroup") or "")
+    return None if found is None else found[0]
+
+
+def _least(root: Path, groups: str) -> tuple[float, int, str] | None:
+    return min(_quotas(root, groups), default=None)
+
+
+def _quotas(root: Path, groups: str) -> Iterator[tuple[float, int, str]]:
+    """Processors allowed, the period in nanoseconds and the group's statistics, for each group with a quota."""
+    for line in groups.splitlines():
+        _, controllers, path = line.split(":", 2)
+        # In a container the file may name the host's path, while the mount shows the group's own folder.
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        names = ("", "unified") if not controllers else ("cpu,cpuacct", "cpuacct,cpu", "cpu")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for name in names:
+            for depth in range(len(parts) + 1):
+                folder = (root / _CGROUP / name).joinpath(*parts[:depth])
+                limit = _limit_v1(folder) if controllers else (read(folder / "cpu.max") or "").split()
+                if len(limit) == 2 and limit[0] not in ("max", "-1"):
+                    yield int(limit[0]) / int(limit[1]), int(limit[1]) * 1000, read(folder / "cpu.stat") or ""
+
+
+def _limit_v1(folder: Path) -> list[str]:
+    return [text for text in (read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")) if text]
+
+
+def clock(root: Path, resolution_ns: int, reading_ns: int) -> Sequence[MachineFinding]:
+    """How well time can be read: the kernel's source (Linux), and what `clock_figures` saw."""
+    source = read(root / _CLOCK / "current_clocksource")
+    found = f"{f'clock source {source}, ' if source else ''}resolution {format_quantity(resolution_ns, 'ns')}, "
+    found += f"a reading takes {format_quantity(reading_ns, 'ns')}"
+    better = "tsc" in (read(root / _CLOCK / "available_clocksource") or "").split() and source != "tsc"
+    do = f"echo tsc | sudo tee /{_CLOCK}/current_clocksource" if better else ""
+    why = "reading the clock becomes part of what is measured"
+    if source in _SLOW_SOURCES or reading_ns >= 1000 or resolution_ns >= 100_000:
+        return [MachineFinding("bad", "clock", found, why, do)]
+    if source == "xen" or reading_ns >= 300 or resolution_ns >= 1000:
+        return [MachineFinding("warn", "clock", found, why, do)]
+    return [MachineFinding("ok", "clock", found)]
+
+
+_SLOW_SOURCES = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
+"""Sources outside the processor, read through the kernel."""
+
+
+def clock_figures(readings: int = 5000) -> tuple[int, int]:
+    """Smallest step seen of `time.perf_counter_ns` and the time of one reading, both in nanoseconds."""
+    seen = [perf_counter_ns() for _ in range(readings)]
+    steps = [after - before for before, after in pairwise(seen) if after > before]
+    return min(steps, default=10**9), (seen[-1] - seen[0]) // (readings - 1)

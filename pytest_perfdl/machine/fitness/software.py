@@ -1,0 +1,209 @@
+"""Software: environment variables, tracers, builds and versions that change what is measured, and git's history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, Runner, counted, fields, read
+
+_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_THREADING = (
+    *_COUNTS,
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "OMP_DYNAMIC",
+    "MKL_DYNAMIC",
+    "OMP_PROC_BIND",
+    "OMP_PLACES",
+    "OMP_WAIT_POLICY",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+)
+
+
+def threads(here: Mapping[str, str], worker: Mapping[str, str]) -> Sequence[MachineFinding]:
+    """What this shell says of threads, against what workers run with."""
+    replaced = [name for name in _THREADING if name in here and worker.get(name) != here[name]]
+    kept = [name for name in _THREADING if name in here and name not in _COUNTS and name not in replaced]
+    found = []
+    if replaced:
+        values = ", ".join(f"{name}={here[name]} here and {worker.get(name, 'unset')} there" for name in replaced)
+        why = "workers take their number of threads from the measuring plan, one unless asked otherwise"
+        do = "pytest --perf --perf-threads N, where that is not what is meant"
+        found.append(MachineFinding("note", "threads", f"workers differ from this shell: {values}", why, do))
+    if kept:
+        values = ", ".join(f"{name}={here[name]}" for name in kept)
+        why = "they move threads and their waiting, and are not part of a baseline's key"
+        found.append(
+            MachineFinding("note", "threads", f"workers keep {values}", why, f"unset {' '.join(kept)}, or keep them so")
+        )
+    if not found:
+        values = " ".join(f"{name}={worker[name]}" for name in _COUNTS if name in worker)
+        found.append(MachineFinding("ok", "threads", f"workers run with {values}"))
+    return found
+
+
+_SLOWING: tuple[tuple[str, Level, str], ...] = (
+    ("CUDA_LAUNCH_BLOCKING", "bad", "every launch waits for its kernel"),
+    ("HIP_LAUNCH_BLOCKING", "bad", "every launch waits for its kernel"),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", "bad", "every allocation on the device goes to the driver"),
+    ("PYTHONTRACEMALLOC", "bad", "Python records a stack for every allocation"),
+    ("PYTHONDEVMODE", "bad", "Python checks every allocation"),
+    ("PYTHONMALLOC", "warn", "Python's allocator is another than usual"),
+)
+
+
+def variables(here: Mapping[str, str]) -> Sequence[MachineFinding]:
+    """Variables that slow every step down and that workers inherit."""
+    found = [
+        MachineFinding(level, "environment", f"{name}={here[name]}", why, f"unset {name}")
+        for name, level, why in _SLOWING
+        if here.get(name, "0") not in ("", "0")
+    ]
+    return found or [MachineFinding("ok", "environment", "no variable is set that slows every step")]
+
+
+def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
+    """Whether a debugger, a profiler or a coverage tool watches this process.
+
+    Parameters
+    ----------
+    active
+        The tracer inside Python, `machine.active_tracer()`; empty when there is none.
+    """
+    pid = fields(read(root / "proc/self/status"), ":").get("TracerPid", "0")
+    why = "every call or system call of the step takes longer"
+    if pid != "0":
+        name = read(root / f"proc/{pid}/comm") or "process"
+        return [MachineFinding("bad", "tracer", f"{name} ({pid}) traces this process", why, "run without it")]
+    if active:
+        return [MachineFinding("bad", "tracer", f"{active} is active", why, "run without it")]
+    return [MachineFinding("ok", "tracer", "none")]
+
+
+def python_build(version: str, configured: Mapping[str, object]) -> Sequence[MachineFinding]:
+    """Whether this Python is built for speed; `configured` as `sysconfig.get_config_vars()` gives them."""
+    if configured.get("Py_DEBUG"):
+        why = "checks in the interpreter take most of a step's host time"
+        return [MachineFinding("bad", "Python", f"{version}, a debug build", why, "use a release build")]
+    if configured.get("Py_GIL_DISABLED"):
+        why = "single-threaded code runs slower than on the usual build, whose baselines do not fit"
+        return [MachineFinding("note", "Python", f"{version}, free-threaded", why)]
+    return [MachineFinding("ok", "Python", f"{version}, a release build")]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBad:
+    """Versions of a package, from `since` up to but without `until`, that spoil a measurement."""
+
+    package: str
+    since: tuple[int, ...]
+    until: tuple[int, ...] | None
+    level: Level
+    effect: str
+    do: str
+    source: str
+    on_device: bool = False
+    """Whether it matters only where there is an NVIDIA GPU."""
+
+
+CUPTI = "CUPTI"
+"""The library that the profiler learns of kernels from; comes with CUDA, as one of several packages."""
+
+KNOWN_BAD = (
+    KnownBad(
+        "torch",
+        (0,),
+        (2, 4),
+        "warn",
+        "the profiler writes whole microseconds, so shorter kernels and operators last 0",
+        "pip install 'torch>=2.4'",
+        "https://github.com/pytorch/pytorch/issues/116830",
+    ),
+    # NVIDIA's notes to CUDA 13.1: introduced with 12.6 Update 2, which carries CUPTI 12.6.80.
+    KnownBad(
+        CUPTI,
+        (12, 6, 80),
+        (13, 1),
+        "warn",
+        "kernels at the start of a profile can get timestamps from outside it, and are then dropped silently",
+        "install a torch that is built for CUDA 13.1 or later",
+        "https://github.com/pytorch/pytorch/issues/192021",
+        on_device=True,
+    ),
+    KnownBad(
+        CUPTI,
+        (0,),
+        None,
+        "note",
+        "a kernel can seem to start before its launch, so the latency of a launch is not exact",
+        "",
+        "https://github.com/pytorch/kineto/issues/1380",
+        on_device=True,
+    ),
+)
+
+
+def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[MachineFinding]:
+    """Versions known to spoil measurements.
+
+    Parameters
+    ----------
+    installed
+        Version of a distribution, `None` when it is not installed.
+    device
+        Whether there is an NVIDIA GPU.
+    """
+    torch = installed("torch")
+    if torch is None:
+        return [MachineFinding("note", "versions", "torch is not installed in this Python", "", "pip install torch")]
+    present = {"torch": torch, CUPTI: _cupti(installed, torch)}
+    found = []
+    for known in KNOWN_BAD:
+        version = present[known.package]
+        if version is None or (known.on_device and not device):
+            continue
+        if known.since <= _numbers(version) and (known.until is None or _numbers(version) < known.until):
+            why = f"{known.effect} ({known.source})"
+            found.append(MachineFinding(known.level, "versions", f"{known.package} {version}", why, known.do))
+    text = ", ".join(f"{name} {version}" for name, version in present.items() if version)
+    return found or [MachineFinding("ok", "versions", f"{text}: nothing known against it")]
+
+
+def _cupti(installed: Callable[[str], str | None], torch: str) -> str | None:
+    """Version of CUPTI: of its own package, or the CUDA release in torch's local version ("2.9.0+cu128")."""
+    for package in ("nvidia-cuda-cupti", "nvidia-cuda-cupti-cu12", "nvidia-cuda-cupti-cu11"):
+        version = installed(package)
+        if version is not None:
+            return version
+    match = re.search(r"\+cu(\d+)(\d)\b", torch)
+    return f"{match[1]}.{match[2]}" if match else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def history(run: Runner, project: Path) -> Sequence[MachineFinding]:
+    """Whether git has the commits that baselines are paired with."""
+    inside = run(["git", "-C", str(project), "rev-parse", "--is-shallow-repository"])
+    why = "without a commit to pair with, a suspect is judged by a wider limit (10%)"
+    if inside is None:
+        return [MachineFinding("warn", "git", "no git here", why, "install git")]
+    if inside.code != 0 and "not a git repository" not in inside.text:
+        said = (inside.text or "no answer").splitlines()[0]
+        return [MachineFinding("warn", "git", f"git gives no history: {said}", why, "git status")]
+    if inside.code != 0:
+        return [MachineFinding("warn", "git", "not in a git repository", why, "git init, and commit the baselines")]
+    if inside.text == "true":
+        do = "git fetch --unshallow (GitHub Actions: fetch-depth: 0 for actions/checkout)"
+        return [MachineFinding("warn", "git", "a shallow clone", why, do)]
+    commits = run(["git", "-C", str(project), "rev-list", "--count", "HEAD"])
+    if commits is None or commits.code != 0:
+        return [MachineFinding("warn", "git", "a repository without a commit", why, "git commit")]
+    return [MachineFinding("ok", "git", f"the whole history, {counted(int(commits.text), 'commit')}")]

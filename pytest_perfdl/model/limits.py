@@ -1,0 +1,308 @@
+"""What a project demands of a metric: how far it may worsen, and what it may never exceed.
+
+A *limit* is held against the baseline, a *budget* is absolute. Both are written as text at the edges
+(marker, command line, ini), parsed once, and travel as frozen values. The unit of a metric of the user's
+own is known only after measuring, so absolute parts stay text here and are read when they are judged.
+
+    3%          worse by more than 3 % of the baseline
+    5%+20us     by more than 5 %, and by more than 20 us: both must be exceeded
+    0, 12       more than this many occurrences
+    -2pp        down by more than 2 percentage points (for a metric of which more is better)
+    2%+1MiB     by more than 2 %, and by more than 1 MiB
+    off         not judged
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+from pytest_perfdl.model.units import parse_quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Spec = str | int | float
+"""A limit or a budget as an author writes it."""
+Sign = Literal["", "+", "-"]
+
+UNPAIRED_LIMIT = 0.10
+"""Least relative limit of a time that is held against repeats of another occasion (statistics.md, section 8)."""
+
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
+_LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
+_EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
+_TIMES = ("step_time", "block_time", "cpu_time", "kernel_time", "data_wait", "compile_time")
+_STEPS = ("step_p25", "step_p50", "step_p95", "step_p99")
+PER_KERNEL = "per_kernel"
+"""Stands for the time of every single kernel and operator: not a metric, but what each of them is held to."""
+UNITS = {
+    **dict.fromkeys((*_TIMES, *_STEPS), "ns"),
+    **dict.fromkeys(("ops", "kernels", "launches", "allocations", "recompiles", "graph_breaks"), "1"),
+    **dict.fromkeys(("alloc_bytes", "peak_memory", "static_memory", "h2d_bytes"), "B"),
+    "flops": "flop",
+}
+"""Base units of the metrics that every project has: lower is better for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How far a metric may worsen; both parts must be exceeded. No part at all means "off"."""
+
+    text: str
+    """As the author wrote it."""
+    relative: float | None = None
+    """Part of the baseline's value: 0.03 for "3%"."""
+    absolute: str | None = None
+    """Quantity such as "20us", without a sign."""
+    sign: Sign = ""
+    """Which way the author says is worse, where that was said."""
+
+    @property
+    def off(self) -> bool:
+        """Whether the metric is only shown."""
+        return self.relative is None and self.absolute is None
+
+    def allowed(self, base: float, unit: str) -> float:
+        """The largest worsening of a metric of value `base` that passes, in its base unit `unit`.
+
+        It is the larger of the two parts, since both must be exceeded; infinite when off.
+
+        Raises
+        ------
+        ValueError
+            When the absolute part is no quantity of this unit.
+        """
+        relative = math.inf if self.off else (self.relative or 0.0) * abs(base)
+        return relative if self.absolute is None else max(relative, _resolve(self.absolute, unit))
+
+    def check(self, unit: str, better: Literal["lower", "higher"]) -> None:
+        """See whether the limit fits a metric of this unit and direction.
+
+        Raises
+        ------
+        ValueError
+            One line that says why it does not.
+        """
+        self.allowed(0.0, unit)
+        if self.sign == ("-" if better == "lower" else "+"):
+            change = "a decrease" if self.sign == "-" else "an increase"
+            raise ValueError(f"{self.text!r} limits {change}, but {better} is better")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An absolute ceiling of a metric, or its floor where higher is better."""
+
+    text: str
+
+    @property
+    def off(self) -> bool:
+        """Whether an outer budget was lifted."""
+        return self.text == "off"
+
+    def bound(self, unit: str) -> float:
+        """The ceiling or floor in the metric's base unit.
+
+        Raises
+        ------
+        ValueError
+            When the text is no quantity of this unit.
+        """
+        return _resolve(self.text, unit)
+
+    def phrase(self, better: Literal["lower", "higher"]) -> str:
+        """The budget as a relation: "<= 45ms"."""
+        return f"{'<=' if better == 'lower' else '>='} {self.text}"
+
+
+Demand = TypeVar("Demand", Limit, Budget)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits and budgets of one source, or of several merged; keys are metric names.
+
+    A name is a metric's ("step_time", for every call of a test) or a named call's ("forward.step_time").
+    """
+
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, limits: Mapping[str, Spec], budgets: Mapping[str, Spec] | None = None) -> Limits:
+        """Read a marker's `limits=` and `budget=`.
+
+        Raises
+        ------
+        ValueError
+            One line that names the metric.
+        """
+        return cls(
+            {metric: parse_limit(metric, spec) for metric, spec in limits.items()},
+            {metric: parse_budget(metric, spec) for metric, spec in (budgets or {}).items()},
+        )
+
+    def over(self, below: Limits) -> Limits:
+        """Both together; where both speak of a metric, this one holds.
+
+        A name without a call speaks of that metric in every call, so it also replaces the named calls'
+        entries below: a flag for one call does not tighten a test that its marker calls noisy.
+
+        >>> marker = Limits.parse({"step_time": "30%"})
+        >>> marker.over(Limits.parse({"forward.step_time": "3%"})).for_metric("forward.step_time").text
+        '30%'
+        """
+        return Limits(_over(self.limits, below.limits), _over(self.budgets, below.budgets))
+
+    def for_metric(self, full_name: str) -> Limit | None:
+        """The most specific limit of a metric, `None` when there is none or it is off.
+
+        >>> limits = Limits.parse({"step_time": "3%", "forward.step_time": "5%"})
+        >>> limits.for_metric("forward.step_time").text, limits.for_metric("backward.step_time").text
+        ('5%', '3%')
+        """
+        return _most_specific(self.limits, full_name)
+
+    def budget_for(self, full_name: str) -> Budget | None:
+        """The most specific budget of a metric, `None` when there is none or it is off."""
+        return _most_specific(self.budgets, full_name)
+
+    def unpaired(self) -> Limits:
+        """What holds for times when there is nothing to pair with: relative limits of `UNPAIRED_LIMIT` at least.
+
+        >>> Limits.parse({"step_time": "3%", "ops": "3%", "data_wait": "30%"}).unpaired().limits["step_time"].text
+        '10%'
+        """
+        return replace(self, limits={name: _unpaired(name, limit) for name, limit in self.limits.items()})
+
+    def unmatched(self, full_names: Iterable[str]) -> tuple[str, ...]:
+        """Names in these limits and budgets that no measured metric answers to, such as a misspelt one."""
+        measured = tuple(full_names)
+        kernels = (f"{full.rpartition('.')[0]}.{PER_KERNEL}".lstrip(".") for full in measured)
+        known = {name for full in (*measured, *kernels) for name in (full, _general(full))}
+        return tuple(sorted({*self.limits, *self.budgets} - known))
+
+
+def parse_limit(metric: str, text: Spec) -> Limit:
+    """Read a limit of `metric`, which may be a full name.
+
+    >>> parse_limit("kernel_time", "5%+20us")
+    Limit(text='5%+20us', relative=0.05, absolute='20us', sign='')
+
+    Raises
+    ------
+    ValueError
+        One line that names the metric and says what was expected.
+    """
+    written = str(text).strip()
+    if written == "off":
+        return Limit("off")
+    match = None if isinstance(text, bool) else _LIMIT.fullmatch(written)
+    if match is None:
+        raise ValueError(f"limit of {metric}: {written!r} is not a limit: {_EXAMPLES}")
+    sign, *rest = match.groups()
+    parts = [(number, unit) for number, unit in (rest[:2], rest[2:]) if number is not None]
+    shares = [float(number) / 100 for number, unit in parts if unit == "%"]
+    amounts = [f"{number}{unit}" for number, unit in parts if unit != "%"]
+    if len(shares) > 1 or len(amounts) > 1:
+        raise ValueError(f"limit of {metric}: {written!r} has two parts of one sort: {_EXAMPLES}")
+    limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
+    if not all(map(math.isfinite, shares)):
+        raise ValueError(f"limit of {metric}: {written!r} is not finite")
+    if _general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
+        raise ValueError(f"limit of {metric}: {written!r} is not a share: write it as 5% or off")
+    unit = UNITS.get(_general(metric))
+    if unit is not None:
+        try:
+            limit.check(unit, "lower")
+        except ValueError as error:
+            raise ValueError(f"limit of {metric}: {error}") from None
+    return limit
+
+
+def parse_budget(metric: str, value: Spec) -> Budget:
+    """Read a budget of `metric`: "45ms", "2GiB", or a number for a metric that needs no unit.
+
+    Raises
+    ------
+    ValueError
+        One line that names the metric and says what was expected.
+    """
+    written = str(value).strip()
+    if isinstance(value, bool) or not written:
+        raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
+    if _general(metric) == PER_KERNEL:
+        raise ValueError(f"budget of {metric}: kernels have a limit only")
+    budget = Budget(written)
+    unit = UNITS.get(_general(metric))
+    if unit is not None and not budget.off:
+        try:
+            bound = budget.bound(unit)
+        except ValueError as error:
+            raise ValueError(f"budget of {metric}: {error}") from None
+        if bound < 0:
+            raise ValueError(f"budget of {metric}: {written!r} is negative")
+    return budget
+
+
+def parse_limit_option(text: str) -> tuple[str, Limit]:
+    """Read `METRIC:SPEC` from the command line or ini.
+
+    >>> parse_limit_option("step_time:3%")
+    ('step_time', Limit(text='3%', relative=0.03, absolute=None, sign=''))
+
+    Raises
+    ------
+    ValueError
+        One line that says what was expected.
+    """
+    metric, colon, spec = (part.strip() for part in text.rpartition(":"))
+    if not colon or not metric or not spec:
+        raise ValueError(f"{text.strip()!r} is not METRIC:SPEC, such as step_time:3%")
+    return metric, parse_limit(metric, spec)
+
+
+def _resolve(text: str, unit: str) -> float:
+    """A quantity in base unit `unit`; zero needs no unit, "2pp" fits metrics in % and ratios."""
+    if text.endswith("pp"):
+        scale = {"%": 1.0, "1": 0.01}.get(unit)
+        if scale is None:
+            raise ValueError(f"{text!r} is in percentage points, the metric is in {unit}")
+        return parse_quantity(text[:-2], "1") * scale
+    try:
+        return parse_quantity(text, unit)
+    except ValueError:
+        if re.fullmatch(r"0+\.?0*|\.0+", text):
+            return 0.0
+        raise
+
+
+def _unpaired(name: str, limit: Limit) -> Limit:
+    if UNITS.get(_general(name), "ns") != "ns" or limit.relative is None or limit.relative >= UNPAIRED_LIMIT:
+        return limit
+    text = f"{UNPAIRED_LIMIT:.0%}" + (f"+{limit.absolute}" if limit.absolute else "")
+    return replace(limit, text=text, relative=UNPAIRED_LIMIT)
+
+
+def _general(full_name: str) -> str:
+    return full_name.rpartition(".")[2]
+
+
+def _over(above: Mapping[str, Demand], below: Mapping[str, Demand]) -> dict[str, Demand]:
+    return {
+        **{name: demand for name, demand in below.items() if _general(name) not in above},
+        **above,
+    }
+
+
+def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | None:
+    demand = demands.get(full_name) or demands.get(_general(full_name))
+    return None if demand is None or demand.off else demand
+
+
+BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB", PER_KERNEL: "5%"})
+"""What holds unless a project says otherwise."""

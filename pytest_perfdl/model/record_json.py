@@ -1,0 +1,360 @@
+"""A record's JSON form: what a baseline file is, and what a run file holds of each test.
+
+`from_json` is the only way in. Baselines come with pull requests and run files out of CI artifacts, so it checks every
+part: types, hashes, sizes, and that numbers are finite and so bounded that figures made of them are finite too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from pytest_perfdl.model.record import (
+    SHORT_HASH,
+    Better,
+    Call,
+    Code,
+    Finding,
+    Key,
+    Kind,
+    Occasion,
+    Plan,
+    Record,
+    Row,
+    RowKind,
+    Scalar,
+    Series,
+)
+from pytest_perfdl.model.visible import visible
+
+SCHEMA = 1
+"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+LONGEST_NS = 2**61
+"""Nanoseconds that a duration may have, 73 years: sums of a few stay 64-bit integers."""
+LARGEST = 1e100
+"""Magnitude that any other figure may have: sums of squares stay finite."""
+_REPEATS = 100_000
+"""Repeats that a record may have."""
+_SAID = 500
+"""Characters of an error's text."""
+_PATTERNS = {
+    "traces/": "not a plain file name in traces/",
+    f"{{{SHORT_HASH}}}": "not the first digits of a hash",
+    "x1f": "not a path from the top of a repository",
+}
+"""What a text is not that does not match, by a part of the pattern."""
+
+
+class RecordError(ValueError):
+    """A stored record cannot be used; the message is one line for people."""
+
+
+class NewerRecordError(RecordError):
+    """A stored record is of a schema that only a newer version reads."""
+
+
+_T = TypeVar("_T")
+_Number = int | float
+_Count = Annotated[int, msgspec.Meta(ge=1, le=_REPEATS)]
+_Small = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+ScalarForm = str | bool | Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)] | float | None
+_GitHash = Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")]
+"""Of a commit or tree. Nothing else is ever given to git."""
+_ShortHash = Annotated[str, msgspec.Meta(pattern=rf"^[0-9a-f]{{{SHORT_HASH}}}\Z")]
+PATH = r"^(?!/|-|:)(?!(?:.*/)?\.{0,2}(?:/|\Z))[^\x00-\x1f\x7f\\]+\Z"
+"""Of a file in a repository, from its top; it is given to git."""
+_Path = Annotated[str, msgspec.Meta(pattern=PATH, max_length=4096)]
+_FILES = 10_000
+"""Files that a record may name."""
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class KeyForm(msgspec.Struct):
+    """A key, as records and run files hold it."""
+
+    slug: str
+    parts: dict[str, ScalarForm]
+
+
+class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
+    # A part of the plan that this version does not know would be another measurement.
+    warmup: _Small
+    steps: _Small
+    period: _Small = 1
+    profiled: _Small = 4
+    threads: _Small = 1
+    seed: int = 0
+
+
+class _OccasionForm(msgspec.Struct):
+    repeats: _Count
+    date: str
+    commit: _GitHash | None
+    tree: _GitHash | None
+    reference_ns: list[_Number] | None = None
+    seconds: _Number | None = None
+
+
+class _FindingForm(msgspec.Struct):
+    level: Literal["invalid", "note"]
+    code: str
+    message: str
+
+
+class _SeriesForm(msgspec.Struct):
+    kind: Kind
+    unit: str
+    better: Better
+    values: list[_Number]
+
+
+class _RowForm(msgspec.Struct):
+    kind: RowKind
+    name: str
+    count: _Number
+    ns: list[_Number]
+
+
+class _CallForm(msgspec.Struct):
+    name: str
+    metrics: dict[str, _SeriesForm]
+    rows: list[_RowForm]
+    profiled_ns: list[_Number]
+    op_counts: list[_Small]
+    uncounted: list[str]
+
+
+class _CodeForm(msgspec.Struct):
+    files: Annotated[dict[_Path, _ShortHash], msgspec.Meta(max_length=_FILES)]
+    packages: Annotated[dict[str, str], msgspec.Meta(max_length=_FILES)] = {}
+    ignored: Annotated[list[_Path], msgspec.Meta(max_length=_FILES)] = []
+    left_out: _Small = 0
+
+
+class _Form(msgspec.Struct):
+    test: str
+    key: KeyForm
+    context: dict[str, ScalarForm]
+    test_hash: str
+    plan: _PlanForm
+    occasions: list[_OccasionForm]
+    modes: dict[str, list[str]]
+    integrity: list[_FindingForm]
+    calls: list[_CallForm]
+    exemplars: dict[str, _Digest] = {}
+    code: _CodeForm | None = None
+
+
+def significant(value: float, digits: int = 4) -> float:
+    """Round to significant digits, so that a stored number carries no noise that git would show.
+
+    >>> significant(41234567), significant(0.00123456), significant(12)
+    (41230000, 0.001235, 12)
+    """
+    if value == 0 or not math.isfinite(value):
+        return value
+    return _whole(float(f"{value:.{digits - 1}e}"))
+
+
+def to_json(record: Record) -> dict[str, Any]:
+    """Plain data for `json`, rounded: timed values to four significant digits, counted ones exact."""
+    return {
+        "schema": SCHEMA,
+        "test": record.test,
+        "key": {"slug": record.key.slug, "parts": dict(record.key.parts)},
+        "context": dict(record.context),
+        "test_hash": record.test_hash,
+        "plan": dataclasses.asdict(record.plan),
+        "occasions": [_occasion_to_json(occasion) for occasion in record.occasions],
+        "modes": {name: list(labels) for name, labels in record.modes.items()},
+        "integrity": [dataclasses.asdict(finding) for finding in record.integrity],
+        "calls": [_call_to_json(call) for call in record.calls],
+        **({"exemplars": dict(record.exemplars)} if record.exemplars else {}),
+        **({"code": _code_to_json(record.code)} if record.code is not None else {}),
+    }
+
+
+def from_json(data: Any) -> Record:
+    """Read what `to_json` wrote.
+
+    Raises
+    ------
+    NewerRecordError
+        When the data is of a newer schema.
+    RecordError
+        When a part is missing, of the wrong type or out of bounds; the message names the place.
+    """
+    if not isinstance(data, dict) or type(data.get("schema")) is not int:
+        raise RecordError("is not a perfdl record: it has no schema number")
+    if data["schema"] > SCHEMA:
+        raise NewerRecordError(
+            f"was written by a newer pytest-perfdl (schema {str(data['schema'])[:20]}, this one reads {SCHEMA}): "
+            "upgrade pytest-perfdl"
+        )
+    form = converted(data, _Form)
+    occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
+    repeats = sum(occasion.repeats for occasion in occasions)
+    if not 0 < repeats <= _REPEATS:
+        raise RecordError(f"is malformed (occasions: {repeats} repeats, expected 1 to {_REPEATS})")
+    return Record(
+        test=form.test,
+        key=Key(form.key.slug, _scalars(form.key.parts, "key.parts")),
+        context=_scalars(form.context, "context"),
+        test_hash=form.test_hash,
+        plan=Plan(**msgspec.structs.asdict(form.plan)),
+        calls=tuple(_call(each, f"calls[{place}]", repeats) for place, each in enumerate(form.calls)),
+        occasions=occasions,
+        modes={name: tuple(labels) for name, labels in form.modes.items()},
+        integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
+        exemplars=form.exemplars,
+        code=None if form.code is None else _code(form.code),
+    )
+
+
+def converted(data: Any, form: type[_T]) -> _T:
+    """Plain data as a form of msgspec, checked.
+
+    Raises
+    ------
+    RecordError
+        "is malformed (occasions[0].repeats: expected `int`, got `str`)", at most a line of moderate length.
+    """
+    try:
+        return msgspec.convert(data, form)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at ")
+        if "matching regex" in what:
+            what = next((said for part, said in _PATTERNS.items() if part in what), "not a full hash in lower case")
+        what = what.replace("Object missing required field", "there is no")
+        place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$.", "a key of ")
+        said = f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
+        raise RecordError(f"is malformed ({visible(said[:_SAID])})") from None
+    except UnicodeError:
+        raise RecordError("is malformed (a name is no Unicode text)") from None
+
+
+def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:
+    """Its fields; without those that were not noted, as in files of before they were."""
+    fields = dataclasses.asdict(occasion) | {"reference_ns": _numbers(occasion.reference_ns, significant)}
+    return {name: value for name, value in fields.items() if name not in ("reference_ns", "seconds") or value}
+
+
+def _code_to_json(code: Code) -> dict[str, Any]:
+    """Its fields without those that say nothing; a file a line, so that a review sees which of them changed."""
+    fields = {
+        "files": dict(code.files),
+        "packages": dict(code.packages),
+        "ignored": list(code.ignored),
+        "left_out": code.left_out,
+    }
+    return {name: value for name, value in fields.items() if name == "files" or value}
+
+
+def _call_to_json(call: Call) -> dict[str, Any]:
+    return {
+        "name": call.name,
+        "metrics": {
+            name: {
+                "kind": series.kind,
+                "unit": series.unit,
+                "better": series.better,
+                "values": _numbers(series.values, significant if series.kind == "timed" else _exact),
+            }
+            for name, series in call.series.items()
+        },
+        "profiled_ns": _numbers(call.profiled_ns, significant),
+        "op_counts": list(call.op_counts),
+        "uncounted": list(call.uncounted),
+        "rows": [
+            {"kind": row.kind, "name": row.name, "count": _exact(row.count), "ns": _numbers(row.ns, significant)}
+            for row in call.rows
+        ],
+    }
+
+
+def _occasion(form: _OccasionForm, place: str) -> Occasion:
+    reference_ns: tuple[int, ...] = ()
+    if form.reference_ns is not None:
+        reference_ns = _durations(form.reference_ns, form.repeats, f"{place}.reference_ns")
+        if min(reference_ns) <= 0:
+            raise RecordError(f"is malformed ({place}.reference_ns: a time of {min(reference_ns)} ns)")
+    seconds = form.seconds
+    if seconds is not None:
+        (seconds,) = _bounded([seconds], f"{place}.seconds", LONGEST_NS)
+    return Occasion(form.repeats, form.date, form.commit, form.tree, reference_ns, seconds)
+
+
+def _code(form: _CodeForm) -> Code:
+    return Code(form.files, form.packages, tuple(form.ignored), form.left_out)
+
+
+def _call(form: _CallForm, place: str, repeats: int) -> Call:
+    return Call(
+        name=form.name,
+        series={name: _series(each, f"{place}.metrics.{name}", repeats) for name, each in form.metrics.items()},
+        rows=tuple(_row(each, f"{place}.rows[{number}]", repeats) for number, each in enumerate(form.rows)),
+        profiled_ns=_durations(form.profiled_ns, repeats, f"{place}.profiled_ns"),
+        op_counts=tuple(form.op_counts),
+        uncounted=tuple(form.uncounted),
+    )
+
+
+def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
+    most = LONGEST_NS if form.unit == "ns" else LARGEST
+    values = _bounded(_each(form.values, repeats, place), place, most)
+    return Series(form.kind, form.unit, form.better, tuple(values))
+
+
+def _row(form: _RowForm, place: str, repeats: int) -> Row:
+    (count,) = _bounded([form.count], f"{place}.count", LARGEST)
+    return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
+
+
+def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, ...]:
+    return tuple(int(value) for value in _bounded(_each(values, repeats, place), place, LONGEST_NS))
+
+
+def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:
+    if len(values) != repeats:
+        raise RecordError(f"is malformed ({_cut(place)}: {len(values)} values for {repeats} repeats)")
+    return values
+
+
+def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float]:
+    """The values, if each is 0 or its magnitude lies between the largest and its inverse: then quotients are finite."""
+    for value in values:
+        # False for NaN too.
+        if not (value == 0 or 1 / LARGEST <= abs(value) <= most):
+            raise RecordError(f"is malformed ({_cut(place)}: {str(value)[:20]} is no number up to {most:.4g})")
+    return values
+
+
+def _scalars(values: Mapping[str, Scalar], place: str) -> Mapping[str, Scalar]:
+    for name, value in values.items():
+        if isinstance(value, float):
+            _bounded([value], f"{place}.{name}", LARGEST)
+    return values
+
+
+def _cut(place: str) -> str:
+    return visible(place[:_SAID])
+
+
+def _exact(value: float) -> float:
+    """Whole numbers without a fraction; others to twelve digits, the same on every platform."""
+    if isinstance(value, int):
+        return value
+    return _whole(value if value.is_integer() else float(f"{value:.12g}"))
+
+
+def _whole(value: float) -> float:
+    """An integer where that says the same, so that what was read is written again as it was."""
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _numbers(values: Sequence[float], shorten: Callable[[float], float]) -> list[float]:
+    return [shorten(value) for value in values]

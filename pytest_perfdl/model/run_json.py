@@ -1,0 +1,180 @@
+"""The run file as every command reads it: checked, with its records decoded and the names of its traces.
+
+It comes out of a CI artifact, so nothing in it is taken for granted: each number is finite, each record is what
+`record_json` takes, and each trace is a plain file in `traces/` beside it. What only a report needs of a test stays
+plain data (`report.reading`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record_json import LARGEST, RecordError, converted, from_json
+from pytest_perfdl.model.visible import visible
+
+SCHEMA = 1
+"""Version of this form. Raised when an older reader would misread a newer file."""
+LIMIT = 2**29
+"""Bytes that a run file may have."""
+
+
+class RunFileError(ValueError):
+    """A run file cannot be used; the message is one line that begins with its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNames:
+    """Where the traces of one call lie, relative to the run file."""
+
+    call: str
+    base: str | None
+    new: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTest:
+    """One test of a run file."""
+
+    id: str
+    verdict: str
+    record: Record | None
+    base_record: Record | None
+    traces: tuple[TraceNames, ...]
+    data: Mapping[str, Any]
+    """All of it as plain data."""
+
+    @property
+    def counts_changed(self) -> bool:
+        """Whether a count is another than the baseline's, whatever the verdict on times."""
+        metrics = self.data.get("metrics")
+        found = metrics.values() if isinstance(metrics, dict) else ()
+        return any(isinstance(each, dict) and each.get("verdict") == "changed" for each in found)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A run file."""
+
+    path: Path
+    tests: tuple[RunTest, ...]
+    data: Mapping[str, Any]
+    """All of it as plain data."""
+
+    def beside(self, name: str | None) -> Path | None:
+        """A trace beside it; `None` where there is none of that name.
+
+        Raises
+        ------
+        RunFileError
+            When the name is a link that leads elsewhere.
+        """
+        if name is None:
+            return None
+        path = self.path.parent / name
+        if not path.is_file():
+            return None
+        if not path.resolve().is_relative_to(self.path.parent.resolve()):
+            raise RunFileError(f"{self.path}: {visible(name)} is a link to another folder")
+        return path
+
+
+_Name = Annotated[str, msgspec.Meta(pattern=r"^traces/[\w.-]{1,200}\.json\.gz\Z")]
+
+
+class _TraceForm(msgspec.Struct):
+    call: str
+    base: _Name | None = None
+    new: _Name | None = None
+
+
+class _TestForm(msgspec.Struct):
+    id: str
+    verdict: str = ""
+    record: dict[str, Any] | None = None
+    base_record: dict[str, Any] | None = None
+    traces: list[_TraceForm] = []
+
+
+def read(path: Path) -> RunFile:
+    """Read what `pytest --perf` wrote as `run.json`, or to the file of `--perf-json`.
+
+    Raises
+    ------
+    RunFileError
+        When it cannot be read, is no run file, is newer than this version reads, or holds what no run writes.
+    """
+    try:
+        return of_data(json.loads(untrusted_files.read_bytes(path, LIMIT)), path)
+    except OSError as error:
+        raise RunFileError(f"{path} cannot be read: {error.strerror}") from None
+    except RunFileError:
+        raise
+    except ValueError as error:
+        raise RunFileError(f"{path} is not JSON: {error}") from None
+    except RecursionError:
+        raise RunFileError(f"{path} is no run file: it is nested too deeply") from None
+
+
+def of_data(data: Any, path: Path) -> RunFile:
+    """A run file from its plain data; errors are those of `read`."""
+    if not isinstance(data, dict) or not isinstance(data.get("tests"), list):
+        raise RunFileError(f"{path} is not a run file of pytest --perf: it has no list of tests")
+    schema = data.get("schema")
+    if type(schema) is not int:
+        raise RunFileError(f"{path} is not a run file of pytest --perf: it has no schema number")
+    if schema > SCHEMA:
+        shown = str(schema)[:20]
+        raise RunFileError(f"{path} was written by a newer pytest-perfdl (schema {shown}, this one reads {SCHEMA})")
+    place = ""
+    try:
+        _check_numbers({name: value for name, value in data.items() if name != "tests"})
+        tests = []
+        for number, test in enumerate(data["tests"]):
+            place = f"tests[{number}] "
+            tests.append(_test(test))
+    except RecordError as error:
+        raise RunFileError(f"{path} is not a whole run file: {place}{error}") from None
+    return RunFile(path, tuple(tests), data)
+
+
+def _test(data: Any) -> RunTest:
+    form = converted(data, _TestForm)
+    _check_numbers({name: value for name, value in data.items() if name not in ("record", "base_record")})
+    record = _record(form.record, "record")
+    if record is not None and record.test != form.id:
+        raise RecordError(f"is malformed (the record is of {visible(record.test)[:200]}, not of its test)")
+    return RunTest(
+        id=form.id,
+        verdict=form.verdict,
+        record=record,
+        base_record=_record(form.base_record, "base_record"),
+        traces=tuple(TraceNames(each.call, each.base, each.new) for each in form.traces),
+        data=data,
+    )
+
+
+def _record(data: Any, name: str) -> Record | None:
+    try:
+        return None if data is None else from_json(data)
+    except RecordError as error:
+        raise RecordError(f"has a {name} that {error}") from None
+
+
+def _check_numbers(data: Any) -> None:
+    """Raise RecordError for a number of which no figure can be made: JSON as Python reads it has NaN and infinities."""
+    if isinstance(data, dict):
+        data = data.values()
+    elif not isinstance(data, list):
+        if isinstance(data, (int, float)) and not abs(data) <= LARGEST:
+            raise RecordError(f"is malformed ({str(data)[:20]} is no number up to {LARGEST:.4g})")
+        return
+    for value in data:
+        _check_numbers(value)

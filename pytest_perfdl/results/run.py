@@ -1,0 +1,110 @@
+"""What every report is made from: one `Run`, with a `Result` for each perf test.
+
+Reporters are plain functions `Run -> text or files`; none of them measures or judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.model.record import Key, Record, Scalar
+from pytest_perfdl.results.verdict import VERDICTS, Judgement, Verdict
+
+if TYPE_CHECKING:
+    from pytest_perfdl.results.curve import Curve
+
+Traces = Literal["regressed", "all", "none"]
+"""Of tests whose verdict is not `unchanged`, of all tests, or of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplars:
+    """One representative step's Chrome trace on each side of a call, as gzip files; `None` where there is none."""
+
+    call: str
+    base: Path | None
+    new: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """Something that would make a step faster, with what it is predicted to gain."""
+
+    text: str
+    """What was found, one sentence with figures."""
+    how: str
+    """What to do."""
+    gain: float
+    """Share of the step that would be saved."""
+    interval: tuple[float, float] | None = None
+    """Of the predicted gain: what the prediction's own error leaves open."""
+    doubt: str = ""
+    """Why the prediction is to be trusted little; empty where it is trusted."""
+    example: str = ""
+    """An example that shows it before and after, as a path in this project's repository."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One perf test of a run."""
+
+    id: str
+    """Node id."""
+    file: str
+    """Path of the test file relative to the root directory."""
+    line: int
+    """Line of the test function, from 1."""
+    judgement: Judgement
+    fails: bool
+    """Whether the verdict fails the test under `--perf-fail-on`."""
+    new: Record | None = None
+    base: Record | None = None
+    """The baseline of the same key."""
+    base_path: str = ""
+    """Where the baseline is or would be, relative to the root directory."""
+    against: str = ""
+    """The revision that it was measured against, as it was given; empty for a baseline."""
+    exemplars: tuple[Exemplars, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    """The largest predicted gain first."""
+    curves: tuple[Curve, ...] = ()
+    """Of the last size of a scaling test: its times over all sizes."""
+    history: tuple[Record, ...] = ()
+    """What earlier runs measured, the oldest first: for `perfdl report` of several."""
+    updated: bool = False
+    """Whether this run wrote its baseline."""
+    seconds: float = 0.0
+    """Wall time that measuring took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A whole `pytest --perf` session."""
+
+    root: Path
+    key: Key
+    context: Mapping[str, Scalar]
+    results: tuple[Result, ...]
+    perf_dir: str
+    """Baseline folder relative to `root`."""
+    report_dir: Path
+    date: str
+    """UTC, ISO 8601, seconds."""
+    commit: str | None = None
+    seconds: float = 0.0
+    judged: bool = True
+    """False under `--perf-isolate=none`: figures without verdicts."""
+    notes: tuple[str, ...] = ()
+    invocation: Invocation = field(default_factory=Invocation)
+    """How pytest was called: what the commands that reports show must repeat."""
+    traces: Traces = "regressed"
+    """Which tests' traces the report holds, as `--perf-traces` says."""
+
+    def counts(self) -> dict[Verdict, int]:
+        """How many tests have each verdict, in the order of `VERDICTS`; verdicts nobody has are absent."""
+        found = [result.judgement.verdict for result in self.results]
+        return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}

@@ -1,0 +1,208 @@
+"""What a judgement says: one `MetricVerdict` a metric, one `Judgement` a test.
+
+The words and their order are DESIGN's; `VERDICTS` is that order, worst first, and a test's verdict is the
+worst of its metrics'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pytest_perfdl.model.record import Better, Finding, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+
+Verdict = Literal[
+    "invalid",
+    "regressed",
+    "missing",
+    "outdated",
+    "suspect",
+    "changed",
+    "inconclusive",
+    "incomparable",
+    "improved",
+    "unchanged",
+    "new",
+    "unmeasured",
+]
+
+FailOn = Verdict | Literal["suspect-in-every-round"]
+"""A word of `--perf-fail-on`."""
+EVERY_ROUND: FailOn = "suspect-in-every-round"
+"""A suspect that was past its limit in every one of enough rounds."""
+
+Evidence = Literal["unpaired", "paired"]
+"""Fresh repeats against stored ones, or rounds of pairs."""
+
+SAME_CODE = "same code"
+"""Reason of a test that was not measured, since it would run what its baseline was recorded on (--perf-skip-same)."""
+
+Bound = Literal["launch", "kernel", "host", ""]
+"""What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
+
+VERDICTS: tuple[Verdict, ...] = (
+    "invalid",
+    "regressed",
+    "missing",
+    "outdated",
+    "suspect",
+    "changed",
+    "inconclusive",
+    "incomparable",
+    "improved",
+    "unchanged",
+    "new",
+    "unmeasured",
+)
+FAILS_BY_DEFAULT: frozenset[FailOn] = frozenset({"invalid", "regressed", "missing", "outdated", EVERY_ROUND})
+WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"suspect", "changed", "inconclusive", "incomparable"})
+
+
+def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:
+    """The first of `VERDICTS` that occurs, or `default` when there is none."""
+    return min(verdicts, key=VERDICTS.index, default=default)
+
+
+def parse_fail_on(text: str) -> frozenset[FailOn]:
+    """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning.
+
+    >>> sorted(parse_fail_on("invalid, regressed"))
+    ['invalid', 'regressed']
+
+    Raises
+    ------
+    ValueError
+        One line that names the word that is no verdict.
+    """
+    words = [word.strip().lower() for word in text.split(",")]
+    if words == ["all"]:
+        return FAILS_BY_DEFAULT | WARNS_BY_DEFAULT
+    choices: dict[str, FailOn] = {verdict: verdict for verdict in VERDICTS if verdict != "unchanged"}
+    choices[EVERY_ROUND] = EVERY_ROUND
+    for word in words:
+        if word not in choices:
+            raise ValueError(
+                f"{word!r} is not a verdict that can fail a test: choose from {', '.join(choices)}; or all"
+            )
+    return frozenset(choices[word] for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricVerdict:
+    """How one metric of the new record stands to the baseline's.
+
+    `base` and `new` are geometric means over the repeats of a timed metric. `effect` is `new / base - 1` (so
+    +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 % interval.
+    Both are `None` where there is nothing to compare with, `ci95` also for exact metrics.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    better: Better
+    base: float | None
+    new: float | None
+    effect: float | None = None
+    ci95: tuple[float, float] | None = None
+    excluded: float | None = None
+    """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
+    limit: str | None = None
+    """The limit or budget it was held to, as text ("10%", "<= 45ms"); `None` when it is only shown."""
+    verdict: Verdict | None = None
+    """`None` when it is only shown."""
+    reason: str = ""
+    times_over: float | None = None
+    """How many times over the limit, for a regressed metric."""
+    evidence: Evidence | None = None
+    """What the verdict on a time rests on; `None` for counts and budgets, and when it is only shown."""
+    rounds: int | None = None
+    """How many, for paired evidence."""
+    in_every_round: bool = False
+    """Whether a suspect was past its limit in every one of enough rounds to fail for (`paired.EVERY_ROUND`)."""
+    stored: float | None = None
+    """The mean that the baseline stores, where `base` was measured again."""
+    of_step: bool = True
+    """Whether it is the step's, rather than that of one of its kernels or operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of the step whose time or count changed; `share` is of the whole step's change."""
+
+    kind: Literal["operator", "kernel", "module", "line", "idle"]
+    name: str
+    call: str
+    base_count: float
+    new_count: float
+    base_ns: int
+    new_ns: int
+    share: float | None
+    """`delta_ns` over the change of the profiled step; `None` when the step did not change."""
+    module: str = ""
+    """The innermost module that most of the change is in; empty where none is known."""
+    line: str = ""
+    """The user's line that most of it comes from."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    """Why the time changed, in nanoseconds (`diff.effects`); empty where that is not known."""
+    bound: Bound = ""
+    """Of the region that it is in (`diff.bound`); empty where that is not known."""
+    certain: bool = True
+    """Whether it changed for certain; else it is the likeliest cause of a step that did."""
+
+    @property
+    def delta_ns(self) -> int:
+        """Change of time per step."""
+        return self.new_ns - self.base_ns
+
+    @property
+    def status(self) -> Literal["new", "gone", "changed"]:
+        """Whether the part appeared, disappeared or only changed."""
+        if self.base_count == 0:
+            return "new"
+        return "gone" if self.new_count == 0 else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDiff:
+    """How the source of a function that a cause comes from differs from the other side's commit."""
+
+    file: str
+    """Path from the top of the repository."""
+    function: str
+    text: str
+    """Hunks of a unified diff, without the file's header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one test, with everything that a report says about it."""
+
+    test: str
+    verdict: Verdict
+    reason: str
+    metrics: tuple[MetricVerdict, ...] = ()
+    blame: tuple[Cause, ...] = ()
+    """Largest change first, by absolute time; then changes of count alone."""
+    integrity: tuple[Finding, ...] = ()
+    context_changes: tuple[tuple[str, str, str], ...] = ()
+    """(name, baseline's value, this run's value) for context that differs."""
+    source_diffs: tuple[SourceDiff, ...] = ()
+    """Of the guilty functions that changed, those of the largest causes first."""
+    rounds: str = ""
+    """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
+    environment: tuple[MetricVerdict, ...] = ()
+    """Where the environment is another than the baseline's: its stored times against those of the same code now."""
+
+    @property
+    def counts_changed(self) -> bool:
+        """Whether a count is another than the baseline's: a fact beside the verdict on times, which it explains."""
+        return any(metric.verdict == "changed" for metric in self.metrics)
+
+    def fails(self, fail_on: Set[FailOn]) -> bool:
+        """Whether the test fails, by the words of `--perf-fail-on`."""
+        if self.verdict in fail_on or ("changed" in fail_on and self.counts_changed):
+            return True
+        return EVERY_ROUND in fail_on and any(metric.in_every_round for metric in self.metrics)

@@ -1,0 +1,104 @@
+"""Which of the collected items are perf tests, and what their markers ask for, validated."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
+from pytest_perfdl.config.options import Settings, is_perf_test
+from pytest_perfdl.config.short_names import marks, uses_fixture
+from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit_option
+from pytest_perfdl.model.record import Plan, Record
+from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.options import exempt_from_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class PerfTest:
+    """A perf test: the item and what its author and the settings ask for."""
+
+    item: pytest.Function
+    options: MarkerOptions
+    plan: Plan
+    limits: Limits
+    """Marker over command line over ini over built-in."""
+    own_limits: Limits
+    """The marker's alone."""
+    hash: str
+    """Of the test's source and parameters."""
+
+    def unknown_metrics(self, record: Record) -> tuple[str, ...]:
+        """Metrics that the marker names and the test did not measure."""
+        return self.own_limits.unmatched(record.metrics())
+
+
+def is_bare(item: pytest.Item) -> bool:
+    """Whether the item's body itself is the step, because it does not ask for the fixture."""
+    return not uses_fixture(item)
+
+
+def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
+    """The perf tests by node id; they are moved to the front of `items`, in their order.
+
+    They run first so that other tests' session fixtures are not alive in this process meanwhile.
+
+    Raises
+    ------
+    pytest.UsageError
+        One line for each marker that cannot be used.
+    """
+    tests: dict[str, PerfTest] = {}
+    problems = []
+    general = _general_limits(settings)
+    for item in items:
+        if not is_perf_test(item, settings.markers):
+            continue
+        try:
+            tests[item.nodeid] = _perf_test(item, settings, general)
+        except ValueError as error:
+            problems.append(f"{item.nodeid}: the {settings.markers[-1]} marker {error}")
+    if problems:
+        raise pytest.UsageError(*problems)
+    items.sort(key=lambda item: item.nodeid not in tests)
+    for test in tests.values():
+        exempt_from_timeout(test.item)
+    return tests
+
+
+def _general_limits(settings: Settings) -> Limits:
+    merged = BUILT_IN
+    for source, texts in zip(("ini perf_limits", "--perf-limit"), settings.limits, strict=True):
+        try:
+            given = Limits(dict(parse_limit_option(text) for text in texts))
+        except ValueError as error:
+            raise pytest.UsageError(f"{source}: {error}") from None
+        merged = given.over(merged)
+    return merged
+
+
+def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTest:
+    assert isinstance(item, pytest.Function)
+    if _is_unittest(item):
+        raise ValueError("works on test functions and plain classes, not on unittest.TestCase")
+    if is_bare(item) and inspect.iscoroutinefunction(item.function):
+        raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
+    options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
+    own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
+    return PerfTest(item, options, options.plan(settings), own.over(general), own, test_hash(item))
+
+
+def _parsed(parse: Callable[[], Limits]) -> Limits:
+    try:
+        return parse()
+    except ValueError as error:
+        raise ValueError(f"has a bad {error}") from None
+
+
+def _is_unittest(item: pytest.Function) -> bool:
+    import unittest
+
+    return item.cls is not None and issubclass(item.cls, unittest.TestCase)

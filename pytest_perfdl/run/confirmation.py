@@ -1,0 +1,170 @@
+"""A test's times judged in pairs: rounds are measured until the gate is done with them, or the budget ends."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from pytest_perfdl.diff.matching.names import NO_RULES, Rules
+from pytest_perfdl.fixture.perf import Expectation
+from pytest_perfdl.judge import kernels
+from pytest_perfdl.judge.blame import located
+from pytest_perfdl.judge.expectation import demand, sides
+from pytest_perfdl.judge.expectation import verdict as verdict_on
+from pytest_perfdl.judge.kernels import Rows
+from pytest_perfdl.judge.paired import LEAST_ROUNDS, Gate, Held, Outcome, Spent
+from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.measure import surroundings
+from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.results.verdict import Judgement, MetricVerdict
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.paired_rounds import Rounds, Side, parts_of
+from pytest_perfdl.run.source_diff import Touched
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.messages import Shown
+from pytest_perfdl.workers.remote import RemoteTest
+
+SLOW_START = 20.0
+"""Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
+
+
+@dataclass(slots=True)
+class Confirmation:
+    """The rounds of one test; it has one level for all that is asked of its times.
+
+    Every method raises `run.paired_rounds.SideError` when a side cannot be measured, and `PerfError` through `serving`.
+    """
+
+    bench: Bench
+    test: PerfTest
+    serving: Callable[[RemoteTest], AbstractContextManager[None]]
+    """A context around waiting for a worker, which ends it when something goes wrong."""
+    questions: int
+    """How many share the level: the test's own steps, and each of its expectations."""
+    rules: Rules = NO_RULES
+    """The project's own, for names."""
+
+    def of_code(
+        self,
+        found: Judgement,
+        new: Record,
+        base: Record,
+        now: Record,
+        checkout: Checkout,
+        *,
+        shown: tuple[Shown, Shown] | None,
+        touched: frozenset[str] = frozenset(),
+    ) -> Judgement:
+        """Measure the baseline's code and the working tree's in turns until every time has its verdict.
+
+        Parameters
+        ----------
+        found
+            The judgement of everything but times.
+        new, base, now
+            The working tree's record, the baseline's, and what the baseline's code gives now.
+        checkout
+            The baseline's code.
+        shown
+            What the first process of each side showed, base and head.
+        touched
+            Full names of the kernels and operators below functions that the change of the source touches.
+        """
+        times = held(found, self.test.limits)
+        limits = kernels.judged(new, now, self.test.limits)
+        rows = Rows(limits, touched & limits.keys(), len(self.bench.tests))
+        gate = self._gate(times, resolution=self.test.options.resolution_for(self.bench.settings), shown=shown)
+        outcome, rounds, findings, how = self._measure(
+            gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
+        )
+        by_row = (*rows.regressed(rounds), *rows.promising(rounds))
+        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
+        return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
+
+    def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
+        """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
+        sides = (Side("base", checkout), Side("head", against=checkout))
+        self.bench.progress.start_stacks(self.test.item.nodeid)
+        base, head = (parts_of(self.bench, self.test, side) for side in sides)
+        self.bench.progress.clear()
+        return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
+
+    def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
+        """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
+        self.bench.progress.start_stacks(self.test.item.nodeid)
+        by_call = parts_of(self.bench, self.test, Side("head", against=checkout))
+        self.bench.progress.clear()
+        return frozenset(
+            row_name(call, part.kind, part.name)
+            for call, whole in by_call.items()
+            for part in whole.parts
+            if part.kind != "idle" and any(function.holds(part) for function in functions)
+        )
+
+    def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
+        """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided.
+
+        `shown` is what the first process showed, which ran both.
+        """
+        kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
+        metric = metric_name(name, "step_time")
+        base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
+        asked = demand(metric, kind, amount)
+        gate = self._gate((asked,), resolution=asked.limit.relative)
+        outcome, *_ = self._measure(
+            gate,
+            base,
+            head,
+            as_judged=lambda rounds: sides(rounds, kind),
+            shown=(shown, shown) if shown is not None else None,
+        )
+        return verdict_on(outcome.verdicts[metric], kind, amount, (expectation.base, expectation.head))
+
+    def _gate(
+        self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None
+    ) -> Gate:
+        slow = shown is not None and max(side.start_seconds for side in shown) > SLOW_START
+        return Gate(times, len(self.bench.tests) * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
+
+    def _measure(
+        self,
+        gate: Gate,
+        base: Side,
+        head: Side,
+        *,
+        as_judged: Callable[[list[Round]], list[Round]] = list,
+        rows: Rows | None = None,
+        shown: tuple[Shown, Shown] | None = None,
+    ) -> tuple[Outcome, list[Round], list[Finding], str]:
+        """Rounds until the gate is done and, unless the test fails already, no row looks slower.
+
+        Also what they say, what the machine did meanwhile, and how they were run.
+        """
+        bench, budget = self.bench, self.bench.settings.budget
+        profiled = base.checkout is not None
+        measuring = Rounds(
+            bench, self.test, base, head, self.serving, seed=secrets.randbits(32), profiled=profiled, shown=shown
+        )
+        rounds: list[Round] = []
+        outcome = Outcome(open=True)
+        started = time.monotonic()
+        while True:
+            bench.progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)
+            rounds.append(measuring.measure(len(rounds) + 1))
+            spent = Spent(time.monotonic() - started, budget)
+            if outcome.open:
+                outcome = gate.look(as_judged(rounds), spent)
+            if outcome.open:
+                continue
+            fails = any(each.verdict == "regressed" for each in outcome.verdicts.values())
+            if fails or rows is None or spent.ended or not rows.promising(rounds):
+                break
+        bench.progress.clear()
+        how = f"{plural(len(rounds), 'round')}, {measuring.how}"
+        return outcome, rounds, list(surroundings.findings(measuring.results)), how

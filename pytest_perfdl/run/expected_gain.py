@@ -1,0 +1,132 @@
+"""What an optimisation would still gain, held to what a test says of it (`perf.assert_whatif`).
+
+The trace that is kept of a call's median profiled step becomes a task graph without the profiler's own time, as by
+`perfdl whatif --step-time` with the median of the timed steps. Nothing fails on a guess: where the trace does not tell,
+a constant is missing, trust is low or the range of the prediction holds the bound, the verdict is `inconclusive`.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from pathlib import Path
+
+from pytest_perfdl.fixture.perf import WhatIfExpectation
+from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.record import metric_name
+from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import MetricVerdict, Verdict
+from pytest_perfdl.trace import read
+from pytest_perfdl.trace.exemplar import LIMIT, is_whole
+from pytest_perfdl.whatif.graph import task_graph
+from pytest_perfdl.whatif.machine import Machine, MissingConstant, machine_of_key
+from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
+from pytest_perfdl.whatif.quality import REFUSED_ERROR
+from pytest_perfdl.whatif.transform import Context, NotApplicable, NotTold
+from pytest_perfdl.whatif.unprofiled import unprofiled
+
+TIMED = "step_p50"
+"""Metric that the graph's step is made to take: the median, as the trace is of a median step."""
+
+_OPTION = re.compile(r"--machine ?(\S*)")
+
+
+class _Untold(Exception):
+    """Why there is no prediction, in one line."""
+
+
+def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
+    """What became of an expectation on a call of a test that was measured.
+
+    Regressed where the whole range of the predicted gain is above the bound and trust is ok; unchanged where the
+    predicted gain is not above it and trust not refused, or there is nothing that the optimisation could change; else
+    inconclusive.
+
+    Raises
+    ------
+    ValueError
+        The optimisation refuses the values of its parameters; the message is one line.
+    """
+    parameters = ",".join(f"{name}={value}" for name, value in expectation.parameters.items())
+    title = expectation.transform + (f":{parameters}" if parameters else "")
+    question = WhatIf(title, transform=expectation.transform, parameters=dict(expectation.parameters))
+    bound = parse_limit("step_time", expectation.gains_less_than).relative or 0.0
+    gain: float | None = None
+    verdict: Verdict = "inconclusive"
+    try:
+        found = _prediction(question, *_context(expectation, result))
+        if isinstance(found, str):
+            gain, verdict, reason = 0.0, "unchanged", f"nothing to gain: {found}"
+        else:
+            gain = found.gain
+            verdict, reason = _held(found, bound, expectation.gains_less_than)
+    except _Untold as why:
+        reason = f"no prediction: {why}"
+    return MetricVerdict(
+        name=metric_name(expectation.call, f"whatif {title}"),
+        kind="timed",
+        unit="%",
+        better="lower",
+        base=None,
+        new=None if gain is None else 100 * gain,
+        limit=f"< {expectation.gains_less_than}",
+        verdict=verdict,
+        reason=reason,
+        times_over=gain / bound if gain is not None and verdict == "regressed" and bound else None,
+    )
+
+
+def _held(prediction: Prediction, bound: float, text: str) -> tuple[Verdict, str]:
+    gain, ends = prediction.gain, prediction.interval_ns
+    assert gain is not None
+    assert ends is not None
+    low, high = (1 - end / prediction.step_ns for end in reversed(ends))
+    size, *span = (format_percent(share, signed=False) for share in (gain, low, high))
+    found = f"would gain {size} [{', '.join(span)}] (range of the prediction), expected < {text}"
+    if prediction.trust == "refuse":
+        return "inconclusive", f"{found}: not to be trusted, {prediction.reason}"
+    if gain <= bound:
+        return "unchanged", found
+    if prediction.trust == "low":
+        return "inconclusive", f"{found}: trust is low, {prediction.reason}"
+    return ("regressed", found) if low > bound else ("inconclusive", f"{found}: the range holds the bound")
+
+
+def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | str:
+    """The prediction, or why there is nothing that the optimisation could change."""
+    try:
+        question.change(context)
+    except NotTold as error:
+        raise _Untold(str(error)) from None
+    except NotApplicable as error:
+        return str(error)
+    except MissingConstant as error:
+        raise _Untold(_OPTION.sub(r"machine=Machine(\1)", str(error))) from None
+    return predict(context, question, base)
+
+
+def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, Base]:
+    """The step without the profiler's time, and what is known of the machine: given, else told by the record's key."""
+    record = result.new
+    path = next((each.new for each in result.exemplars if each.call == expectation.call), None)
+    if record is None or path is None:
+        raise _Untold("no trace of a step was kept")
+    if record.plan.period > 1:
+        raise _Untold(f"the trace that is kept is of one step, and {record.plan.period} make a cycle")
+    machine = (expectation.machine or Machine()).or_else(machine_of_key(record.key.parts))
+    step_ns = statistics.fmean(record.metrics()[metric_name(expectation.call, TIMED)].values)
+    base = _unprofiled(path, step_ns)
+    return Context(base.simulation.graph, machine), base
+
+
+def _unprofiled(path: Path, step_ns: float) -> Base:
+    """The graph of a kept trace whose step takes as long as the timed ones."""
+    trace = read(path)
+    if not is_whole(trace):
+        raise _Untold(f"a step's trace is kept up to {format_quantity(LIMIT, 'B')}, and this one is larger")
+    base = Base.of(unprofiled(task_graph(trace), step_ns))
+    if abs(base.mean - step_ns) > REFUSED_ERROR * step_ns:
+        took, timed = format_quantity(base.mean, "ns"), format_quantity(step_ns, "ns")
+        raise _Untold(f"without the profiler's time the step of the trace takes {took}, the timed ones {timed}")
+    return base

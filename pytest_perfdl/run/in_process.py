@@ -1,0 +1,71 @@
+"""`--perf-isolate=none`: every test is measured once in this process, for debugging; nothing is judged or kept."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
+from pytest_perfdl.measure.assemble import assemble
+from pytest_perfdl.measure.local import LocalHost
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.visible import harmless, visible
+from pytest_perfdl.run.collection import PerfTest, adopt
+from pytest_perfdl.system import folders
+
+
+class LocalSession:
+    """Takes `run.session.PerfSession`'s place: hooks call it, in pytest's order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._tests: dict[str, PerfTest] | None = None
+        self._hosts: dict[str, LocalHost] = {}
+        self._folder = folders.temporary("scratch")
+
+    def collect(self, items: list[pytest.Item]) -> None:
+        """Validate the perf tests among the items and put them first."""
+        self._tests = adopt(items, self._settings)
+
+    def estimate(self) -> None:
+        """Nothing is known of how long measuring takes here."""
+
+    def host(self, item: pytest.Item) -> LocalHost | None:
+        """Who asks for this item's measurements."""
+        test = (self._tests or {}).get(item.nodeid)
+        if test is not None and item.nodeid not in self._hosts:
+            self._hosts[item.nodeid] = LocalHost(test.plan, self._settings.key_extra, str(self._folder.path))
+        return self._hosts.get(item.nodeid)
+
+    def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Reports stay as they are."""
+
+    def status(self, report: pytest.TestReport) -> None:
+        """Statuses stay as they are."""
+
+    def finish(self, exitstatus: int) -> int:
+        """Write nothing; the exit status that the run deserves."""
+        if not self._tests and exitstatus == pytest.ExitCode.OK:
+            return pytest.ExitCode.NO_TESTS_COLLECTED
+        return exitstatus
+
+    def summarize(self, terminal: Any) -> None:
+        """Show the figures of every test that measured something."""
+        if self._tests is not None and not self._tests:
+            terminal.write_line(NOTHING_SELECTED, red=True)
+        terminal.section("perf figures, measured in this process: not judged")
+        for nodeid, host in self._hosts.items():
+            repeat, test = host.repeat(), (self._tests or {})[nodeid]
+            if not repeat.calls:
+                continue
+            record = assemble(nodeid, test.hash, test.plan, [repeat], date="", commit=None)
+            terminal.write_line(harmless(visible(nodeid)))
+            for name, series in record.metrics().items():
+                value = format_quantity(statistics.fmean(series.values), series.unit)
+                terminal.write_line(f"    {visible(name):16} {value}")
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        self._folder.remove()

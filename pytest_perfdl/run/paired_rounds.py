@@ -1,0 +1,359 @@
+"""Rounds of two processes, one on each side, that take turns: the evidence of a paired judgement.
+
+A round is one pair of fresh processes. Both are alive at once and time their steps in alternating blocks, so
+that whatever the machine does meets both; which of them goes first in a round is drawn by lot. Where two of
+them do not fit into memory, one runs after the other, in the order drawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from pytest_perfdl.analysis.parts import StepParts
+from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
+from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
+from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
+from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
+from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.context import Bench
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.forks import ForkError, ForkParent
+from pytest_perfdl.workers.messages import Shown
+from pytest_perfdl.workers.process import WorkerDied, WorkerTimeout
+from pytest_perfdl.workers.remote import RemoteTest, Script
+
+FREE_MEMORY = 0.1
+"""Share of the memory that must be free while two processes are alive at once."""
+_NO_ROOM = ("out of memory", "busy or unavailable")
+"""How torch's allocators say so, on the host and on devices; and how a device says that it takes one process only."""
+_NOT_SHOWN = "no started process of each side has shown how the test loads and runs"
+
+
+class _KilledForMemoryError(Exception):
+    """The system has ended one of two workers for the memory that they took together."""
+
+
+class _ForkedDiedError(Exception):
+    """A forked worker has died, which a started one of the same test did not."""
+
+
+class SideError(Exception):
+    """A side cannot be measured or did not run its own code; the first line says why."""
+
+    def __init__(self, message: str, *, invalid: bool) -> None:
+        super().__init__(message)
+        self.invalid = invalid
+        """Whether what was measured means nothing, rather than that nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two that are compared."""
+
+    name: str
+    checkout: Checkout | None = None
+    """The code; `None` for the working tree."""
+    against: Checkout | None = None
+    """Whose code must not be loaded."""
+    variant: str = ""
+    """Which alternative of a `perf.compare`."""
+
+
+class Rounds:
+    """Measures rounds of a test.
+
+    Parameters
+    ----------
+    bench, test
+        Where, and what.
+    base, head
+        The two sides: `head` is what is asked about.
+    serving
+        A context around waiting for a worker, which ends it when something goes wrong.
+    seed
+        Of the lots.
+    profiled
+        Whether each side also profiles some steps, after those that are timed.
+    shown
+        What the first, started process of each side showed, base and head; `None` where there was none. Without them
+        rounds are neither forked nor bound to a core.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        test: PerfTest,
+        base: Side,
+        head: Side,
+        serving: Callable[[RemoteTest], AbstractContextManager[None]],
+        *,
+        seed: int,
+        profiled: bool,
+        shown: tuple[Shown, Shown] | None = None,
+    ) -> None:
+        self._bench = bench
+        self._test = test
+        self._sides = (base, head)
+        self._serving = serving
+        self._seed = seed
+        self._profiled = profiled
+        self._fits = True
+        self._both = True
+        """Whether both sides of the last round were alive at once."""
+        self._core: int | None = None
+        self._shown = shown
+        self.start_reason = "--perf-start=fresh" if bench.settings.start == "fresh" else "" if shown else _NOT_SHOWN
+        """Why rounds are not forked, in one line; empty where they are."""
+        self.pin_reason = _why_free(shown, test, bench.settings.pin)
+        """Why rounds are not bound to a core, in one line; empty where they are."""
+        self._pace = _pace(bench.settings.budget, shown)
+        self.results: list[SideResult] = []
+        """What all processes measured so far, of both sides."""
+
+    @property
+    def size_note(self) -> str:
+        """What of the steps was reduced for the budget, in one line; empty for nothing."""
+        return self._pace.note
+
+    @property
+    def how(self) -> str:
+        """How the last round was run, in one line."""
+        start = f"started: {self.start_reason}" if self.start_reason else "forked"
+        core = f"not bound to a core: {self.pin_reason}" if self.pin_reason else "both on one core"
+        turns = "in turns" if self._both else "one after the other, since both did not fit"
+        return "; ".join(filter(None, (start, core, turns, self.size_note)))
+
+    def measure(self, number: int) -> Round:
+        """One round; `number` counts from 1.
+
+        Raises
+        ------
+        SideError
+            When the test does not pass on a side, or a side ran the other's code.
+        PerfError
+            Through `serving`, when a worker dies or hangs.
+        """
+        drawn = orders(self._seed, number)[-1]
+        order = self._sides if drawn == "base first" else self._sides[::-1]
+        self._core = None if self.pin_reason else _drawn_core(self._seed, number)
+        remotes = self._forked(order)
+        forked = remotes is not None
+        if remotes is None:
+            remotes = self._run(order, None)
+        base, head = self._sides
+        for side in order:
+            self._check(side, remotes[side.name], number)
+            self.results += remotes[side.name].results
+        self._learn(remotes.values())
+        return Round(
+            order=drawn,
+            base=side_values(remotes[base.name].results),
+            head=side_values(remotes[head.name].results),
+            kernels_base=side_rows(remotes[base.name].results),
+            kernels_head=side_rows(remotes[head.name].results),
+            parts_base=side_parts(remotes[base.name].results),
+            parts_head=side_parts(remotes[head.name].results),
+            start="forked" if forked else "started",
+            core=self._core,
+            together=self._both,
+        )
+
+    def _forked(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
+        """Both sides forked from one parent; `None` where they are to be started, from now on and in this round."""
+        if self.start_reason or self._shown is None:
+            return None
+        try:
+            remotes = self._run(order, self._bench.parent(self._test, self._shown))
+        except (ForkError, _ForkedDiedError) as error:
+            self.start_reason = str(error)
+            return None
+        if any(failure(remote, self._bench.config) for remote in remotes.values()):
+            self.start_reason = "the test passed in a started process and not in a forked one"
+            return None
+        return remotes
+
+    def _run(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+        """Both at once, or one after the other where they do not fit into memory together."""
+        self._pace.begin()
+        remotes = self._together(order, parent) if self._fits else None
+        self._both = remotes is not None
+        if remotes is None:
+            self._fits = False
+            self._pace.begin()
+            remotes = {}
+            for side in order:
+                remotes |= self._alternating([side], parent)
+        return remotes
+
+    def _together(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest] | None:
+        """Both at once; `None` if they do not fit into memory together."""
+        try:
+            remotes = self._alternating(order, parent)
+        except _KilledForMemoryError:
+            return None
+        said = [failure(remote, self._bench.config) for remote in remotes.values()]
+        if any(refusal in text for refusal in _NO_ROOM for text in said):
+            return None
+        return remotes
+
+    def _alternating(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+        """Begin these sides' workers, all in the same way, and let them take turns until both are over."""
+        remotes: dict[str, RemoteTest] = {}
+        killed = kills_for_memory()
+
+        @contextlib.contextmanager
+        def serving(remote: RemoteTest) -> Iterator[None]:
+            with self._serving(remote):
+                try:
+                    yield
+                except WorkerDied as error:
+                    if len(remotes) > 1 and kills_for_memory() > killed:
+                        raise _KilledForMemoryError from None
+                    if parent is not None:
+                        raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
+                    raise
+
+        try:
+            for side in order:
+                remotes[side.name] = self._start(side, parent)
+            for remote in remotes.values():
+                with serving(remote):
+                    remote.advance()
+            # Both have come to their first step now: from here on only one of them runs at a time.
+            while any(remote.waits for remote in remotes.values()):
+                if len(remotes) > 1 and free_memory() < FREE_MEMORY:
+                    self._fits = False
+                for remote in remotes.values():
+                    if remote.waits:
+                        with serving(remote):
+                            remote.take_turn()
+        finally:
+            # Where one has died, the other would hold its memory until the run ends.
+            for remote in remotes.values():
+                remote.end(gently=True)
+        return remotes
+
+    def _start(self, side: Side, parent: ForkParent | None) -> RemoteTest:
+        return self._bench.start(
+            self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant, parent=parent
+        )
+
+    def _script(self, info: CallInfo) -> Script:
+        plan = replace(self._test.plan, period=info.period)
+        return one_side(plan, info, str(self._bench.scratch), profiled=self._profiled, pace=self._pace, core=self._core)
+
+    def _learn(self, remotes: Iterable[RemoteTest]) -> None:
+        """What the slower side's steps took, for the sizes of later rounds."""
+        taken: dict[str, int] = {}
+        for remote in remotes:
+            for result in remote.results:
+                name = result.info.name
+                taken[name] = max(taken.get(name, 0), lower_quartile(result.timed.step_ns))
+        for name, step_ns in taken.items():
+            self._pace.timed(name, step_ns)
+
+    def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
+        """The test must pass on both sides, and each side must have run its own code."""
+        text = failure(remote, self._bench.config)
+        if text:
+            said = f"the test did not pass on the {side.name} side in round {number}: {last_error(text)}"
+            raise SideError(f"{said}\n{text}", invalid=False)
+        # Two alternatives of one code are no two sides of it.
+        if not side.variant and (mistake := self._bench.mistaken(remote.origins, side.checkout)):
+            raise SideError(f"the {side.name} side {mistake}", invalid=True)
+
+
+def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
+    """Why the two processes of a round are not bound to one processor, in one line; empty if they are to be."""
+    if pin == "off":
+        return "--perf-pin=off"
+    if shown is None:
+        return _NOT_SHOWN
+    calls = [call for side in shown for call in side.calls]
+    if not calls:
+        return _NOT_SHOWN
+    if test.plan.threads != 1:
+        return f"the test is measured with {test.plan.threads} threads"
+    if any(call.device for call in calls):
+        return "its steps use a device"
+    if any(call.children for call in calls):
+        return "its steps have child processes"
+    if any(call.threads for call in calls):
+        return "its steps have threads of their own"
+    if sys.platform != "linux":
+        return "only Linux binds all threads of a process"
+    return "" if len(os.sched_getaffinity(0)) > 1 else "there is one processor only"
+
+
+def _drawn_core(seed: int, number: int) -> int:
+    """The processor of a round, drawn from those that are allowed; the sides' order is drawn apart."""
+    return random.Random(f"core of round {number} of {seed}").choice(sorted(os.sched_getaffinity(0)))
+
+
+def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
+    """Sizes of a test's steps that leave the budget room for the rounds that a verdict needs."""
+    if shown is None:
+        return Pace(seconds_of_steps(budget, 0.0))
+    step_ns: dict[str, int] = {}
+    for call in (call for side in shown for call in side.calls):
+        step_ns[call.name] = max(step_ns.get(call.name, 0), call.step_ns)
+    return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
+
+
+def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
+    """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
+
+    Raises
+    ------
+    SideError
+        When the test does not pass there, or its worker dies or hangs: with what is judged that has nothing to do.
+    """
+
+    def script(info: CallInfo) -> Script:
+        plan = replace(test.plan, period=info.period)
+        return explanation(plan, info, str(bench.scratch), seconds=bench.step_seconds)
+
+    remote = bench.start(test, script, checkout=side.checkout, against=side.against)
+    try:
+        remote.finish()
+    except WorkerTimeout:
+        raise SideError("not finished in time with Python's frames recorded", invalid=False) from None
+    except WorkerDied as error:
+        raise SideError(str(error), invalid=False) from None
+    except BaseException:
+        remote.end(gently=True)
+        raise
+    finally:
+        bench.running.remove(remote)
+    if text := failure(remote, bench.config):
+        raise SideError(
+            f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
+        )
+    return {result.call: result.parts for result in remote.results if result.parts is not None}
+
+
+def failure(remote: RemoteTest, config: pytest.Config) -> str:
+    """What the test's first phase that did not pass says; empty if all passed."""
+    for phase in remote.phases.values():
+        if phase.raw != "passed":
+            # Reading a report uses its data up.
+            data = copy.deepcopy(dict(phase.report))
+            report = config.hook.pytest_report_from_serializable(config=config, data=data)
+            return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
+    return ""
+
+
+def last_error(text: str) -> str:
+    """The last line that a failure's text marks as its error; empty where none is."""
+    return next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")

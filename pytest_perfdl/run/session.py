@@ -1,0 +1,313 @@
+"""A `pytest --perf` run: tests are collected, measured in workers, judged, recorded, reported.
+
+pytest runs its normal protocol over every perf test; only the three phases are replaced, and each waits for the
+same phase in a worker process (`workers.remote`). The first worker's call phase holds the measuring; when that
+worker has ended, more are started as the judgement needs them (`test_run`). The verdict is raised in the call phase.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.config.invocation import invocation
+from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
+from pytest_perfdl.judge.paired import ALPHA
+from pytest_perfdl.model.errors import PerfRegression
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
+from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
+from pytest_perfdl.report.json import write_json
+from pytest_perfdl.report.junit import properties
+from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import Judgement, parse_fail_on
+from pytest_perfdl.run.collection import PerfTest, adopt
+from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.name_rules import name_rules
+from pytest_perfdl.run.progress import Expected, Progress, estimate
+from pytest_perfdl.run.scaling_curves import Curves
+from pytest_perfdl.run.suggestions import with_suggestions
+from pytest_perfdl.run.test_run import Trial, unjudged
+from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.workers.checkout import CheckoutError, sweep
+from pytest_perfdl.workers.messages import Phase
+from pytest_perfdl.workers.remote import dress, suspended_capture
+
+TRIAL = pytest.StashKey[Trial]()
+OUTCOME = pytest.StashKey["PerfRegression | None"]()
+"""The verdict of a test that was measured: running it again (--reruns) must not measure until green."""
+
+
+class PerfSession:
+    """One run: hooks call it, in pytest's order."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self.config = config
+        self.settings = settings
+        self.results: dict[str, Result] = {}
+        self.tests: dict[str, PerfTest] = {}
+        self.written: Written | None = None
+        self.problems: list[str] = []
+        """What could not be written, one line each; they fail the run."""
+        self._invocation = invocation(config, settings)
+        self._nothing = False
+        """Whether collecting succeeded and found no perf test."""
+        store = Store(config.rootpath, settings.folder)
+        store.sweep()
+        try:
+            fail_on = parse_fail_on(settings.fail_on)
+            if settings.update is not None:
+                store.check_writable()
+        except (ValueError, BaselineError) as error:
+            raise pytest.UsageError(str(error)) from None
+        self._started = time.monotonic()
+        sweep(config.rootpath)
+        self._bench = Bench(
+            config=config,
+            settings=settings,
+            store=store,
+            date=_now(),
+            fail_on=fail_on,
+            progress=Progress(None, lambda: suspended_capture(config), tests=0, repeats=0),
+        )
+
+    # Collecting
+
+    def collect(self, items: list[pytest.Item]) -> None:
+        """Validate the perf tests among the items, put them first and take over their phases."""
+        self.tests = adopt(items, self.settings)
+        if self.tests:
+            name_rules(self.config)
+        self._nothing = not self.tests
+        self._bench.tests = tuple(self.tests.values())
+        self._curves = Curves(self._bench)
+        recording = self._bench.recording
+        repeats = [test.options.repeats_for(self.settings, recording=recording) for test in self.tests.values()]
+        self._bench.progress = Progress(
+            self.config.pluginmanager.get_plugin("terminalreporter"),
+            lambda: suspended_capture(self.config),
+            tests=len(repeats),
+            repeats=round(sum(repeats) / len(repeats)) if repeats else 0,
+        )
+        self._check_out()
+        for test in self.tests.values():
+            item: Any = test.item
+            item.setup = _bound(self._setup, test)
+            item.runtest = _bound(self._runtest, test)
+            item.teardown = _bound(self._teardown, test)
+            # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
+            item.fixturenames = []
+
+    def estimate(self) -> str | None:
+        """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
+        if not self.tests:
+            return None
+        store, settings = self._bench.store, self.settings
+        known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
+        records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
+        times = [
+            Expected(known[nodeid], test.options.repeats_for(settings, recording=records[nodeid]), records[nodeid])
+            for nodeid, test in self.tests.items()
+        ]
+        return estimate(times, settings.budget, least_rounds(len(self.tests) / ALPHA))
+
+    def _check_out(self) -> None:
+        """Have the other revision ready before anything is measured."""
+        if not self.tests or self.settings.against is None:
+            return
+        try:
+            commit = self._bench.against
+            assert commit is not None
+            self._bench.checkout(commit)
+        except CheckoutError as error:
+            # Nothing will be measured: there is no summary to print, and no report to put in an earlier one's place.
+            self.tests = {}
+            raise pytest.UsageError(str(error)) from None
+
+    # The three phases
+
+    def _setup(self, test: PerfTest) -> None:
+        __tracebackhide__ = True
+        if OUTCOME in test.item.stash:
+            return
+        self._bench.progress.start_test()
+        trial = Trial(self._bench, test)
+        test.item.stash[TRIAL] = trial
+        self._follow(trial, trial.set_up)
+
+    def _runtest(self, test: PerfTest) -> None:
+        if OUTCOME not in test.item.stash:
+            trial = test.item.stash[TRIAL]
+            self._follow(trial, partial(self._measure, trial))
+            result = trial.result
+            assert result is not None
+            test.item.user_properties += properties(result, self._run((result,)))
+            text = failure_text(result, self._run((result,))) if result.fails else ""
+            test.item.stash[OUTCOME] = PerfRegression(text) if result.fails else None
+        outcome = test.item.stash[OUTCOME]
+        if outcome is not None:
+            raise outcome
+
+    def _measure(self, trial: Trial) -> None:
+        __tracebackhide__ = True
+        trial.measure()
+        self._curves.judge(trial)
+        if trial.result is not None:
+            trial.result = with_suggestions(trial.result)
+
+    def _teardown(self, test: PerfTest) -> None:
+        __tracebackhide__ = True
+        trial = test.item.stash.get(TRIAL, None)
+        if trial is not None:
+            self._follow(trial, trial.tear_down)
+
+    def _follow(self, trial: Trial, phase: Callable[[], None]) -> None:
+        """Run a phase, and know the trial's result however the phase ends."""
+        __tracebackhide__ = True
+        try:
+            phase()
+        finally:
+            if trial.result is not None:
+                self.results[trial.result.id] = trial.result
+
+    def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        """Complete a report made here with what the worker knows of the same phase."""
+        trial = item.stash.get(TRIAL, None)
+        phase: Phase = report.when
+        if trial is not None and not trial.broken and phase in trial.remote.phases:
+            dress(report, trial.remote.phases[phase], self.config)
+
+    def host(self, item: pytest.Item) -> None:
+        """Nobody asks for measurements in this process."""
+
+    # The end
+
+    def status(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Letter and word for a verdict; pytest's own for everything else."""
+        result = self.results.get(report.nodeid)
+        if result is None or report.when != "call" or hasattr(report, "wasxfail"):
+            return None
+        if report.failed and result.fails and result.judgement.metrics:
+            return "failed", "R", f"PERF {result.judgement.verdict.upper()}"
+        if report.passed and result.updated:
+            return "passed", "U", "PERF UPDATED"
+        return None
+
+    def finish(self, exitstatus: int) -> int:
+        """Write the reports; the exit status that the run deserves."""
+        for nodeid, test in self.tests.items():
+            if nodeid not in self.results:
+                judgement = Judgement(nodeid, "unmeasured", "the test was skipped or not reached")
+                self.results[nodeid] = unjudged(test, judgement, fails=False)
+        if not self.tests:
+            # A gate that never ran must not be green.
+            return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
+        run = self.run()
+        # Each on its own, whatever one of them meets: pytest must come to its summary, and to the exit status.
+        with self._noting("the hook pytest_perfdl_report"):
+            self.config.hook.pytest_perfdl_report(run=run)
+        if self.settings.json is not None:
+            with self._noting("the run file"):
+                write_json(run, self.settings.json)
+        with self._noting("the report"):
+            self.written = write_all(run)
+        failed = self.problems or self._shortfall
+        return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
+
+    @contextlib.contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """Around making a part of the report: an error there costs that part, and becomes a line of the summary."""
+        try:
+            yield
+        except ReportError as error:
+            self.problems.append(str(error))
+        except Exception as error:
+            self.problems.append(f"{what} failed: {type(error).__name__}: {error}")
+
+    def summarize(self, terminal: Any) -> None:
+        """Write the summary section, and for GitHub its annotations and step summary."""
+        if self._nothing:
+            terminal.write_line(NOTHING_SELECTED, red=True)
+        if not self.tests:
+            return
+        with self._noting("the summary"):
+            self._summarize(terminal)
+        if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
+            with self._noting("GitHub's summary"):
+                run = self.run()
+                for annotation in github.workflow_commands(run):
+                    terminal.write_line(annotation)
+                github.append_summary(lambda limit: markdown.summary(run, limit))
+        for problem in (*self.problems, *(self.written.problems if self.written else ()), self._shortfall):
+            if problem:
+                terminal.write_line(f"perf: {visible(problem)}", red=True)
+
+    def _summarize(self, terminal: Any) -> None:
+        run = self.run()
+        terminal.section("perf summary")
+        shown = replace(run, notes=tuple(note for note in run.notes if note != self._shortfall))
+        encoding = getattr(terminal._tw._file, "encoding", None) or "utf-8"
+        width = terminal._tw.fullwidth
+        written = self.written is not None
+        for line in summary_lines(shown, self.settings.verbosity, width, encoding=encoding, report=written):
+            terminal.write_line(line.text, **line.markup)
+
+    def close(self) -> None:
+        """End every worker that is still alive and remove the scratch folder."""
+        self._bench.close()
+
+    def run(self) -> Run:
+        """The whole run, tests in the order they ran."""
+        run = self._run(tuple(self.results.values()))
+        settings = self.settings
+        unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
+        wrote = any(result.updated for result in run.results)
+        warning = self._bench.warning if wrote else ""
+        said = (self._bench.checked_out, not_measured(run.results), unsaid, warning, self._shortfall)
+        return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
+
+    @property
+    def _shortfall(self) -> str:
+        """Why too few tests were compared; a run that writes baselines may compare none."""
+        required = 0 if self.settings.update is not None else self.settings.require
+        return shortfall(tuple(self.results.values()), required)
+
+    def _run(self, results: tuple[Result, ...]) -> Run:
+        records = [result.new for result in results if result.new is not None]
+        return Run(
+            root=self.config.rootpath,
+            key=records[0].key if records else Key("", {}),
+            context=records[0].context if records else {},
+            results=results,
+            perf_dir=self.settings.folder,
+            report_dir=self.settings.report,
+            date=self._bench.date,
+            commit=self._bench.commit,
+            seconds=time.monotonic() - self._started,
+            notes=self.settings.notes,
+            invocation=self._invocation,
+            traces=self.settings.traces,
+        )
+
+
+def _bound(method: Callable[[PerfTest], None], test: PerfTest) -> Callable[[], None]:
+    def phase() -> None:
+        __tracebackhide__ = True
+        method(test)
+
+    return phase
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,62 @@
+"""Scaling: the time of a step as a function of its size.
+
+    points = read_csv(Path("points.csv"), intrinsic=["layers"], extrinsic=["batch", "workers"])
+    choice = choose(points)
+    choice.explanation, choice.predict({"layers": 4, "batch": 64, "workers": 8})
+
+- `points` holds measurements, `model` what forms and curves are.
+- Forms: `generic` the published power law by global search, `physical` a sum of what the machine does, `affine` and
+  `piecewise` for one axis.
+- `held_out` fits a form with and without each configuration: errors and intervals. `choose` takes the best and
+  predicts; `wording` says what a model means.
+- `runs` reads points out of a run file, `parts` those of each part of its steps, `saved` keeps a choice as plain data,
+  `planning` says what follows from it.
+"""
+
+from pytest_perfdl.scaling.affine import Affine
+from pytest_perfdl.scaling.choose import Choice, Prediction, candidates, choose, predict
+from pytest_perfdl.scaling.generic import Generic
+from pytest_perfdl.scaling.held_out import Coefficient, Fit, evaluate
+from pytest_perfdl.scaling.parts import Part, Parts, parts_of
+from pytest_perfdl.scaling.physical import PROCESSORS, Feature, Physical, features
+from pytest_perfdl.scaling.piecewise import Cliff, Piecewise, find_cliff
+from pytest_perfdl.scaling.points import Point, Points, ScalingError, read_csv
+from pytest_perfdl.scaling.runs import Members, points_of, read_members, read_run, sizes_of
+from pytest_perfdl.scaling.saved import from_data, to_data
+from pytest_perfdl.scaling.wording import doublings, importance
+
+__all__ = [
+    "PROCESSORS",
+    "Affine",
+    "Choice",
+    "Cliff",
+    "Coefficient",
+    "Feature",
+    "Fit",
+    "Generic",
+    "Members",
+    "Part",
+    "Parts",
+    "Physical",
+    "Piecewise",
+    "Point",
+    "Points",
+    "Prediction",
+    "ScalingError",
+    "candidates",
+    "choose",
+    "doublings",
+    "evaluate",
+    "features",
+    "find_cliff",
+    "from_data",
+    "importance",
+    "parts_of",
+    "points_of",
+    "predict",
+    "read_csv",
+    "read_members",
+    "read_run",
+    "sizes_of",
+    "to_data",
+]

@@ -1,0 +1,164 @@
+"""Points out of a run file: tests that differ in their sizes only, told by their ids.
+
+`test_step[batch=8]` is the size 8 of `test_step`, and `test_step[bf16-batch=8]` that of `test_step[bf16]`. A bare
+number, as in `test_step[8]`, needs a name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.model import run_json
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.scaling.points import Point, Points, ScalingError
+
+_NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
+_PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One size of a test."""
+
+    sizes: Mapping[str, float]
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """All sizes of a test."""
+
+    source: Path
+    """The run file."""
+    each: tuple[Member, ...]
+
+
+def sizes_of(nodeid: str, names: Sequence[str] = ()) -> tuple[str, dict[str, float]]:
+    """The test without its sizes, and the sizes.
+
+    >>> sizes_of("test_gpt.py::test_step[bf16-batch=8]"), sizes_of("test_step[8-2]", ["batch", "workers"])
+    (('test_gpt.py::test_step[bf16]', {'batch': 8.0}), ('test_step', {'batch': 8.0, 'workers': 2.0}))
+
+    Parameters
+    ----------
+    nodeid
+        Node id.
+    names
+        Of the bare numbers, in their order; those beyond belong to the test.
+    """
+    test, bracket, inside = nodeid.partition("[")
+    if not bracket or not inside.endswith("]"):
+        return nodeid, {}
+    unnamed = list(names)
+    sizes: dict[str, float] = {}
+    others = []
+    for part in _PART.finditer(inside[:-1]):
+        name = part["name"] or (unnamed.pop(0) if part["size"] and unnamed else "")
+        if name:
+            sizes[name] = float(part["size"])
+        else:
+            others.append(part[0])
+    return (f"{test}[{'-'.join(others)}]" if others else test), sizes
+
+
+def read_run(
+    path: Path,
+    *,
+    test: str = "",
+    metric: str = "step_time",
+    names: Sequence[str] = (),
+    intrinsic: Sequence[str] | None = None,
+    extrinsic: Sequence[str] | None = None,
+) -> Points:
+    """Read the sizes of one test from a run file; each repeat is a point.
+
+    Parameters
+    ----------
+    path
+        What `--perf-json` wrote, or `run.json` of a report.
+    test
+        Text that the test's id contains, where several tests of the run have sizes.
+    metric
+        A metric in nanoseconds by its full name.
+    names
+        Of bare numbers in the ids, in their order.
+    intrinsic, extrinsic
+        Kinds of the factors, as `Points.of` sorts them.
+
+    Raises
+    ------
+    ScalingError
+        One line that begins with the file's name.
+    """
+    members = read_members(path, test=test, names=names)
+    return points_of(members, metric=metric, intrinsic=intrinsic, extrinsic=extrinsic)
+
+
+def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Members:
+    """Read the sizes of one test, as `read_run` chooses it: what points, and the parts of steps, are made of.
+
+    Raises
+    ------
+    ScalingError
+        One line that begins with the file's name: it is no run file, or not one test has sizes.
+    """
+    with naming(path):
+        families = _families(_records(path), names, test)
+        if not families:
+            raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; --axes names bare numbers")
+        if len(families) > 1:
+            raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
+    ((_, each),) = families.items()
+    return Members(path, tuple(each))
+
+
+def points_of(
+    members: Members,
+    *,
+    metric: str = "step_time",
+    intrinsic: Sequence[str] | None = None,
+    extrinsic: Sequence[str] | None = None,
+) -> Points:
+    """The points of a test that was read; parameters and errors are those of `read_run`."""
+    with naming(members.source):
+        points = [point for each in members.each for point in _points(each.sizes, each.record, metric)]
+        return Points.of(points, intrinsic=intrinsic, extrinsic=extrinsic)
+
+
+@contextlib.contextmanager
+def naming(source: Path) -> Iterator[None]:
+    """Around what may find fault with a file: its name begins the error."""
+    try:
+        yield
+    except ScalingError as error:
+        raise ScalingError(f"{source}: {error}") from None
+
+
+def _records(path: Path) -> list[Record]:
+    try:
+        return [test.record for test in run_json.read(path).tests if test.record is not None]
+    except run_json.RunFileError as error:
+        raise ScalingError(str(error).removeprefix(f"{path} ")) from None
+
+
+def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Mapping[str, list[Member]]:
+    found: dict[str, list[Member]] = {}
+    for record in records:
+        family, sizes = sizes_of(record.test, names)
+        if sizes and test in family:
+            found.setdefault(family, []).append(Member(sizes, record))
+    return found
+
+
+def _points(sizes: Mapping[str, float], record: Record, metric: str) -> list[Point]:
+    series: Any = record.metrics().get(metric)
+    if series is None:
+        raise ScalingError(f"{record.test} has no metric {metric}; it has {', '.join(sorted(record.metrics()))}")
+    if series.unit != "ns":
+        raise ScalingError(f"{metric} is in {series.unit!r}, not a time")
+    return [Point(sizes, value) for value in series.values]

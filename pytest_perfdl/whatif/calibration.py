@@ -1,0 +1,126 @@
+"""What predictions ask of a machine and no trace tells: measured on this one, with the operators of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.whatif import task_graph
+from pytest_perfdl.whatif.facts import computing, operator_costs
+from pytest_perfdl.whatif.machine import Machine
+
+if TYPE_CHECKING:
+    from pytest_perfdl.measure.replay import Form, Ratio, Recorded
+
+COVERED = 0.95
+"""Share of the operators' time that those which are replayed make up."""
+
+Say = Callable[[int, int, str], None]
+"""Is told how many measurements are done, of how many, and what the last one found."""
+
+
+class ConstantsError(ValueError):
+    """Nothing can be measured here for this trace; the message is one line for people."""
+
+
+def measured(
+    trace: Trace, forms: Sequence[Form] = (), *, threads: int = 1, known: Machine | None = None, say: Say | None = None
+) -> Machine:
+    """The machine's constants, and the ratios of the trace's operators in these forms; what is known is kept.
+
+    Operators are those with a cost model that make up 95 % of the time of all of them. On a trace of the host alone
+    also how much longer a process computes beside another, and what a DataLoader's worker costs.
+
+    Parameters
+    ----------
+    trace
+        Profiled with `record_shapes=True`.
+    forms
+        Element types for `amp`, and `"channels_last"`.
+    threads
+        Intra-op threads.
+    known
+        What was measured before; measured here with this torch and as many threads.
+
+    Raises
+    ------
+    ConstantsError
+        If the trace is of a device and there is none, it has no shapes or none of its operators can be replayed, or
+        `known` is of another machine.
+    """
+    from pytest_perfdl.measure import replay
+
+    graph = task_graph(trace)
+    device = "cuda" if graph.on_device else "cpu"
+    if graph.on_device and not replay.has_device():
+        raise ConstantsError("the trace is of a device, and torch sees none here: measure where it was recorded")
+    calls = _calls(trace)
+    if forms and not calls:
+        raise ConstantsError("shapes of operators are not in the trace: profile with record_shapes=True")
+    key = replay.prepare(threads)
+    found = known or Machine()
+    if found.key and found.key != key:
+        raise ConstantsError(f"the constants so far are of {found.key}, not of {key}: write to another file")
+    before = {form: dict(found.ratios.get(form, {})) for form in forms}
+    missing = {form: {name: call for name, call in calls.items() if name not in before[form]} for form in forms}
+    plain: list[tuple[str, Callable[[], float]]] = [("memory_bytes_per_s", lambda: replay.memory_bytes_per_s(device))]
+    if not graph.on_device:
+        plain += [("contention", replay.contention), ("hand_over_ns", replay.hand_over_ns)]
+    plain = [(name, measure) for name, measure in plain if getattr(found, name) is None]
+    done, count = 0, len(plain) + sum(map(len, missing.values()))
+    say = say or _silent
+    for name, measure in plain:
+        value = measure()
+        figures: dict[str, Any] = {name: value}
+        found = replace(found, **figures, source={**found.source, name: "measured"})
+        done += 1
+        say(done, count, f"{name} {value:.4g}")
+    for form in forms:
+        for call, ratio in replay.ratios(missing[form], form, device):
+            if ratio is not None:
+                before[form][call] = ratio
+            done += 1
+            say(done, count, f"{call} {form} " + ("cannot be replayed" if ratio is None else f"{ratio[1]:.2f}"))
+    if forms and not any(before.values()):
+        raise ConstantsError(
+            "no operator can be replayed: the trace lacks their arguments; profile with record_shapes=True "
+            "(the traces of reports keep shapes and types only)"
+        )
+    source = {**found.source, "ratios": "replayed"} if forms else found.source
+    ratios: dict[str, Mapping[str, Ratio]] = {**found.ratios, **{str(form): each for form, each in before.items()}}
+    return replace(found, key=key, ratios=ratios, source=source)
+
+
+def _silent(_done: int, _count: int, _text: str) -> None: ...
+
+
+class _Args(msgspec.Struct):
+    dims: list[Any] = msgspec.field(name="Input Dims", default_factory=list)
+    types: list[str] = msgspec.field(name="Input type", default_factory=list)
+    strides: list[Any] = msgspec.field(name="Input Strides", default_factory=list)
+    texts: list[str] = msgspec.field(name="Concrete Inputs", default_factory=list)
+
+
+def _calls(trace: Trace) -> Mapping[str, Recorded]:
+    """The operators that matter, the longest first, by `operator_key`."""
+    from pytest_perfdl.measure.replay import Recorded
+
+    costs, graph = operator_costs(trace), task_graph(trace)
+    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    some = np.flatnonzero(call >= 0)
+    if not len(some):
+        return {}
+    spent = np.bincount(costs.number[call[some]], graph.tasks.duration[some], minlength=len(costs.costs))
+    order = np.argsort(-spent, kind="stable")
+    kept = order[: int(np.searchsorted(np.cumsum(spent[order]), COVERED * spent.sum())) + 1]
+    found = {}
+    for number in kept.tolist():
+        row = int(np.flatnonzero(costs.number == number)[0])
+        [args] = trace.decode_args(np.array([row]), _Args)
+        found[costs.keys[number]] = Recorded(costs.name(number), args.dims, args.types, args.strides, args.texts)
+    return found

@@ -1,0 +1,220 @@
+"""What transforms ask of a trace: what operators cost, what a range of the host holds, how large gradients are."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.cost_models import cost_model
+from pytest_perfdl.analysis.intervals import Intervals
+from pytest_perfdl.analysis.launches import launches
+from pytest_perfdl.analysis.operator_costs import Call, Cost
+from pytest_perfdl.analysis.steps import steps_of
+from pytest_perfdl.analysis.threads import input_rows
+from pytest_perfdl.analysis.tree import call_tree, launching_operator
+from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
+from pytest_perfdl.trace.once import once
+from pytest_perfdl.whatif.machine import operator_key
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TrackKind
+
+OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(\w+)\.step$")
+"""torch's annotation of one optimizer's update."""
+
+SHORT_TYPES = ("bfloat16", "float16")
+"""What autocast computes in."""
+
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """The least that operators with a cost model have to do: see `operator_costs`."""
+
+    call: Rows
+    """For each row of the trace the outermost operator with a model around it, or around its launch; -1 for none."""
+    number: Rows
+    """For each row that is such an operator the index of its cost, -1 for none."""
+    costs: tuple[Cost, ...]
+    keys: tuple[str, ...]
+    """As `operator_key`."""
+    largest: tuple[int, ...]
+    """Bytes of the largest tensor that it reads, which for elementwise operators is what it writes."""
+
+    def of_tasks(self, graph: TaskGraph) -> Rows:
+        """The call of each task, -1 for none."""
+        rows = graph.tasks.row
+        return np.where(rows >= 0, self.call[rows], -1)
+
+    def name(self, number: int) -> str:
+        """Name of the operator that a cost is of."""
+        return self.keys[number].partition(" ")[0]
+
+
+class _Args(msgspec.Struct, gc=False):
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b"[]"))
+    texts: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
+
+
+@once
+def operator_costs(trace: Trace) -> Costs:
+    """Costs by `cost_model`, from the shapes that the trace records; none without `record_shapes=True`."""
+    modelled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
+    operators = np.flatnonzero(trace.category == Category.CPU_OP)
+    rows = operators[modelled[trace.name[operators]]]
+    number = np.full(len(trace), -1, dtype=np.intp)
+    known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
+    costs: list[Cost] = []
+    keys: list[str] = []
+    largest: list[int] = []
+    for block, decoded in trace.args_by_block(rows, _Args):
+        for row, name, args in zip(block.tolist(), trace.name[block].tolist(), decoded, strict=True):
+            key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
+            if key not in known:
+                call = _call(*key[1:])
+                model = cost_model(trace.names[name])
+                cost = model(call) if model and call else None
+                known[key] = -1 if cost is None else len(costs)
+                if cost is not None and call is not None:
+                    shapes = b"".join(key[1].split()).replace(b",", b", ").decode(errors="replace")
+                    costs.append(cost)
+                    keys.append(operator_key(trace.names[name], shapes))
+                    largest.append(max((tensor.bytes for tensor in call.tensors), default=0))
+            number[row] = known[key]
+    call_of = call_tree(trace).outermost(number >= 0)
+    operator = launching_operator(trace, call_tree(trace))
+    device = np.flatnonzero(operator >= 0)
+    call_of[device] = call_of[operator[device]]
+    return Costs(call_of, number, tuple(costs), tuple(keys), tuple(largest))
+
+
+@once
+def autocast(trace: Trace) -> frozenset[int]:
+    """Numbers of the costs of calls that compute in 16 bits inside, whatever type they were given: autocast's."""
+    known = operator_costs(trace)
+    short = [number for number, cost in enumerate(known.costs) if cost.dtype in SHORT_TYPES]
+    inner = np.flatnonzero(np.isin(known.number, short))
+    outer = known.number[known.call[inner]]
+    return frozenset(outer[(outer >= 0) & ~np.isin(outer, short)].tolist())
+
+
+def _call(dims: bytes, types: bytes, strides: bytes, texts: bytes) -> Call | None:
+    lists: list[Any] = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
+    return Call.recorded(*lists) if all(isinstance(values, list) for values in lists) else None
+
+
+def time_of(graph: TaskGraph, tasks: Mask) -> int:
+    """Nanoseconds of some tasks together, of all steps."""
+    return int(graph.tasks.duration[tasks].sum())
+
+
+def computing(graph: TaskGraph) -> Mask:
+    """Tasks whose time is the computing's: those of streams on a device, else those of host threads."""
+    return graph.is_device if graph.on_device else ~graph.is_device
+
+
+def inside(graph: TaskGraph, rows: Rows) -> Mask:
+    """Tasks that run while host events do, on their threads, and what those launched: gaps between events, too."""
+    trace, tasks = graph.trace, graph.tasks
+    found = np.zeros(len(graph), dtype=bool)
+    if trace is None or not len(rows):
+        return found
+    for number, track in enumerate(graph.tracks):
+        if track.kind != TrackKind.THREAD:
+            continue
+        own = rows[(trace.pid[rows] == track.process) & (trace.tid[rows] == track.number)]
+        if not len(own):
+            continue
+        first, last = np.searchsorted(tasks.track, (number, number + 1))
+        covered = Intervals.union_of(trace.start[own], trace.end[own])
+        begins, ends = tasks.start[first:last], tasks.end[first:last]
+        # A gap that begins inside and ends behind is mostly what comes behind.
+        found[first:last] = covered.contains(begins) & covered.contains(np.maximum(ends - 1, begins))
+    launched = tasks.launcher >= 0
+    found[launched] |= found[tasks.launcher[launched]]
+    return found
+
+
+def input_tasks(graph: TaskGraph) -> Mask:
+    """Tasks of the host while it gets the next batch, what a DataLoader without workers runs included."""
+    if graph.trace is None:
+        return np.zeros(len(graph), dtype=bool)
+    return inside(graph, input_rows(graph.trace)) & ~graph.is_device
+
+
+def optimizer_steps(trace: Trace) -> tuple[Rows, str]:
+    """Annotations of updates, and the class of the optimizer; empty where there is none, or several of them."""
+    matches = [OPTIMIZER_STEP.match(name) for name in trace.names]
+    rows = trace.matching(
+        np.array([bool(match) for match in matches], dtype=bool), trace.rows(Category.USER_ANNOTATION)
+    )
+    kinds = {match[1] for row in rows.tolist() if (match := matches[trace.name[row]])}
+    return (rows, kinds.pop()) if len(kinds) == 1 else (rows[:0], "")
+
+
+def per_step(graph: TaskGraph, tasks: Rows) -> list[Rows]:
+    """Tasks by the step that they belong to; those of none are left out."""
+    step = graph.tasks.step[tasks]
+    return [found for index in range(len(graph.steps)) if len(found := tasks[step == index])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """Gradients of parameters in the order in which the backward passes of a trace complete them."""
+
+    row: Rows
+    elements: I64
+    step: Rows
+    """Index of the step, -1 for none."""
+
+    @property
+    def count(self) -> float:
+        """Parameters with a gradient, of a mean step."""
+        steps = len(np.unique(self.step[self.step >= 0]))
+        return float(np.count_nonzero(self.step >= 0) / max(steps, 1))
+
+    @property
+    def total(self) -> float:
+        """Elements of all gradients of a mean step."""
+        own = self.step >= 0
+        return float(self.elements[own].sum() / max(len(np.unique(self.step[own])), 1))
+
+
+class _Dims(msgspec.Struct, gc=False):
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+
+
+@once
+def gradients(trace: Trace) -> Gradients:
+    """From the shapes of what autograd accumulates; empty without a backward pass or recorded shapes."""
+    named = np.array([name == _ACCUMULATE for name in trace.names], dtype=bool)
+    rows = trace.matching(named, trace.rows(Category.CPU_OP))
+    sizes = [_elements(args.dims) for args in trace.decode_args(rows, _Dims)]
+    known = np.array([size > 0 for size in sizes], dtype=bool)
+    rows = rows[known] if len(rows) else rows
+    order = np.argsort(trace.start[rows], kind="stable")
+    elements = np.array([size for size in sizes if size > 0], dtype=np.int64)
+    windows = steps_of(trace, launches(trace)).windows
+    starts = np.array([window.host_start for window in windows], dtype=np.int64)
+    ends = np.array([window.host_end for window in windows], dtype=np.int64)
+    at = trace.start[rows[order]]
+    step = np.searchsorted(starts, at, side="right") - 1
+    step = np.where((step >= 0) & (at < ends[step]), step, -1) if len(windows) else np.full(len(at), -1)
+    return Gradients(rows[order], elements[order], step.astype(np.intp))
+
+
+def _elements(dims: Any) -> int:
+    first = dims[0] if isinstance(dims, list) and dims else None
+    return math.prod(first) if isinstance(first, list) and all(isinstance(size, int) for size in first) else 0
+
+
+def scaled_by(graph: TaskGraph, factor: F64) -> I64:
+    """Durations of all tasks times a factor each, whole nanoseconds."""
+    found: I64 = np.rint(graph.tasks.duration * factor).astype(np.int64)
+    return found

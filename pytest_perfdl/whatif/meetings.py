@@ -1,0 +1,146 @@
+"""Where the ranks of a job wait for each other: in collectives of all of them, and for what one sends another."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.trace.model import I64, Rows, Trace
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meetings:
+    """A line for each, in the order of their last arrivals, a column for each rank. Nanoseconds as measured."""
+
+    row: Rows
+    """The row in the rank's trace, -1 where it takes no part."""
+    waits: Mask
+    """Whether the rank waits for all others: in a collective each does, of a sender and a receiver the receiver."""
+    duration: I64
+    """Waiting included."""
+    transfer: I64
+    """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
+    late: I64
+    """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A rank's part in a meeting, on a clock that all ranks share."""
+
+    column: int
+    row: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    parts: tuple[_Part, ...]
+    sender: int | None = None
+    """Its column where one sends and the other receives."""
+
+    def waiting(self, part: _Part) -> bool:
+        """Whether a rank waits for others."""
+        return self.sender != part.column
+
+    @property
+    def last(self) -> int:
+        """When all had come."""
+        return max(part.start for part in self.parts)
+
+
+class _Sent(msgspec.Struct, gc=False):
+    what: str = msgspec.field(name="Collective name", default="")
+    source: int = msgspec.field(name="Src Rank", default=-1)
+    target: int = msgspec.field(name="Dst Rank", default=-1)
+    group: str = msgspec.field(name="Process Group Name", default="")
+
+
+def clocks(traces: Sequence[Trace], figures: RankFigures) -> list[int]:
+    """What to add to the times of each rank's trace to get those of a clock that all share."""
+    return [trace.base_ns + rank.clock_offset_ns for trace, rank in zip(traces, figures.ranks, strict=True)]
+
+
+def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: RankFigures) -> Meetings:
+    """What the communication tasks of several ranks have in common.
+
+    Collectives are those that `analysis.ranks` matched. A kernel that says that it sends or receives (its "Collective
+    name"), from which rank and to which, is paired with its counterpart instead, the nth with the nth of a group. What
+    ended on a waiting rank before the last had come is not the same, and left out.
+
+    Parameters
+    ----------
+    traces, graphs
+        Of each rank, in the order of their numbers.
+    figures
+        `ranks(traces)`.
+    """
+    parts = [_parts(*each) for each in zip(range(len(traces)), traces, graphs, clocks(traces, figures), strict=True)]
+    sent, between_two = _sent(traces, parts, [rank.rank for rank in figures.ranks])
+    found = [each for each in _collectives(figures, parts) if between_two.isdisjoint(each.parts)] + sent
+    found = [each for each in found if all(part.end >= each.last for part in each.parts if each.waiting(part))]
+    found.sort(key=lambda each: each.last)
+    shape = len(found), len(traces)
+    row, (duration, transfer, late) = np.full(shape, -1, dtype=np.intp), np.zeros((3, *shape), dtype=np.int64)
+    waits = np.zeros(shape, dtype=bool)
+    for line, each in enumerate(found):
+        shortest = min(part.end - part.start for part in each.parts)
+        for part in each.parts:
+            at = line, part.column
+            row[at], duration[at] = part.row, part.end - part.start
+            waits[at] = each.waiting(part)
+            if waits[at]:
+                transfer[at] = min(shortest, part.end - each.last)
+                late[at] = part.end - transfer[at] - each.last
+    return Meetings(row, waits, duration, transfer, late)
+
+
+def _parts(column: int, trace: Trace, graph: TaskGraph, clock: int) -> list[_Part]:
+    """The communication tasks of one rank in the order of time."""
+    tasks = graph.tasks
+    rows = tasks.row[(tasks.kind == TaskKind.COMMUNICATION) & (tasks.row >= 0)]
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    columns = (rows, trace.start[rows] + clock, trace.end[rows] + clock)
+    return [_Part(column, *each) for each in zip(*(values.tolist() for values in columns), strict=True)]
+
+
+def _collectives(figures: RankFigures, parts: Sequence[Sequence[_Part]]) -> Iterator[_Meeting]:
+    known = [{(part.start, part.end - part.start): part for part in own} for own in parts]
+    for each in figures.collectives:
+        at = zip(each.start_ns, each.duration_ns, strict=True)
+        members = [own.get(key) for own, key in zip(known, at, strict=True)]
+        here = tuple(member for member in members if member is not None)
+        if len(here) == len(members):
+            yield _Meeting(here)
+
+
+def _sent(
+    traces: Sequence[Trace], parts: Sequence[Sequence[_Part]], numbers: Sequence[int]
+) -> tuple[list[_Meeting], set[_Part]]:
+    """Those that send and receive in pairs, and all that say that they do either."""
+    sides: dict[str, defaultdict[tuple[str, int, int], list[_Part]]]
+    sides = {"send": defaultdict(list), "recv": defaultdict(list)}
+    said = set()
+    for trace, own, number in zip(traces, parts, numbers, strict=True):
+        for part, told in zip(own, trace.decode_args([part.row for part in own], _Sent), strict=True):
+            if told.what not in sides:
+                continue
+            said.add(part)
+            if number == (told.source if told.what == "send" else told.target):
+                sides[told.what][told.group, told.source, told.target].append(part)
+    pairs = [
+        _Meeting(pair, sender=pair[0].column)
+        for key, senders in sides["send"].items()
+        for pair in zip(senders, sides["recv"][key], strict=False)
+    ]
+    return pairs, said

@@ -1,0 +1,340 @@
+"""The words of a task graph: tasks on tracks, and edges that say which moment has to wait for which other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.trace.model import F64, I32, I64, Rows, Trace
+from pytest_perfdl.whatif.columns import taker
+
+if TYPE_CHECKING:
+    from pytest_perfdl.whatif.job import Job
+
+Mask = npt.NDArray[np.bool_]
+
+NO_RELEASE = -(2**62)
+"""A moment before every trace: a task that nothing but its edges holds up."""
+
+NO_SCOPE, WHOLE_DEVICE = -1, -2
+"""Values of `Tasks.scope` that are no track."""
+
+
+class TaskKind(IntEnum):
+    """What a task is."""
+
+    OPERATOR = 0
+    """A piece of a host thread in which this operator was innermost."""
+    CALL = 1
+    """The same for a runtime or driver call."""
+    INPUT = 2
+    """The same for waiting for the next batch."""
+    GAP = 3
+    """A piece of a host thread in no event: Python and the rest of the host."""
+    WAIT = 4
+    """The moment, without duration, at which a thread began to wait."""
+    RETURN = 5
+    """The moment, without duration, at which a thread went on, or could have: its edges say what for."""
+    KERNEL = 6
+    COPY = 7
+    MEMSET = 8
+    COMMUNICATION = 9
+    """A communication kernel, or a collective that runs beside the host's threads."""
+
+
+DEVICE_KINDS = (TaskKind.KERNEL, TaskKind.COPY, TaskKind.MEMSET, TaskKind.COMMUNICATION)
+"""What runs on streams and channels."""
+
+
+class EdgeKind(IntEnum):
+    """Why the target of an edge has to wait."""
+
+    THREAD = 0
+    """Program order of a host thread."""
+    STREAM = 1
+    """Order of a stream; the lag is the kernel gap, negative under programmatic dependent launch."""
+    LAUNCH = 2
+    """A device task starts after its launching call has started (its correlation)."""
+    SYNC = 3
+    """A synchronising call returns after the last task ahead of it, of every stream or of one."""
+    COPY = 4
+    """A blocking copy's call returns after its copy."""
+    EVENT = 5
+    """`cudaStreamWaitEvent`: a task starts after what was ahead of the recorded event."""
+    OTHER_STREAM = 6
+    """Inferred: it began right after another stream's task ended."""
+    CONTENTION = 7
+    """Inferred: it began while the last blocks of another stream's kernel made room."""
+    JOIN = 8
+    """A thread goes on after another has finished or begun; inferred unless one is an autograd thread."""
+    SPIN = 9
+    """Inferred: a thread polls for the last kernel that it launched."""
+    QUEUE = 10
+    """Back-pressure: a launch waits until the task `queue_depth` submissions before has made room in the queue."""
+    COMMUNICATION = 11
+    """A collective waits for what it reduces, or something waits for a collective, on another track."""
+
+
+CHAIN_KINDS = (EdgeKind.THREAD, EdgeKind.STREAM)
+"""Edges from a task to the next of its track, of which each task has one at most."""
+
+
+class TrackKind(IntEnum):
+    """What executes the tasks of a track, one at a time."""
+
+    THREAD = 0
+    STREAM = 1
+    CHANNEL = 2
+    """Where collectives run that the host's threads do not run themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One executor: `process` is the process or device, `number` the thread or stream, as in the trace."""
+
+    kind: TrackKind
+    process: int
+    number: int
+    rank: int = 0
+    """Number of the rank in the graph of a job; -1 where ranks meet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tasks:
+    """Columns of equal length, ordered by track and, within one, in the order in which they run."""
+
+    kind: npt.NDArray[np.int8]
+    track: I32
+    """Index into `TaskGraph.tracks`."""
+    name: I32
+    """Index into `TaskGraph.names`."""
+    row: Rows
+    """Row of the trace, -1 for gaps and what was inserted; an inserted task may borrow another's for its labels."""
+    start: I64
+    """Measured start in nanoseconds on the clock of the trace; of inserted tasks the moment at which they belong."""
+    duration: I64
+    """Nanoseconds."""
+    release: I64
+    """Earliest start in absolute time, `NO_RELEASE` for none: for what began or was launched before the window."""
+    submitted: I64
+    """Moment on the host at which it was submitted: start of the launching or synchronising call, else `start`."""
+    launcher: Rows
+    """Task of the call that launched it, -1 if unknown or on the host."""
+    step: I32
+    """Index of the step that it belongs to (a device task that of its launch), -1 for none."""
+    scope: I32
+    """What a synchronising RETURN waits for: a track, `WHOLE_DEVICE`, or `NO_SCOPE` if its edges alone say."""
+    setup: Mask
+    """Whether its time belongs to no step: setup on the steps' thread."""
+    unexplained: I64
+    """Nanoseconds before its measured start that no edge explains: see `quality`."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def end(self) -> I64:
+        """Measured ends."""
+        return self.start + self.duration
+
+    def take(self, tasks: Rows | Mask, more: Tasks | None = None) -> Tasks:
+        """Some tasks, in this order, of these and those of `more` behind them; their `launcher` is left as it is."""
+        parts = (self,) if more is None else (self, more)
+        take = taker(tasks, None if more is None else len(self))
+        return Tasks(*(take(*(getattr(part, name) for part in parts)) for name in self.__slots__))
+
+    def on_track(self, track: int) -> slice:
+        """The tasks of one track."""
+        first, behind = np.searchsorted(self.track, np.array((track, track + 1), dtype=self.track.dtype)).tolist()
+        return slice(first, behind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Columns of equal length ordered by target: start[target] >= anchor(source) + lag.
+
+    The anchor is the source's end, or its start where `at_start`. `lag` replays the trace: the edge that was
+    satisfied last keeps its measured lag, the others the least that is usual for their kind (its 5th percentile), if
+    they had as much. `constant_lag` is one constant per kind (the median of the binding ones) where the kind's lag
+    is a property of the machine: launches, kernel gaps, returns; inferred edges keep what was measured.
+    """
+
+    source: Rows
+    target: Rows
+    kind: npt.NDArray[np.int8]
+    """As `EdgeKind`."""
+    at_start: Mask
+    lag: I64
+    constant_lag: I64
+    confidence: F64
+    """1 for what the trace says, less for what only its times suggest."""
+    derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+    """What was compiled from the edges, which never change (`structure`)."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in EDGE_COLUMNS or "later" not in self.derived:
+                raise AttributeError(name)
+            for column, values in zip(EDGE_COLUMNS, self.derived.pop("later")(), strict=True):
+                object.__setattr__(self, column, values)
+            return getattr(self, name)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def inferred(self) -> Mask:
+        """Which edges only the times of the trace suggest."""
+        return np.asarray(self.confidence < 1, dtype=bool)
+
+    def first(self, count: int) -> Rows:
+        """CSR offsets: the edges into task t are those from first[t] up to first[t + 1]."""
+        return np.concatenate(([0], np.cumsum(np.bincount(self.target, minlength=count)))).astype(np.intp)
+
+    def take(self, edges: Rows | Mask) -> Edges:
+        """Some edges, in this order."""
+        take = taker(edges)
+        return Edges(*(take(getattr(self, name)) for name in EDGE_COLUMNS))
+
+    @classmethod
+    def joined(cls, *parts: Edges) -> Edges:
+        """All edges of several sets, ordered by target; of one target as given."""
+        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in EDGE_COLUMNS]
+        take = taker(np.argsort(columns[1], kind="stable"))
+        return cls(*map(take, columns))
+
+    @classmethod
+    def later(cls, columns: Callable[[], Sequence[npt.NDArray[Any]]]) -> Edges:
+        """Edges whose columns are made when one is asked for: most edited graphs are only simulated, which does not."""
+        edges = object.__new__(cls)
+        object.__setattr__(edges, "derived", {"later": columns})
+        return edges
+
+    @classmethod
+    def of(
+        cls,
+        kind: EdgeKind,
+        source: Rows,
+        target: Rows,
+        lag: I64 | int,
+        constant_lag: I64 | int | None = None,
+        *,
+        at_start: Mask | bool = False,
+        confidence: float = 1.0,
+    ) -> Edges:
+        """Edges of one kind."""
+        count = len(source)
+        measured = np.broadcast_to(np.asarray(lag, dtype=np.int64), count).copy()
+        constant = measured if constant_lag is None else np.asarray(constant_lag, dtype=np.int64)
+        return cls(
+            source=np.asarray(source, dtype=np.intp),
+            target=np.asarray(target, dtype=np.intp),
+            kind=np.full(count, kind, dtype=np.int8),
+            at_start=np.broadcast_to(np.asarray(at_start, dtype=bool), count).copy(),
+            lag=measured,
+            constant_lag=np.broadcast_to(constant, count).copy(),
+            confidence=np.full(count, confidence),
+        )
+
+
+def of_kinds(rows: Tasks | Edges, *kinds: TaskKind | EdgeKind) -> Mask:
+    """Which tasks, or edges, are of some kinds; several times as fast as `numpy.isin` on a column of small numbers."""
+    table = np.zeros(max(len(TaskKind), len(EdgeKind)), dtype=bool)
+    table[list(kinds)] = True
+    found: Mask = table[rows.kind]
+    return found
+
+
+EDGE_COLUMNS = ("source", "target", "kind", "at_start", "lag", "constant_lag", "confidence")
+"""The columns of `Edges`, in the order in which its constructor takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is usual on the machine of the trace, in nanoseconds: the lags of `constant_lag` and of inserted tasks."""
+
+    launch_lag: int = 0
+    kernel_gap: int = 0
+    sync_return: int = 0
+    queue_depth: int = 0
+    """Submissions after which a launch waits for room in its stream's queue; 0 for never."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpan:
+    """One step as measured: see `pytest_perfdl.analysis.steps.step_windows`."""
+
+    number: int
+    start: int
+    """Start of the window."""
+    end: int
+    """End of the window."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskGraph:
+    """Tasks and what each has to wait for. Nothing in it changes: edits make new graphs."""
+
+    tasks: Tasks
+    edges: Edges
+    tracks: tuple[Track, ...]
+    names: tuple[str, ...]
+    steps: tuple[StepSpan, ...] = ()
+    owner: int = 0
+    """The track of the steps' thread, of the first rank's in a job."""
+    on_device: bool = True
+    """Whether steps complete on the device, too: whether the trace has device events."""
+    windowed: bool = False
+    """Whether it is a part of a trace, whose first step's window begins where the graph does."""
+    constants: Constants = Constants()
+    trace: Trace | None = field(default=None, repr=False)
+    """Where labels such as layers are looked up; `None` for graphs that were not built from a trace."""
+    contradicted: int = 0
+    """Edges that were left out because the times of the trace would lead in a circle."""
+    rank: int | None = None
+    """Number of the rank, in a part of a job."""
+    job: Job | None = field(default=None, repr=False)
+    """The ranks, in the graph of a job of several."""
+    measured: TaskGraph | None = field(default=None, repr=False)
+    """The graph before the profiler's time was taken off it, if it was: how well that explains the trace is told of."""
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Measured first start and last end."""
+        if not len(self):
+            return 0, 0
+        return int(self.tasks.start.min()), int(self.tasks.end.max())
+
+    @property
+    def begin(self) -> int:
+        """The moment at which a task starts that nothing holds up: the first of all starts and releases."""
+        first = int(self.tasks.start.min()) if len(self) else 0
+        held = self.tasks.release > NO_RELEASE
+        return int(self.tasks.release[held].min(initial=first))
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The track of the steps' thread, of each rank."""
+        return (self.owner,) if self.job is None else self.job.owners
+
+    @property
+    def is_device(self) -> Mask:
+        """Which tasks run on streams and channels."""
+        return of_kinds(self.tasks, *DEVICE_KINDS)
+
+    def with_durations(self, duration: I64) -> TaskGraph:
+        """The same graph with other durations, in nanoseconds."""
+        return replace(self, tasks=replace(self.tasks, duration=duration))
+
+    def name_of(self, task: int) -> str:
+        """Name of one task."""
+        return self.names[int(self.tasks.name[task])]

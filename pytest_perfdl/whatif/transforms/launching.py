@@ -1,0 +1,101 @@
+"""What the host spends on launching: CUDA graphs, and compilation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_perfdl.trace.model import I64
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.facts import input_tasks
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.whatif.transforms.operators import fused_durations
+
+GRAPH_LAUNCH_NS = 10_000
+"""Host time of one `cudaGraphLaunch` (5 to 15 us for some hundred kernels)."""
+
+
+@transform("cuda_graph")
+def cuda_graph(context: Context) -> Change:
+    """Capture each step as a CUDA graph: the host launches once, the kernels stay as they are.
+
+    In every step, the host's time from its first launch to its last on each thread becomes one launch of 10 us (5 to
+    30 us in the interval); Python before and behind, getting input and blocking waits stay. Kernels keep their
+    durations and gaps. Assumes that the step can be captured: static shapes, no synchronisation within.
+
+    Raises
+    ------
+    NotApplicable
+        If nothing is launched, or graphs are launched already.
+    """
+    graph = context.graph
+    captured, syncs = _captured(graph)
+    notes = (
+        (f"{syncs} synchronising calls a step would have to go first: a graph cannot wait for the host",)
+        if syncs
+        else ()
+    )
+    plans = [Plan().timed(_launched_once(graph, captured, ns)) for ns in (GRAPH_LAUNCH_NS, 5_000, 30_000)]
+    return Change.of(plans, trust="low" if syncs else "ok", notes=notes)
+
+
+@transform("compile")
+def compiled(context: Context, cudagraphs: bool = True) -> Change:
+    """`torch.compile`: chains of elementwise operators fused (see `fusion`), and launched as a CUDA graph.
+
+    Without `cudagraphs` (mode "default") the host still launches each kernel that is left, from generated code: its
+    time between first and last launch shrinks with the number of kernels. Compile time is not part of a step. Trust is
+    low: what the compiler fuses is not seen in a trace.
+    """
+    graph = context.graph
+    duration, gone = fused_durations(context, epilogues=False)
+    if not graph.on_device:
+        return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=("the compiler's choices are not known",))
+    captured, _ = _captured(graph)
+    if cudagraphs:
+        host = _launched_once(graph, captured, GRAPH_LAUNCH_NS)
+    else:
+        left = 1 - float(gone.sum()) / max(int(graph.is_device.sum()), 1)
+        host = np.where(captured, np.rint(graph.tasks.duration * left), graph.tasks.duration).astype(np.int64)
+    both = np.where(graph.is_device, duration, host)
+    plan, slow = Plan().timed(both), Plan().timed(host)
+    return Change(
+        plan.remove(gone, launches=False), slow=slow, trust="low", notes=("what the compiler would fuse is assumed",)
+    )
+
+
+def _captured(graph: TaskGraph) -> tuple[Mask, int]:
+    """Host tasks between the first and the last launch of each step on each thread, and synchronisations a step."""
+    tasks = graph.tasks
+    launched = tasks.launcher[tasks.launcher >= 0]
+    if not len(launched):
+        raise NotApplicable("the host launches nothing on a device")
+    calls = {graph.name_of(task) for task in np.unique(launched).tolist()}
+    if any("GraphLaunch" in name for name in calls):
+        raise NotApplicable("graphs are launched already")
+    launching = np.zeros(len(graph), dtype=bool)
+    launching[launched] = True
+    found = np.zeros(len(graph), dtype=bool)
+    for track in [number for number, each in enumerate(graph.tracks) if each.kind == TrackKind.THREAD]:
+        first, last = np.searchsorted(tasks.track, (track, track + 1))
+        own = np.arange(first, last)
+        for step in range(len(graph.steps)):
+            mine = own[launching[first:last] & (tasks.step[first:last] == step)]
+            if len(mine):
+                found[mine[0] : mine[-1] + 1] = True
+    found &= of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
+    synced = np.unique(graph.edges.target[of_kinds(graph.edges, EdgeKind.SYNC)])
+    inside = np.zeros(len(graph), dtype=bool)
+    inside[1:] = found[:-1]
+    count = int(np.count_nonzero(inside[synced]))
+    return found, -(-count // max(len(graph.steps), 1))
+
+
+def _launched_once(graph: TaskGraph, captured: Mask, launch_ns: int) -> I64:
+    duration: I64 = np.where(captured, 0, graph.tasks.duration)
+    own = np.flatnonzero(captured & (graph.tasks.track == graph.owner))
+    own = own if len(own) else np.flatnonzero(captured)
+    for step in range(len(graph.steps)):
+        first = own[graph.tasks.step[own] == step][:1]
+        duration[first] = launch_ns
+    return duration

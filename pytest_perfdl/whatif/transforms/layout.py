@@ -1,0 +1,70 @@
+"""Memory formats of images."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.facts import computing, operator_costs
+from pytest_perfdl.whatif.machine import MissingConstant
+from pytest_perfdl.whatif.model import Mask, TaskGraph
+from pytest_perfdl.whatif.select import of_rows
+from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+
+TRANSPOSING = re.compile(
+    r"nchwTo(nhwc|NHWC)|nhwcTo(nchw|NCHW)|(nchw|nhwc)_to_|batched_transpose_\d+x\d+", re.IGNORECASE
+)
+"""Kernels with which cuDNN and MIOpen change the format around a convolution."""
+
+_FORM = "channels_last"
+
+
+@transform("channels_last")
+def channels_last(context: Context) -> Change:
+    """Weights and images in channels-last format.
+
+    Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time any more, nor
+    their launches' kernels a place: this needs no constant, and is all that is promised on a device without measured
+    ratios. With `Machine.ratios`, where operators were replayed in both formats in turns, each operator with a ratio
+    takes t' = t r, forward and backward. Copies at the boundaries (the input of the step, once) are within the input's
+    own time: one transposition of the batch, 2 bytes/bandwidth. That gradients come in the same format is assumed: the
+    slow end of the interval is that of replays with one tensor in the old one.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        If there is no transposing kernel and no ratio; if nothing works on images.
+    """
+    graph = context.graph
+    ratios = context.known.ratios.get(_FORM, {})
+    transposing = _transposing(graph)
+    costs = operator_costs(context.trace)
+    convolves = [number for number, key in enumerate(costs.keys) if "conv" in key.partition(" ")[0]]
+    if not convolves and not transposing.any():
+        raise NotApplicable("no convolution is in the trace")
+    if not ratios and not transposing.any():
+        raise MissingConstant(
+            "no kernel transposes around convolutions, and how fast they are in channels-last format is not known: "
+            "give measured ratios with --machine"
+        )
+    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    some = np.flatnonzero(call >= 0)
+    plans = []
+    for which in (1, 0, 2):
+        factor = np.ones(len(graph))
+        factor[some] = [ratios.get(costs.keys[number], (1.0, 1.0, 1.0))[which] for number in costs.number[call[some]]]
+        factor[transposing] = 0.0
+        plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+    if not ratios:
+        note = "only the transposing kernels are taken away: convolutions themselves may gain or lose"
+        return Change(plans[0], trust="low", notes=(note,))
+    return Change.of(plans)
+
+
+def _transposing(graph: TaskGraph) -> Mask:
+    named = np.array([bool(TRANSPOSING.search(name)) for name in graph.names], dtype=bool)
+    return named[graph.tasks.name] & graph.is_device

@@ -1,0 +1,250 @@
+"""Time for memory: activations computed again, moved to the host, or kept in fewer bits."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.insertion import NewTask
+from pytest_perfdl.whatif.layers import Layer, bounds, layers, saved
+from pytest_perfdl.whatif.lifetimes import Lifetimes
+from pytest_perfdl.whatif.machine import MissingConstant
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
+from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, transform
+
+CHECKPOINT_NS, NODE_NS = 100_000, 20_000
+"""Host time of `torch.utils.checkpoint` for one layer (the state of random numbers, hooks, their own graph), and of
+packing and unpacking what one node of autograd's graph saves: torch 2.13, `use_reentrant=False`."""
+
+_NEEDS_INPUT = re.compile(
+    r"aten::(linear|addmm|mm|bmm|baddbmm|matmul|einsum|conv\dd|conv_transpose\dd|_?convolution|gelu|silu|mul|div)$"
+)
+"""Operators that save their input: recomputing stops before they run."""
+_NEEDS_RESULT = re.compile(
+    r"aten::(relu_?|leaky_relu|elu|tanh|sigmoid|exp|sqrt|rsqrt|(_?log_)?_?softmax|\w*dropout_?|\w+_norm|max_pool\dd|"
+    r"scaled_dot_product_attention|_scaled_dot_product\w*|embedding|gather|index|pow|cross_entropy_loss)$"
+)
+"""Operators that save what they compute."""
+_NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
+
+
+@transform("checkpointing")
+def checkpointing(context: Context, layer: str = "") -> Change:
+    """Activation checkpointing: layers keep their input only, and run forward again before their backward pass.
+
+    The layers are those that fit `layer` (by default those that repeat). Each backward pass takes its layer's forward
+    pass longer, on the host and on the device, up to the last operator that saves something: recomputing stops once
+    all saved tensors are there again, so that a last linear layer does not run twice. The host takes 100 us a layer
+    and 20 us for each node of autograd's graph to save and to restore; none, to twice that, in the interval. What a
+    layer allocates in its forward pass for its backward pass, but for its result, is freed when it ends and allocated
+    again when the backward pass begins: the peak of memory is that of the allocations so changed (Chen et al.,
+    "Training Deep Nets with Sublinear Memory Cost", 2016).
+
+    Raises
+    ------
+    NotApplicable
+        If the trace has no modules or no backward pass of any.
+    """
+    found = _trained(context, layer)
+    graph = context.graph
+    plans = [Plan().timed(_again(graph, found, more)) for more in (1.0, 0.0, 2.0)]
+    return Change.of(plans, peak_bytes=_peak(context, found))
+
+
+def _trained(context: Context, pattern: str) -> list[Layer]:
+    found = [layer for layer in layers(context, pattern) if len(layer.backward) and len(layer.forward)]
+    if not found:
+        raise NotTold("no backward pass of these modules is in the trace")
+    return found
+
+
+def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
+    """Durations with every layer's forward pass once more, where its backward pass begins.
+
+    On a device the host's part goes into the call that launches the first kernel of the backward pass, whose launch
+    counts from the start of the call: host and device then work on the forward pass at once.
+    """
+    duration: I64 = graph.tasks.duration.copy()
+    for layer in found:
+        repeated = _repeated(graph, layer)
+        device = graph.is_device[repeated]
+        spent = graph.tasks.duration[repeated]
+        first, kernel = layer.first_backward(graph)
+        if kernel >= 0:
+            duration[kernel] += int(spent[device].sum())
+            launch = int(graph.tasks.launcher[kernel])
+            first = launch if launch >= 0 else first
+        if first >= 0:
+            nodes = _nodes(graph, layer)
+            duration[first] += int(spent[~device].sum()) + round(overhead * (CHECKPOINT_NS + NODE_NS * nodes))
+    return duration
+
+
+def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
+    """Tasks of the forward pass that run until all that was saved is there again; all where no operator is known."""
+    tasks, trace = graph.tasks, graph.trace
+    own = layer.forward
+    host = own[~graph.is_device[own] & (tasks.row[own] >= 0)]
+    if trace is None or not len(host):
+        return own
+    saving = _matching(trace, _NEEDS_INPUT) | _matching(trace, _NEEDS_RESULT)
+    outer = call_tree(trace).outermost(saving)[tasks.row[host]]
+    if not (outer >= 0).any():
+        return own
+    last = int(outer[np.flatnonzero(outer >= 0)[-1]])
+    until = trace.start[last] if _NEEDS_INPUT.match(trace.name_of(last)) else trace.end[last]
+    launcher = tasks.launcher[own]
+    submitted = np.where(launcher >= 0, tasks.start[launcher], tasks.start[own])
+    repeated: Rows = own[submitted < until]
+    return repeated
+
+
+def _matching(trace: Trace, pattern: re.Pattern[str]) -> Mask:
+    names = np.array([bool(pattern.match(name)) for name in trace.names], dtype=bool)
+    found: Mask = names[trace.name] & (trace.category == Category.CPU_OP)
+    return found
+
+
+def _nodes(graph: TaskGraph, layer: Layer) -> int:
+    """Nodes of autograd's graph that the layer's backward pass evaluates."""
+    rows = np.unique(graph.tasks.row[layer.backward])
+    trace = graph.trace
+    return 0 if trace is None else sum(bool(_NODE.match(trace.name_of(row))) for row in rows[rows >= 0].tolist())
+
+
+def _peak(context: Context, found: list[Layer]) -> int | None:
+    memory = context.memory
+    return None if memory is None else memory.freed_between(*_between(context, memory, found)).peak_bytes
+
+
+def _between(context: Context, memory: Lifetimes, found: list[Layer]) -> tuple[Mask, I64, I64]:
+    """What layers keep, the end of the forward pass that made it, and the start of the backward pass that needs it."""
+    chosen = np.zeros(len(memory), dtype=bool)
+    until, since = memory.end.copy(), memory.end.copy()
+    for layer in found:
+        own = saved(context, layer)
+        _, closed, returned = bounds(context.graph, layer)
+        chosen |= own
+        until[own], since[own] = closed, returned
+    return chosen, until, since
+
+
+def _needed(context: Context) -> Lifetimes:
+    memory = context.memory
+    if memory is None:
+        raise MissingConstant("how much layers keep is not in the trace: profile with profile_memory=True")
+    return memory
+
+
+@transform("vdnn")
+def vdnn(context: Context, layer: str = "") -> Change:
+    """vDNN: what layers keep is copied to the host behind their forward pass, and back before their backward pass.
+
+    For each layer (see `checkpointing`) a copy of the b bytes that it keeps, b / B(pinned), behind its last forward
+    kernel on a stream of its own, and one back on another stream that begins with the backward pass of the layer behind
+    it, for which its own first backward kernel waits (Rhu et al., "vDNN", MICRO 2016, which prefetches one layer
+    ahead; in Daydream: Insert). The memory is free meanwhile.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        Without memory events or the bandwidth of pinned memory; without a device.
+    """
+    memory, graph = _needed(context), context.graph
+    if not graph.on_device:
+        raise NotApplicable("the trace has no device whose memory could be offloaded")
+    rate = context.known.rate("pinned_bytes_per_s", "the bandwidth of pinned memory")
+    found = _trained(context, layer)
+    sizes = [int(memory.bytes[saved(context, each)].sum()) for each in found]
+    times = [round(size / rate * 1e9) for size in sizes]
+    behind: dict[int, int] = {}
+    ahead: dict[int, int] = {}
+    waiting = np.zeros(len(graph), dtype=bool)
+    for index, (each, ns) in enumerate(zip(found, times, strict=True)):
+        last, first = each.last_forward(graph)[1], each.first_backward(graph)[1]
+        later = found[index + 1] if index + 1 < len(found) and found[index + 1].step == each.step else None
+        before = later.first_backward(graph)[1] if later else -1
+        if last < 0 or first < 0:
+            continue
+        behind[last] = ns
+        if before >= 0:
+            ahead[before] = ns
+            waiting[first] = True
+        else:
+            # Nothing is behind the last layer: it keeps what it has.
+            behind.pop(last)
+    if not behind:
+        raise NotApplicable("no layer has another behind it")
+    plan = _copies(graph, "offload", ahead, waiting, 1001) + _copies(graph, "offload", behind, None, 1002)
+    chosen = np.zeros(len(memory), dtype=bool)
+    until, since = memory.end.copy(), memory.end.copy()
+    for index, (each, ns) in enumerate(zip(found, times, strict=True)):
+        if each.last_forward(graph)[1] in behind:
+            own = saved(context, each)
+            chosen |= own
+            until[own] = bounds(graph, each)[1] + ns
+            since[own] = bounds(graph, found[index + 1])[2]
+    return Change(plan, peak_bytes=memory.freed_between(chosen, until, since).peak_bytes)
+
+
+def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | None, stream: int) -> Plan:
+    """Copies behind kernels, on a stream of their own; kernels are found again by their rows."""
+    own = sorted(times)
+    device = graph.tracks[int(graph.tasks.track[own[0]])].process
+    behind = graph.tasks.row[own]
+
+    def after(edited: TaskGraph) -> Mask:
+        return np.isin(edited.tasks.row, behind)
+
+    def held(edited: TaskGraph) -> Mask:
+        return np.isin(edited.tasks.row, graph.tasks.row[waiting])
+
+    task = NewTask(name, tuple(times[each] for each in own), TaskKind.COPY, 5_000)
+    track = Track(TrackKind.STREAM, device, stream)
+    return Plan().insert(task, after, track=track, before=None if waiting is None else held)
+
+
+@transform("gist")
+def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
+    """Gist: what layers keep is encoded behind their forward pass, and decoded before their backward pass.
+
+    Encoding reads b bytes and writes `ratio` b, decoding the other way: (1 + ratio) b / B each, B the memory's
+    bandwidth, added to the last task of the forward pass and the first of the backward pass. `ratio` is 0.5 for floats
+    of 16 bits (Gist's delayed precision reduction; lossy), 1/32 for the signs that ReLU and pooling need (Jain et al.,
+    "Gist", ISCA 2018). What is kept is `ratio` times as large meanwhile.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        Without memory events or the memory's bandwidth; without modules.
+    """
+    if not 0 < ratio <= 1:
+        raise ValueError(f"gist:ratio={ratio}: expected more than 0 and at most 1")
+    memory, graph = _needed(context), context.graph
+    rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    found = _trained(context, layer)
+    plans = []
+    for more in (1.0, 1 / 1.5, 2.0):
+        duration = graph.tasks.duration.copy()
+        for each in found:
+            size = int(memory.bytes[saved(context, each)].sum())
+            last, first = each.last_forward(graph), each.first_backward(graph)
+            which = 1 if last[1] >= 0 and first[1] >= 0 else 0
+            for task in (last[which], first[which]):
+                duration[task] += round((1 + ratio) * size / rate * 1e9 * more)
+        plans.append(Plan().timed(duration))
+    chosen, until, since = _between(context, memory, found)
+    away = memory.freed_between(chosen, until, since)
+    # The encoded form fills the time between.
+    encoded = Lifetimes(
+        away.base_bytes,
+        np.concatenate((away.begin, until[chosen])),
+        np.concatenate((away.end, since[chosen])),
+        np.concatenate((away.bytes, np.rint(memory.bytes[chosen] * ratio).astype(np.int64))),
+        np.concatenate((away.row, memory.row[chosen])),
+    )
+    return Change.of(plans, peak_bytes=encoded.peak_bytes)

@@ -1,0 +1,221 @@
+"""Automatic mixed precision: matrix products and what follows them in 16 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.trace.model import F64, I64, Rows
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.facts import (
+    SHORT_TYPES,
+    Costs,
+    autocast,
+    computing,
+    gradients,
+    inside,
+    operator_costs,
+    optimizer_steps,
+)
+from pytest_perfdl.whatif.insertion import NewTask
+from pytest_perfdl.whatif.machine import Machine, MissingConstant
+from pytest_perfdl.whatif.model import Mask, TaskGraph
+from pytest_perfdl.whatif.select import of_rows
+from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, transform
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LOWER = _words(
+    "mm bmm addmm addbmm baddbmm matmul linear conv conv1d conv2d conv3d conv_transpose1d conv_transpose2d"
+    " conv_transpose3d convolution _convolution cudnn_convolution miopen_convolution mkldnn_convolution"
+    " convolution_backward scaled_dot_product_attention _scaled_dot_product"
+)
+"""What autocast runs in 16 bits (torch's lower_precision_fp lists; attention by the beginning of its name)."""
+
+FULL = _words(
+    "softmax _softmax _softmax_backward_data log_softmax _log_softmax _log_softmax_backward_data exp log pow sum"
+    " mean norm linalg_vector_norm cumsum logsumexp layer_norm native_layer_norm native_layer_norm_backward"
+    " group_norm native_group_norm native_group_norm_backward rms_norm var std"
+)
+"""What it runs in float32."""
+
+_CAST_BYTES = 6
+"""Bytes to read a float32 and write its 16 bits, or the other way."""
+
+_PEAK_SHARE = 1 / 3
+"""Matrix products gain threefold at most in practice, whatever the peaks say: Daydream's figure for compute-bound
+kernels, which kept its errors below 13 %."""
+
+
+@transform("amp")
+def amp(context: Context, dtype: str = "bfloat16") -> Change:
+    """Autocast to bfloat16 or float16.
+
+    t' = t r for the operators that autocast runs in 16 bits and the elementwise ones behind them, in the forward and
+    backward pass; the optimizer and autocast's float32 operators stay. r(operator, shapes) comes from
+    `Machine.ratios`, where the operators were replayed in both types in turns. Without: 1/2 where the roofline says
+    memory-bound, else the ratio of the peak rates, but no less than 1/3 (Daydream, USENIX ATC 2020: /2 and /3); the
+    interval then reaches from the peaks' ratio to half the gain, and trust is low.
+
+    Added: casts of every parameter to 16 bits and of its gradient back, and of the largest tensor of each float32
+    operator, 6 bytes an element each, over the memory's bandwidth (autocast caches weights for a step). float16 also
+    adds a pass over the gradients that unscales them (8 bytes an element) and `GradScaler`'s `.item()`, for which the
+    host waits before the optimizer.
+
+    Peak memory: what those operators allocate halves, plus 2 bytes a parameter for the cast weights.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        Without ratios and without peaks for both types; without recorded shapes or any float32 operator.
+    """
+    if dtype not in SHORT_TYPES:
+        raise ValueError(f"amp:dtype={dtype}: expected bfloat16 or float16")
+    graph, machine = context.graph, context.known
+    costs = operator_costs(context.trace)
+    if not costs.costs:
+        raise NotTold("shapes of operators are not in the trace: profile with record_shapes=True")
+    call = np.where(computing(graph), costs.of_tasks(graph), -1)
+    call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
+    some = np.flatnonzero(call >= 0)
+    already = autocast(context.trace)
+    lower = {
+        number: "full" if number in already else _kind(costs, number)
+        for number in np.unique(costs.number[call[some]]).tolist()
+    }
+    if not any(kind == "lower" for kind in lower.values()):
+        raise NotApplicable("no matrix product, convolution or attention runs in float32")
+    factors, measured = _factors(costs, lower, machine, dtype)
+    own = costs.number[call[some]]
+    casts, passes = _casts(context, machine)
+    between = _between(graph, costs, call, lower, machine)
+    plans = []
+    for which in range(3):
+        factor = np.ones(len(graph))
+        factor[some] = [factors[number][which] for number in own.tolist()]
+        plans.append(Plan().timed(_with_casts(graph, factor, some, casts) + between))
+    if dtype == "float16" and graph.on_device:
+        plans = [plan + _unscale(context, passes) for plan in plans]
+    weights = graph.tasks.duration[some].astype(np.float64)
+    known = sum(weights[own == number].sum() for number in measured)
+    changed = sum(weights[own == number].sum() for number, kind in lower.items() if kind != "full")
+    covered = bool(changed) and known >= 0.9 * changed
+    notes = () if covered else ("the gain of each operator is a rule of thumb: perfdl constants measures it",)
+    peak = _peak(context, costs, lower)
+    return Change.of(plans, peak, "ok" if covered else "low", notes)
+
+
+def _kind(costs: Costs, number: int) -> str:
+    """What autocast does with an operator: "lower", "follows", "full"."""
+    name = costs.name(number).removeprefix("aten::")
+    if costs.costs[number].dtype not in ("float32", "tf32"):
+        return "full"
+    if name in LOWER or name.startswith("_scaled_dot_product"):
+        return "lower"
+    return "full" if name.rstrip("_") in FULL or name in FULL else "follows"
+
+
+def _factors(
+    costs: Costs, kinds: dict[int, str], machine: Machine, dtype: str
+) -> tuple[dict[int, tuple[float, float, float]], list[int]]:
+    """Likeliest, fastest and slowest factor of each cost, and which costs were measured."""
+    ratios = machine.ratios.get(dtype, {})
+    low, high = machine.flops_per_s.get("float32"), machine.flops_per_s.get(dtype)
+    found, measured = {}, []
+    for number, kind in kinds.items():
+        cost = costs.costs[number]
+        if kind == "full":
+            found[number] = (1.0, 1.0, 1.0)
+        elif costs.keys[number] in ratios:
+            fast, middle, slow = ratios[costs.keys[number]]
+            found[number] = (middle, fast, slow)
+            measured.append(number)
+        elif kind == "lower" and not ratios and low and high and machine.memory_bytes_per_s:
+            compute, memory = cost.flops / low, cost.bytes / machine.memory_bytes_per_s
+            best = max(_PEAK_SHARE, low / high) if compute > memory else 0.5
+            found[number] = (best, low / high if compute > memory else 0.5, (1 + best) / 2)
+        elif kind == "lower" and not ratios:
+            machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+            raise _no_peaks(dtype)
+        else:
+            # Elementwise operators move half the bytes; with measured ratios the rest was not worth a replay.
+            found[number] = (0.5, 0.5, 0.75) if not ratios else (1.0, 0.5, 1.0)
+    return found, measured
+
+
+def _no_peaks(dtype: str) -> MissingConstant:
+    return MissingConstant(
+        f"how fast this machine computes in {dtype} is not known: give its peaks or measured ratios with --machine"
+    )
+
+
+def _casts(context: Context, machine: Machine) -> tuple[float, float]:
+    """Nanoseconds a step of casting parameters and gradients, and of one pass over the gradients to unscale them."""
+    total = gradients(context.trace).total
+    if not total:
+        return 0.0, 0.0
+    rate = machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    return 2 * _CAST_BYTES * total / rate * 1e9, 8 * total / rate * 1e9
+
+
+def _with_casts(graph: TaskGraph, factor: F64, some: Rows, casts: float) -> np.typing.NDArray[np.int64]:
+    duration = np.rint(graph.tasks.duration * factor).astype(np.int64)
+    step = graph.tasks.step[some]
+    for index in range(len(graph.steps)):
+        own = some[step == index]
+        if len(own):
+            duration[own[0]] += round(casts)
+    return duration
+
+
+def _between(graph: TaskGraph, costs: Costs, call: Rows, kinds: dict[int, str], machine: Machine) -> I64:
+    """Nanoseconds of casting what float32 operators hand on, by task: 6 bytes an element, once for each such call."""
+    found: I64 = np.zeros(len(graph), dtype=np.int64)
+    if not machine.memory_bytes_per_s:
+        return found
+    some = np.flatnonzero(call >= 0)
+    _, first = np.unique(call[some], return_index=True)
+    for task in some[first].tolist():
+        number = int(costs.number[call[task]])
+        if kinds[number] == "full" and costs.costs[number].dtype in ("float32", "tf32"):
+            found[task] = round(_CAST_BYTES / 4 * costs.largest[number] / machine.memory_bytes_per_s * 1e9)
+    return found
+
+
+def _unscale(context: Context, passes: float) -> Plan:
+    """A pass over the gradients behind the last kernel before each update, for which the host waits."""
+    rows, _ = optimizer_steps(context.trace)
+
+    def last_before(graph: TaskGraph) -> Mask:
+        found = np.zeros(len(graph), dtype=bool)
+        updating = inside(graph, rows)
+        for index in range(len(graph.steps)):
+            own = np.flatnonzero(graph.is_device & (graph.tasks.step == index) & ~updating)
+            if len(own):
+                found[own[np.argmax(graph.tasks.submitted[own])]] = True
+        return found
+
+    def first_of_update(graph: TaskGraph) -> Mask:
+        found = np.zeros(len(graph), dtype=bool)
+        own = np.flatnonzero(inside(graph, rows) & ~graph.is_device)
+        for index in range(len(graph.steps)):
+            tasks = own[graph.tasks.step[own] == index]
+            found[tasks[:1]] = True
+        return found
+
+    return Plan().insert(NewTask("unscale gradients", round(passes)), last_before, before=first_of_update)
+
+
+def _peak(context: Context, costs: Costs, kinds: dict[int, str]) -> int | None:
+    memory = context.memory
+    if memory is None:
+        return None
+    call = np.where(memory.row >= 0, costs.call[memory.row], -1)
+    number = np.where(call >= 0, costs.number[call], -1)
+    phase = np.where(memory.row >= 0, labels(context.trace).phase[memory.row], 0)
+    halved = np.isin(number, [each for each, kind in kinds.items() if kind != "full"])
+    halved &= phase != PHASES.index("optimizer")
+    return memory.scaled(halved, 0.5).with_more(round(2 * gradients(context.trace).total)).peak_bytes

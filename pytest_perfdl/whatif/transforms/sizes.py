@@ -1,0 +1,173 @@
+"""More or less to do: another batch size, another number of layers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from pytest_perfdl.analysis.intervals import Intervals
+from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.threads import AUTOGRAD
+from pytest_perfdl.trace import TraceError, read
+from pytest_perfdl.trace.model import F64, I64
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
+from pytest_perfdl.whatif.graph import task_graph
+from pytest_perfdl.whatif.layers import gradient_share, layers
+from pytest_perfdl.whatif.model import Mask, TaskGraph
+from pytest_perfdl.whatif.select import of_rows
+from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+
+_STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
+"""Tensors as large as the parameters that an optimizer keeps."""
+
+
+@transform("batch")
+def batch(context: Context, to: int, now: int, other: str = "", other_batch: int = 0) -> Change:
+    """Another batch size.
+
+    With a second trace, of `other_batch`: each operator (by the operators around it and its phase; host and
+    device apart, Python too) takes a + b B, the line through both traces; the peak of memory likewise. Without: what
+    computes in the forward and backward pass, and getting the input, grows in proportion; the update, the
+    accumulation of gradients and the host's time stay. Small operators grow less, so the interval then reaches to half
+    the change, and trust is low. Peak memory: see `scaled_peak`.
+
+    Raises
+    ------
+    NotApplicable
+        If the other trace has another model, or the same batch size.
+    """
+    if min(to, now) < 1:
+        raise ValueError("batch sizes are at least 1")
+    if other:
+        if other_batch < 1 or other_batch == now:
+            raise ValueError("batch:other_batch=... has to be the other trace's batch size, another than now")
+        try:
+            second = task_graph(read(Path(other)))
+        except TraceError as error:
+            raise ValueError(f"batch:other: {error}") from error
+        change = affine(context, second, (to - now) / (other_batch - now))
+        return replace(change, peak_bytes=scaled_peak(context, to / now))
+    graph, ratio = context.graph, to / now
+    grows = computing(graph) & (graph.tasks.row >= 0)
+    costs = operator_costs(context.trace)
+    if costs.costs and not graph.on_device:
+        grows &= costs.of_tasks(graph) >= 0
+    grows &= ~of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
+    grows |= input_tasks(graph)
+    plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
+    peak = scaled_peak(context, ratio)
+    return Change(
+        plans[0], fast=plans[1], peak_bytes=peak, trust="low", notes=("one trace shows no fixed part: give other=...",)
+    )
+
+
+def affine(context: Context, other: TaskGraph, share: float) -> Change:
+    """A graph on the line through itself (share 0) and another (share 1): see `batch`.
+
+    Raises
+    ------
+    NotApplicable
+        If less than half of its time is in operators that the other has too.
+    """
+    graph = context.graph
+    mine, theirs = _by_operator(graph), _by_operator(other)
+    steps, other_steps = max(len(graph.steps), 1), max(len(other.steps), 1)
+    factor: F64 = np.ones(len(graph))
+    matched = whole = 0
+    for key, tasks in mine.items():
+        time = int(graph.tasks.duration[tasks].sum())
+        whole += time
+        if key in theirs and time:
+            matched += time
+            there = int(other.tasks.duration[theirs[key]].sum()) / other_steps
+            factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
+    if matched < whole / 2:
+        raise NotTold("the other trace runs other operators")
+    return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
+
+
+def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
+    """Tasks by what they are in any trace of the same model."""
+    found: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    if graph.trace is None:
+        raise NotTold("operators are known only of a graph that was made from a trace")
+    marks, trace = labels(graph.trace), graph.trace
+    device = graph.is_device.tolist()
+    paths, phases = marks.path.tolist(), marks.phase.tolist()
+    for task, row in enumerate(graph.tasks.row.tolist()):
+        if row < 0:
+            found["gap", device[task]].append(task)
+            continue
+        path = marks.paths[paths[row]] if paths[row] >= 0 else ()
+        # Kernels are other ones for other shapes, operators are not.
+        name = "" if device[task] else trace.name_of(row)
+        found[path, phases[row], name, device[task]].append(task)
+    return found
+
+
+def scaled_peak(context: Context, ratio: float) -> int | None:
+    """Peak of memory if activations, and what the forward and backward pass allocate besides, were `ratio` as large.
+
+    Those are allocations in no update that are gone before the next update begins, or the step ends: gradients, weights
+    and the optimizer's state and temporaries keep their size.
+    """
+    memory, trace = context.memory, context.trace
+    if memory is None:
+        return None
+    updates, _ = optimizer_steps(trace)
+    ends: I64 = np.array([step.end for step in context.graph.steps], dtype=np.int64)
+    ends = np.sort(np.concatenate((ends, trace.start[updates])))
+    until = np.append(ends, np.iinfo(np.int64).max)[np.searchsorted(ends, memory.begin, side="right")]
+    updating = Intervals.union_of(trace.start[updates], trace.end[updates]).contains(memory.begin)
+    return memory.scaled((memory.row >= 0) & (memory.end <= until) & ~updating, ratio).peak_bytes
+
+
+@transform("layers")
+def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
+    """Another number of equal layers.
+
+    The time of the layers that fit `layer` (by default those that repeat), forward and backward with the Python
+    between, grows by to/now, which on a thread or stream is what copies of them would take; the update grows by their
+    share of the parameters. Everything outside stays. Peak memory: what the layers allocate grows likewise, and their
+    parameters and optimizer state.
+
+    Raises
+    ------
+    NotApplicable
+        If the trace has no modules, or none that fits.
+    """
+    if min(to, now) < 1:
+        raise ValueError("layers are at least 1")
+    graph, trace, ratio = context.graph, context.trace, to / now
+    found = layers(context, layer)
+    paths = {each.path for each in found}
+    factor: F64 = np.ones(len(graph))
+    for each in found:
+        factor[each.forward] = factor[each.backward] = ratio
+    share = gradient_share(trace, paths)
+    rows, kind = optimizer_steps(trace)
+    growth = 1 + share * (ratio - 1)
+    factor[inside(graph, rows)] = growth
+    factor[_accumulating(graph)] = growth
+    plan = Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64))
+    memory, peak = context.memory, None
+    if memory is not None:
+        marks = labels(trace)
+        inner = np.array(
+            [any(p == q or p.startswith(f"{q}.") for q in paths) for p in [*marks.modules, ""]], dtype=bool
+        )
+        own = (memory.row >= 0) & inner[np.where(memory.row >= 0, marks.module[memory.row], -1)]
+        # Of the memory from before the trace, parameters and the optimizer's state are theirs by share.
+        static = 4 * gradients(trace).total * share * (1 + _STATES.get(kind, 0)) * (ratio - 1)
+        peak = memory.scaled(own, ratio).with_more(round(static)).peak_bytes
+    return Change(plan, peak_bytes=peak)
+
+
+def _accumulating(graph: TaskGraph) -> Mask:
+    names = np.array([bool(AUTOGRAD.match(name)) and "AccumulateGrad" in name for name in graph.names], dtype=bool)
+    found: Mask = names[graph.tasks.name]
+    return found

@@ -1,0 +1,108 @@
+"""What the host waits for without need: synchronisations, pageable copies, the device's allocator."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.machine import MissingConstant
+from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+
+PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device", re.IGNORECASE)
+TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)
+TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|(Host|Pageable|Pinned) -> Device", re.IGNORECASE)
+ALLOCATES = re.compile(r"(cuda|hip)(Malloc|Free)$")
+"""Calls that go past the caching allocator, of which `Free` waits for the device."""
+
+
+def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
+    """Tasks whose name a pattern is found in."""
+    names = np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)
+    found: Mask = names[graph.tasks.name]
+    return found
+
+
+@transform("remove_sync")
+def remove_sync(context: Context, name: str = "") -> Change:
+    """The host goes on instead of waiting for the device: no `.item()`, `.cpu()`, `torch.cuda.synchronize()` in a step.
+
+    Drops the edges into the returns of synchronising calls, and of copies to the host, that Daydream calls GPU to CPU;
+    with `name`, of calls whose name has it. The copies themselves stay. What the host computes from the value it
+    waited for is assumed not to matter for what it launches. At the end of the trace nothing changes: a step still
+    completes on the device.
+
+    Raises
+    ------
+    NotApplicable
+        If the host waits for nothing.
+    """
+    graph = context.graph
+    edges = graph.edges
+    targets = np.zeros(len(graph), dtype=bool)
+    back = named(graph, TO_HOST)
+    waits = of_kinds(edges, EdgeKind.SYNC) | (of_kinds(edges, EdgeKind.COPY) & back[edges.source])
+    targets[edges.target[waits]] = True
+    if name:
+        targets &= named(graph, re.compile(re.escape(name)))
+    if not targets.any():
+        raise NotApplicable("the host waits for no synchronisation" + (f" in {name}" if name else ""))
+    plan = Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets)
+    return Change(plan)
+
+
+@transform("pin_memory")
+def pin_memory(context: Context, non_blocking: bool = False) -> Change:
+    """Copy batches from pinned host memory; with `non_blocking` also without waiting for the copy.
+
+    t' = t B(pageable) / B(pinned) for copies of pageable memory to the device. Pinning alone removes no wait: without
+    `non_blocking=True` the host still waits for the copy (PyTorch's Copy.cu). With it those waits go. Pinning itself
+    runs in a thread of the DataLoader. B are bytes a second of the copies of the trace, or given; B(pinned) is not in a
+    trace that pins nothing.
+
+    Raises
+    ------
+    MissingConstant, NotApplicable
+        If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
+    """
+    graph, machine = context.graph, context.known
+    pageable = named(graph, PAGEABLE) & of_kinds(graph.tasks, TaskKind.COPY)
+    if not pageable.any():
+        raise NotApplicable("no pageable memory is copied to the device")
+    plan, notes = Plan(), tuple[str, ...]()
+    if machine.pinned_bytes_per_s and machine.pageable_bytes_per_s:
+        plan = plan.scale(pageable, min(machine.pageable_bytes_per_s / machine.pinned_bytes_per_s, 1.0))
+    elif not non_blocking:
+        raise MissingConstant(
+            "the bandwidth of pinned memory is not in the trace: give it with --machine pinned_bytes_per_s=..."
+        )
+    else:
+        notes = ("copies take as long as before: the bandwidth of pinned memory is not known",)
+    if non_blocking:
+        targets = np.zeros(len(graph), dtype=bool)
+        edges = graph.edges
+        blocking = of_kinds(edges, EdgeKind.COPY, EdgeKind.SYNC) & pageable[edges.source]
+        targets[edges.target[blocking]] = True
+        plan = plan.drop_edges(EdgeKind.COPY, targets).drop_edges(EdgeKind.SYNC, targets)
+    return Change(plan, notes=notes)
+
+
+@transform("empty_cache")
+def empty_cache(context: Context) -> Change:
+    """No `torch.cuda.empty_cache()` in the step: the caching allocator keeps what it has.
+
+    Calls of cudaMalloc and cudaFree (hipMalloc, hipFree) vanish, with what they wait for: cudaFree waits for the whole
+    device. Reserved memory may be larger; the peak of allocated memory stays.
+
+    Raises
+    ------
+    NotApplicable
+        If no step allocates past the caching allocator.
+    """
+    graph = context.graph
+    calls = named(graph, ALLOCATES) & (graph.tasks.step >= 0) & (graph.tasks.row >= 0)
+    if not calls.any():
+        raise NotApplicable("no step calls cudaMalloc or cudaFree")
+    return Change(Plan().remove(calls))

@@ -1,0 +1,120 @@
+"""A graph as it would be without the profiler, whose work on every event is part of the trace's times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_perfdl.trace.annotations import MODULE
+from pytest_perfdl.trace.model import F64, I64, Category, Rows
+from pytest_perfdl.whatif.model import TaskGraph, TaskKind, TrackKind, of_kinds
+from pytest_perfdl.whatif.simulate import simulate
+
+OWN = 0.25
+"""Share of the profiler's work on an operator that is part of the operator's own time: its shapes are read then."""
+RANGE = 14.0
+"""What our hooks and the range around a module cost in costs of an operator: with shapes about 10 us and 0.7 us in
+steps of small operators (torch 2.13 on a CPU; least squares over eleven steps with 180 to 1,900 operators)."""
+
+SHORT = 0.1
+"""Share of the profiler's work that pieces may be too short for: what the profile took beyond that has other causes,
+such as caches that it fills or other load, and slows everything."""
+
+_ROUNDS = 24
+"""Halvings of the interval of the overhead: to less than a nanosecond from 10 ms."""
+
+
+def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
+    """The graph whose mean step takes `step_ns`, the time measured without the profiler.
+
+    The profiler costs every operator of the host about the same, so one and the same time is taken off for each, and
+    more for ranges (`RANGE`): as much as makes the simulated mean step take `step_ns`. Most of that work (`OWN`) lies
+    outside of the operator, so it is taken off the pieces before it and behind it, of the operator around it or of
+    Python, as far as they have so much; where there are none, and of calls of the runtime, off its own. Without this,
+    what removes or adds operators is predicted with the profiler's share of them. Where pieces are too short for that
+    (`SHORT`), and where the step takes longer without the profiler, host tasks are scaled for the rest.
+
+    Raises
+    ------
+    ValueError
+        If `step_ns` is not positive, or the graph has no steps.
+    """
+    measured = simulate(graph).steps_ns
+    if step_ns <= 0 or not measured.any():
+        raise ValueError(f"expected a positive time of a trace with steps, not {step_ns:.0f} ns")
+    paid = _paid(graph)
+
+    def without(overhead: int) -> I64:
+        duration: I64 = np.maximum(graph.tasks.duration - np.rint(overhead * paid).astype(np.int64), 0)
+        return np.where(paid > 0, duration, graph.tasks.duration)
+
+    overhead = 0
+    if step_ns < measured.mean():
+        overhead = _least(
+            lambda most: (
+                simulate(graph, without(most)).steps_ns.mean() <= step_ns or _lacks(graph.tasks.duration, most * paid)
+            )
+        )
+    duration = without(overhead)
+    left = float(simulate(graph, duration).steps_ns.mean())
+    if abs(left - step_ns) > 0.001 * step_ns:
+        duration = np.where(graph.is_device, duration, np.rint(duration * (step_ns / left))).astype(np.int64)
+    return replace(graph.with_durations(duration), measured=graph)
+
+
+def _least(enough: Callable[[int], bool]) -> int:
+    """The least whole number up to 10 ms from which on something holds; 10 ms where it never does."""
+    low, high = 0, 10_000_000
+    for _ in range(_ROUNDS):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def _lacks(duration: I64, claimed: F64) -> bool:
+    """Whether pieces are too short for what they would have to hold: so much cannot be the profiler's."""
+    return float(np.minimum(duration, claimed).sum()) < (1 - SHORT) * float(claimed.sum())
+
+
+def _paid(graph: TaskGraph) -> F64:
+    """How much of the profiler's work is part of each task, in costs of an operator."""
+    tasks = graph.tasks
+    own = np.flatnonzero(of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL))
+    _, first = np.unique(tasks.row[own], return_index=True)
+    _, last = np.unique(tasks.row[own][::-1], return_index=True)
+    begins, ends = own[first], own[len(own) - 1 - last]
+    share = np.where(tasks.kind[begins] == TaskKind.OPERATOR, OWN, 1.0)
+    found: F64 = np.bincount(begins, share, minlength=len(graph)).astype(np.float64)
+    for beside, piece in ((begins - 1, begins), (ends + 1, ends)):
+        found += _beside(graph, beside, piece, (1 - share) / 2)
+    for pieces in _range_ends(graph):
+        found += np.bincount(pieces, minlength=len(graph)) * (RANGE / 2)
+    return found
+
+
+def _beside(graph: TaskGraph, beside: Rows, own: Rows, costs: F64) -> F64:
+    """Costs by task: those of the pieces beside events, or of the events themselves where the host has none there."""
+    tasks = graph.tasks
+    there = np.clip(beside, 0, len(graph) - 1)
+    host = of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.INPUT, TaskKind.GAP)
+    usable = (there == beside) & host[there] & (tasks.track[there] == tasks.track[own])
+    return np.bincount(np.where(usable, there, own), costs, minlength=len(graph)).astype(np.float64)
+
+
+def _range_ends(graph: TaskGraph) -> list[Rows]:
+    """The pieces in which our ranges around modules begin, and those in which they end."""
+    trace, tasks = graph.trace, graph.tasks
+    if trace is None:
+        return []
+    ours = np.array([name.startswith(MODULE) for name in trace.names], dtype=bool)
+    rows = trace.matching(ours, trace.rows(Category.USER_ANNOTATION))
+    found = []
+    for number, track in enumerate(graph.tracks):
+        first, last = np.searchsorted(tasks.track, (number, number + 1)).tolist()
+        if track.kind == TrackKind.THREAD and last > first:
+            own = rows[(trace.pid[rows] == track.process) & (trace.tid[rows] == track.number)]
+            for time in (trace.start[own], trace.end[own]):
+                found.append(np.clip(np.searchsorted(tasks.start[first:last], time, "right") - 1 + first, first, None))
+    return found

@@ -1,0 +1,309 @@
+"""Another revision's code on disk, and what a worker needs to run that instead of the working tree's.
+
+The revision is checked out as a git worktree within the git folder: that gives files their modes and filters (line
+ends, large file storage), and git commands of a setup or a test find a repository. What was checked out and set up is
+kept for later runs (`kept`). A worker of that side gets every path of
+the working tree replaced by the worktree's: import path, root directory, ini file, test file, options, current
+folder. That covers packages imported from the tree, from `src/`, and editable installs of either kind, since
+a folder on the import path goes before an editable install's finder; whether it held is not believed but
+checked (`Origins`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.system import folders, processes
+from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.system.processes import Finished
+from pytest_perfdl.workers import kept
+
+GIT_SECONDS = 30.0
+"""Longest that git may take where it writes no files."""
+_OURS = "perfdl"
+"""Folder within the git folder."""
+_PURPOSE = "checkout"
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class CheckoutError(Exception):
+    """A revision cannot be checked out or set up; the message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder that stands in for the working tree."""
+
+    working_tree: Path
+    """Top of the repository that pytest runs in."""
+    root: Path
+    """Top of the folder that replaces it."""
+    seconds: float = 0.0
+    """What it took to have it there, set up."""
+    is_kept: bool = False
+    """Whether an earlier run had set it up."""
+
+    def path(self, path: Path | str) -> str:
+        """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
+        for own in (Path(path), Path(path).resolve()):
+            if own.is_relative_to(self.root):
+                break
+            if own.is_relative_to(self.working_tree) and not is_installed(own, self.working_tree):
+                return str(self.root / own.relative_to(self.working_tree))
+        return str(path)
+
+    def import_path(self) -> list[str]:
+        """`sys.path` with the working tree's folders replaced, those of editable installs in front."""
+        present = (entry or str(Path.cwd()) for entry in sys.path)
+        return list(dict.fromkeys(self.path(entry) for entry in (*editable_folders(), *present)))
+
+    def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options whose texts name places in the working tree, moved here."""
+        return {name: self._moved(value) for name, value in options.items()}
+
+    def environment(self) -> dict[str, str]:
+        """What processes that a step starts need of the environment, to import this side's code.
+
+        They know nothing of this process's import path: where the working tree is installed editable, its installation
+        would lead them there.
+        """
+        given = os.environ.get("PYTHONPATH", "")
+        installed = dict.fromkeys(self.path(entry) for entry in (*editable_folders(), *linked_folders()))
+        ours = [entry for entry in installed if Path(entry).is_relative_to(self.root)]
+        entries = [*ours, *(self._moved(entry) for entry in given.split(os.pathsep) if given)]
+        return {"PYTHONPATH": os.pathsep.join(entries)} if entries else {}
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.path(value) if Path(value).is_absolute() else value
+        if isinstance(value, os.PathLike):
+            make: Callable[[str], Any] = type(value)
+            return make(self._moved(str(value)))
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._moved, value))
+        return value
+
+
+def is_installed(path: Path, tree: Path) -> bool:
+    """Whether a path below a folder belongs to the environment that Python runs in, rather than to the code there.
+
+    An environment may lie in the folder (`.venv`, conda's), or be the folder itself (`python -m venv .`): then only
+    its library counts.
+    """
+    if any(part in _INSTALLED for part in path.relative_to(tree).parts):
+        return True
+    library = _places(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    inside = (prefix for prefix in _places((sys.prefix, sys.base_prefix)) if tree in prefix.parents)
+    return any(path.is_relative_to(place) for place in (*library, *inside))
+
+
+def _places(paths: Iterable[str]) -> set[Path]:
+    """As they are called and as they are: either may be what a module's path begins with."""
+    return {form for path in paths for form in (Path(path), Path(path).resolve())}
+
+
+def editable_folders() -> list[str]:
+    """Folders from which editable installs with a finder (setuptools' kind) import their packages."""
+    folders = []
+    for finder in sys.meta_path:
+        module = sys.modules.get(getattr(finder, "__module__", ""))
+        mapping = getattr(module, "MAPPING", None)
+        if isinstance(mapping, dict):
+            folders += [str(Path(place).parent) for place in mapping.values() if isinstance(place, str)]
+    return folders
+
+
+def linked_folders() -> list[str]:
+    """Folders that editable installs with a path file (`.pth`: hatch's, poetry's, pip's of old) import from."""
+    named = set()
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for file in Path(place).glob("*.pth"):
+            with contextlib.suppress(OSError):
+                lines = (line.strip() for line in file.read_text(errors="replace").splitlines())
+                named |= {str(Path(place, line).resolve()) for line in lines if line and not line.startswith("import")}
+    return [entry for entry in sys.path if entry and str(Path(entry).resolve()) in named]
+
+
+@contextlib.contextmanager
+def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str = "") -> Iterator[Checkout]:
+    """Have a commit checked out as a worktree and set up.
+
+    It lies within the repository's git folder: on the same disk as the working tree, which both sides read from. It
+    stays there for later runs that want the same tree, set up by the same command in the same environment; another run
+    that wants it meanwhile makes one of its own, which is removed.
+
+    Parameters
+    ----------
+    working_tree
+        Top of the repository.
+    commit
+        Full hash.
+    seconds
+        Longest that git and `setup` may take each.
+    setup
+        Shell command that builds what needs building, run in the worktree; empty for none.
+
+    Raises
+    ------
+    CheckoutError
+        When git or the command fails, with the last line that it wrote.
+    """
+    started = time.monotonic()
+    common = common_folder(working_tree)
+    if common is None:
+        raise CheckoutError("there is no git repository")
+    name = working_tree.name or "repository"
+    try:
+        wanted = _identity(working_tree, commit, name, setup)
+        folder = folders.claim(common / _OURS, _PURPOSE, wanted) or folders.make(common / _OURS, _PURPOSE)
+    except OSError as error:
+        raise CheckoutError(f"no checkout can be made in {common / _OURS}: {error.strerror or error}") from error
+    root = folder.path / name
+    keep = folder.path.name.endswith(wanted)
+    try:
+        is_kept = kept.restored(folder, root, commit, _git)
+        if not is_kept:
+            _deregister(common, folder)
+            done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
+            if done.code:
+                raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.errors)}")
+            if setup:
+                _set_up(root, setup, seconds)
+            if keep:
+                kept.note(folder, root, commit, _git)
+        folder.use()
+        yield Checkout(working_tree, root, time.monotonic() - started, is_kept)
+    finally:
+        if keep and kept.is_whole(folder.path):
+            folder.release()
+            sweep(working_tree)
+        else:
+            try:
+                _deregister(common, folder)
+            except OSError:
+                # The empty folder stays, so that the next sweep tries again.
+                folder.release()
+            else:
+                folder.remove()
+            _remove_if_empty(common)
+
+
+def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
+    """What a checkout is known by again: the tree's hash, what builds it, and what that may depend on."""
+    done = _git(working_tree, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
+    parts = [done.output.decode().strip(), name, setup, *(kept.environment() if setup else ())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def sweep(working_tree: Path) -> None:
+    """Remove the checkouts that killed runs have left, what is kept beyond its bounds, and what git knows of them."""
+    common = common_folder(working_tree)
+    if common is not None and (common / _OURS).is_dir():
+        stay = kept.within_bounds(folders.used(common / _OURS, _PURPOSE))
+        folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder), stay.__contains__)
+        _remove_if_empty(common)
+
+
+def clear(working_tree: Path) -> tuple[int, int]:
+    """Remove every checkout that is kept and not in use: how many there were, and their bytes."""
+    common = common_folder(working_tree)
+    if common is None:
+        return 0, 0
+    before = {path: kept.size(path) for path in folders.used(common / _OURS, _PURPOSE)}
+    folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
+    _remove_if_empty(common)
+    gone = [size for path, size in before.items() if not path.exists()]
+    return len(gone), sum(gone)
+
+
+def kept_commits(working_tree: Path) -> list[str]:
+    """Commits of which a checkout is kept, full hashes, the one that was used last first."""
+    common = common_folder(working_tree)
+    paths = [] if common is None else folders.used(common / _OURS, _PURPOSE)
+    return list(dict.fromkeys(filter(None, map(kept.commit, reversed(paths)))))
+
+
+def common_folder(working_tree: Path) -> Path | None:
+    """The git folder that all worktrees of a repository share."""
+    done = _git(working_tree, "rev-parse", "--git-common-dir")
+    return (working_tree / os.fsdecode(done.output).rstrip("\n")).resolve() if done.code == 0 else None
+
+
+def _deregister(common: Path, folder: Folder) -> None:
+    """Delete the worktree in a folder of ours, then git's note of it; no other worktree is touched.
+
+    Raises
+    ------
+    OSError
+        When git still has the note.
+    """
+    folder.clear()
+    for worktree in _worktrees(common, folder):
+        try:
+            _git(common, "worktree", "remove", "--force", "--force", str(worktree))
+        except CheckoutError as error:
+            raise OSError(str(error)) from error
+    if _worktrees(common, folder):
+        raise OSError(f"git still has a worktree in {folder.path}")
+
+
+def _worktrees(common: Path, folder: Folder) -> list[Path]:
+    """Worktrees in a folder of ours that git has a note of."""
+    found = []
+    for note in common.glob("worktrees/*/gitdir"):
+        # Another run may remove its own meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.append(Path(note.read_text().strip()).parent)
+    return [worktree for worktree in found if worktree.parent == folder.path]
+
+
+def _remove_if_empty(common: Path) -> None:
+    with contextlib.suppress(OSError):
+        (common / _OURS).rmdir()
+
+
+def _set_up(root: Path, command: str, seconds: float) -> None:
+    try:
+        environment = _without_git() | {"PERFDL_CHECKOUT": str(root)}
+        done = processes.run(["/bin/sh", "-c", command], root, seconds=seconds, environment=environment)
+    except subprocess.TimeoutExpired:
+        raise CheckoutError(f"perf_against_setup was not finished after {seconds:g} s (--perf-timeout)") from None
+    if done.code:
+        said = _last_line(done.errors, done.output)
+        raise CheckoutError(f"perf_against_setup failed with exit code {done.code}: {said}")
+
+
+def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finished:
+    """Run git.
+
+    Raises
+    ------
+    CheckoutError
+        When it does not end.
+    """
+    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        return processes.run(command, folder, seconds=seconds, environment=_without_git())
+    except subprocess.TimeoutExpired:
+        raise CheckoutError(f"git {arguments[0]} was not finished after {seconds:g} s") from None
+
+
+def _without_git() -> dict[str, str]:
+    """The environment without that of a commit in progress (GIT_INDEX_FILE and others), which is not the checkout's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return kept | {"GIT_TERMINAL_PROMPT": "0"}
+
+
+def _last_line(*texts: bytes) -> str:
+    lines = (line.strip() for text in texts for line in reversed(text.decode(errors="replace").splitlines()))
+    return next(filter(None, lines), "no message")

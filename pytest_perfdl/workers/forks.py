@@ -1,0 +1,283 @@
+"""Workers forked from a process that has loaded their third-party modules, seen from the orchestrating process.
+
+Loading torch and its like is most of what a worker's start takes. Whether a fork is like a started process is decided
+by what the first, started process of each side has shown, and by the process that is forked from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pytest_perfdl.system import processes
+from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.workers.messages import Fork, Load, Reap, Shown
+from pytest_perfdl.workers.process import boot, environment, import_texts
+
+ROUNDS_OF_A_PARENT = 8
+"""Rounds that are forked from one parent.
+
+Its forks share the places of everything in memory, which are worth a few percent of a step's time: what one parent's
+rounds say is renewed before they are many. A parent takes about as long as one started round.
+"""
+_LOADING_SECONDS = 120.0
+"""Longest that loading the modules may take."""
+_ANSWER_SECONDS = 10.0
+"""Longest that forking may take, or waiting for a process that has ended."""
+
+
+class ForkError(Exception):
+    """Workers cannot be forked; the message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What both sides of a test load."""
+
+    modules: tuple[tuple[str, str], ...]
+    """Third-party modules with their files, in the order of loading."""
+    allowed: tuple[tuple[str, str], ...]
+    """Others that may be loaded by the way."""
+
+
+def common(base: Shown, head: Shown) -> Common:
+    """What a parent of both sides' rounds is to load.
+
+    Raises
+    ------
+    ForkError
+        When a process that loads this beforehand would be another one than the test's.
+    """
+    if changed := sorted({*base.environment, *head.environment}):
+        raise ForkError(
+            f"the test changes {_listed(changed)} in the environment before third-party modules are imported"
+        )
+    if hooks := sorted({*base.hooks, *head.hooks}):
+        raise ForkError(f"the test's imports go through {_listed(hooks)}")
+    if tracer := next((call.tracer for side in (base, head) for call in side.calls if call.tracer), ""):
+        raise ForkError(f"{tracer} traces the test")
+    of_base, of_head = (dict((*side.modules, *side.besides)) for side in (base, head))
+    for name in of_head:
+        if of_base.get(name, of_head[name]) != of_head[name]:
+            raise ForkError(f"{name} is {of_base[name]} on the base side and {of_head[name]} on the head side")
+    both = set(base.modules)
+    loaded = of_base.items() & of_head.items()
+    modules = tuple(each for each in head.modules if each in both)
+    return Common(modules, tuple(sorted(loaded.difference(modules))))
+
+
+class Forks:
+    """The parents of a run's rounds, one at a time; tests that load the same share it."""
+
+    def __init__(self) -> None:
+        self._parent: ForkParent | None = None
+        self._key: object = None
+        self._rounds = 0
+        self._unfit: dict[object, str] = {}
+        """Why a parent of that kind is of no use."""
+
+    def parent(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> ForkParent:
+        """A parent for both sides of one round.
+
+        Parameters
+        ----------
+        wanted
+            What both sides load.
+        threads
+            Intra-op threads of the workers.
+        preload
+            Our own modules that workers import.
+
+        Raises
+        ------
+        ForkError
+        """
+        variables = environment(threads)
+        # pytest's note on which test runs is none of theirs.
+        kept = {name: value for name, value in variables.items() if not name.startswith("PYTEST_CURRENT_TEST")}
+        key = (wanted, frozenset(kept.items()), tuple(sys.path), Path.cwd())
+        if key in self._unfit:
+            raise ForkError(self._unfit[key])
+        if self._parent is None or key != self._key or self._rounds >= ROUNDS_OF_A_PARENT or not self._parent.alive:
+            self.close()
+            try:
+                self._parent = ForkParent(wanted, variables, preload)
+            except ForkError as error:
+                self._unfit[key] = str(error)
+                raise
+            self._key, self._rounds = key, 0
+        self._rounds += 1
+        return self._parent
+
+    def close(self) -> None:
+        """End the parent, and with it what is still forked from it."""
+        if self._parent is not None:
+            self._parent.close()
+            self._parent = None
+
+
+class ForkParent:
+    """A process that has loaded some modules and is forked from, until it is closed.
+
+    Raises
+    ------
+    ForkError
+        When it cannot be made, or is not fit to be forked.
+    """
+
+    def __init__(self, wanted: Common, variables: Mapping[str, str], preload: tuple[str, ...]) -> None:
+        if problem := unsupported():
+            raise ForkError(problem)
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the parent
+        self._channel, theirs = pair()
+        try:
+            self._process = boot(
+                "forking",
+                (theirs.fileno(), os.getpid()),
+                import_texts(sys.path),
+                folder=None,
+                variables=variables,
+                output=self._output,
+                passing=(theirs.fileno(),),
+            )
+        except OSError as error:
+            self._release()
+            raise ForkError(f"no process to fork from can be started: {error}") from None
+        finally:
+            theirs.close()
+        processes.guard(self._process.pid)
+        try:
+            problem = self._ask(Load(wanted.modules, wanted.allowed, preload), _LOADING_SECONDS).problem
+            if problem:
+                raise ForkError(problem)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def fork(
+        self, descriptors: Sequence[int], path: Sequence[str], folder: str, variables: Mapping[str, str]
+    ) -> ForkedProcess:
+        """Fork a worker; see `process.Parent`.
+
+        Raises
+        ------
+        ForkError
+            When the parent has ended, or does not answer.
+        """
+        forked = self._ask(Fork(tuple(path), folder, variables), _ANSWER_SECONDS, descriptors)
+        try:
+            return ForkedProcess(forked.pid, self)
+        except OSError as error:
+            # It has no job, and ends when the channel that it waits at is closed.
+            raise ForkError(f"a forked process cannot be watched: {error.strerror}") from None
+
+    def reap(self, pid: int) -> int:
+        """Exit code of a forked process that has ended; that of SIGKILL, which it had from the system, if unknown."""
+        try:
+            code: int = self._ask(Reap(pid), _ANSWER_SECONDS).code
+        except ForkError:
+            return -signal.SIGKILL
+        return code
+
+    def close(self) -> None:
+        """End the process; the system then ends what is still forked from it."""
+        processes.end(self._process.pid)
+        self._process.wait()
+        self._release()
+
+    def _release(self) -> None:
+        self._channel.close()
+        self._output.close()
+
+    def _ask(self, message: object, seconds: float, descriptors: Sequence[int] = ()) -> Any:
+        try:
+            with socket.socket(fileno=os.dup(self._channel.fileno())) as connection:
+                socket.send_fds(connection, [b"."], descriptors)
+            self._channel.send(message)
+            return self._channel.receive(alive=lambda: self.alive, deadline=time.monotonic() + seconds)
+        except ChannelTimeout:
+            raise ForkError(f"the process to fork from has not answered after {seconds:g} s") from None
+        except (ChannelClosed, OSError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
+            said = self._last_line()
+            raise ForkError(f"the process to fork from has ended{f': {said}' if said else ''}") from None
+
+    def _last_line(self) -> str:
+        if self._output.closed:
+            return ""
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+class ForkedProcess:
+    """A process that a parent has forked: what `subprocess.Popen` is for a child of one's own."""
+
+    def __init__(self, pid: int, parent: ForkParent) -> None:
+        self.pid = pid
+        self._parent = parent
+        self._code: int | None = None
+        # Its number is its own until the parent has waited for it.
+        self._descriptor: int | None = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """Its exit code, or `None` while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+        """
+        if self._code is None:
+            assert self._descriptor is not None
+            ended = select.poll()
+            ended.register(self._descriptor, select.POLLIN)
+            if not ended.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(["fork"], timeout or 0.0)
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._code = self._parent.reap(self.pid)
+        return self._code
+
+
+def unsupported() -> str:
+    """Why this system cannot fork workers, in one line; empty if it can."""
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return "only Linux can tell of a process that another one forked"
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        return f"this system cannot tell of a process that another one forked: {error.strerror}"
+    return ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

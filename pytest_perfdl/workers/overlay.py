@@ -1,0 +1,53 @@
+"""Files of the working tree put into a checkout: what tests the other revision with the present tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from pytest_perfdl.workers.checkout import Checkout, CheckoutError
+
+
+def with_conftests(tests: Iterable[Path], top: Path) -> list[Path]:
+    """Test files, and the conftest files on the way to them from a top folder on."""
+    found: dict[Path, None] = {}
+    for test in tests:
+        # A test that was named through a link is below the top folder only once that is resolved.
+        below = (folder for folder in test.parents if folder.resolve().is_relative_to(top.resolve()))
+        way = list(below) or [test.parent]
+        found |= dict.fromkeys(file for folder in way if (file := folder / "conftest.py").is_file())
+        found[test] = None
+    return list(found)
+
+
+def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
+    """Put the working tree's present files in place of the revision's; what lies outside is on both sides anyhow.
+
+    Raises
+    ------
+    CheckoutError
+        When a file's place is not within the checkout, as where a link leads out of it; nothing was written there.
+    """
+    for file in files:
+        target = _resolved(Path(checkout.path(file)))
+        if target == _resolved(file):
+            continue
+        if not target.is_relative_to(checkout.root.resolve()):
+            raise CheckoutError(
+                f"perf_against_tests = head: in the other revision a link leads from {file} to {target}"
+            )
+        beside = target.with_name(f"{target.name}.perfdl.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, beside)
+            beside.replace(target)
+        except OSError as error:
+            raise CheckoutError(
+                f"perf_against_tests = head: {file} cannot be put into the other revision: {error.strerror or error}"
+            ) from error
+
+
+def _resolved(file: Path) -> Path:
+    """Where a file is; if it is a link itself, that link's place."""
+    return file.parent.resolve() / file.name

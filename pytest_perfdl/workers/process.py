@@ -1,0 +1,299 @@
+"""Starting, watching and ending a worker process.
+
+A worker leads its own process group, so a Ctrl-C at the terminal reaches only the orchestrating process, and
+everything the worker started can be ended with it. The group is killed when the orchestrating process is gone, in
+whatever way (`system.processes`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from pytest_perfdl.system import processes
+from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.workers.messages import Job
+
+PINNED_ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**32),
+    "MALLOC_TOP_PAD_": str(2**28),
+    "PYTHONHASHSEED": "0",
+}
+"""Removes glibc's page-fault modes, worth +63 % of a step's time, and the order of sets as a source of noise."""
+
+GRACE_SECONDS = 3.0
+"""How long fixtures may take to tear down after SIGINT before the group is killed."""
+
+_TAIL_BYTES = 20_000
+"""How much of a dead worker's last output is shown."""
+
+_BOOT = (
+    "import json, sys; sys.path[:], path = json.loads(sys.argv[1]); "
+    "from pytest_perfdl.workers.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
+)
+"""This package comes from where it is here, on whichever side the worker is: both must speak the same protocol."""
+
+
+class WorkerDied(Exception):
+    """The worker ended without finishing its test; the message says how, with the end of its output."""
+
+
+class WorkerTimeout(Exception):
+    """The worker did not finish in time; the message holds where it stood."""
+
+
+class Process(Protocol):
+    """A worker's process, whoever started it; `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, or `None` while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; its exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+        """
+        ...
+
+
+class Parent(Protocol):
+    """A process that workers are forked from."""
+
+    def fork(
+        self, descriptors: Sequence[int], import_path: Sequence[str], folder: str, environment: Mapping[str, str]
+    ) -> Process:
+        """Fork a worker; `descriptors` are of its channel, of its output, and of the file for its stacks."""
+        ...
+
+
+class Worker:
+    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile.
+
+    Parameters
+    ----------
+    job
+        What to run.
+    threads
+        Intra-op threads.
+    timeout
+        Seconds until `receive` gives up.
+    inherit_output
+        Whether the user sees what the process itself writes.
+    import_path, folder
+        `sys.path` and current folder of the process; by default this process's.
+    extra_environment
+        Variables that it has beside this process's or in their place.
+    parent
+        What to fork the process from; by default it is started. A forked one's output is never the user's.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        threads: int,
+        timeout: float,
+        inherit_output: bool,
+        import_path: Sequence[str] | None = None,
+        folder: str | None = None,
+        extra_environment: Mapping[str, str] | None = None,
+        parent: Parent | None = None,
+    ) -> None:
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
+        self._deadline = time.monotonic() + timeout
+        self._channel, theirs = pair()
+        variables = environment(threads) | dict(extra_environment or {})
+        path = import_texts(sys.path if import_path is None else import_path)
+        self._process: Process
+        try:
+            if parent is not None:
+                descriptors = (theirs.fileno(), self._output.fileno(), self._stacks.fileno())
+                self._process = parent.fork(descriptors, path, folder or str(Path.cwd()), variables)
+            else:
+                self._process = boot(
+                    "worker",
+                    (theirs.fileno(), os.getpid(), self._stacks.fileno()),
+                    path,
+                    folder=folder,
+                    variables=variables,
+                    output=None if inherit_output else self._output,
+                    passing=(theirs.fileno(), self._stacks.fileno()),
+                )
+        except BaseException:
+            self._release()
+            raise
+        finally:
+            theirs.close()
+        # Until it has its job, a worker starts no processes, and ends by itself when the channel is closed.
+        processes.guard(self.pid)
+        self.send(job)
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of the worker's process group."""
+        return self._process.pid
+
+    def send(self, message: object) -> None:
+        """Send a message; a worker that is gone is noticed by the next `receive`."""
+        with contextlib.suppress(ChannelClosed):
+            self._channel.send(message)
+
+    def receive(self) -> Any:
+        """Wait for the worker's next message; `None` once it has ended in good order.
+
+        Raises
+        ------
+        WorkerDied, WorkerTimeout
+        """
+        try:
+            return self._channel.receive(alive=self._alive, deadline=self._deadline)
+        except ChannelTimeout:
+            where = self._where()
+            self.kill()
+            raise WorkerTimeout(where) from None
+        except ChannelClosed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_SECONDS)
+            code = self._process.poll()
+            text = "" if code == 0 else f"{_describe(code)}{self._tail()}"
+            self.kill()
+            if not text:
+                return None
+            raise WorkerDied(text) from None
+
+    def interrupt(self) -> None:
+        """End the worker as Ctrl-C would: fixtures tear down, then whatever is left is killed."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGINT)
+            deadline = time.monotonic() + GRACE_SECONDS
+            while self._process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker and everything in its process group now."""
+        processes.end(self.pid)
+        self._process.wait()
+        self._release()
+
+    def _alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _release(self) -> None:
+        self._channel.close()
+        self._output.close()
+        self._stacks.close()
+
+    def _where(self) -> str:
+        """Ask the worker where it stands: every thread's stack, by faulthandler on SIGUSR1."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + GRACE_SECONDS
+        size = -1
+        while time.monotonic() < deadline:
+            time.sleep(0.2)
+            before, size = size, self._stacks.seek(0, os.SEEK_END)
+            if before == size > 0:
+                break
+        self._stacks.seek(0)
+        text = self._stacks.read().decode(errors="replace").strip()
+        return text or "(it does not answer: it is stopped, or waits for the system)"
+
+    def _tail(self) -> str:
+        """The end of what the worker wrote to its own stdout and stderr, where a crash leaves its trace."""
+        size = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, size - _TAIL_BYTES))
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        # faulthandler's stacks of every thread fit; its list of all loaded extension modules only hides them.
+        return "".join(f"\n{line}" for line in lines if not line.startswith("Extension modules:"))
+
+
+def boot(
+    module: str,
+    arguments: Sequence[int],
+    path: Sequence[str],
+    *,
+    folder: str | None,
+    variables: Mapping[str, str],
+    output: IO[bytes] | None,
+    passing: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    """Start a process of our own, which leads its process group.
+
+    Parameters
+    ----------
+    module
+        The one in this package whose `main` runs there.
+    arguments
+        Of `main`.
+    path, folder, variables
+        `sys.path`, current folder and environment of the process.
+    output
+        Where its stdout and stderr go; `None` for this process's.
+    passing
+        Descriptors that it inherits.
+    """
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
+            "-c",
+            _BOOT.format(module=module),
+            json.dumps([import_texts(sys.path), path]),
+            *map(str, arguments),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=folder,
+        env=variables,
+        pass_fds=passing,
+        start_new_session=True,
+    )
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The present environment with the allocator and thread counts pinned and coverage's hooks removed."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("COV_CORE_", "COVERAGE_")) and name not in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER")
+    }
+    count = str(threads)
+    pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), count)
+    return kept | PINNED_ENVIRONMENT | pinned | {"PYTEST_PERFDL_WORKER": "1"}
+
+
+def import_texts(path: Sequence[object]) -> list[str]:
+    """The entries of `sys.path` that Python heeds: it passes over a `pathlib.Path`, and so must a worker."""
+    return [entry for entry in path if isinstance(entry, str)]
+
+
+def _describe(code: int | None) -> str:
+    if code is None:
+        return "the worker process closed its channel and did not end"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"the worker process was killed by {signal.Signals(-code).name}"
+        return f"the worker process was killed by signal {-code}"
+    return f"the worker process ended with exit code {code}"

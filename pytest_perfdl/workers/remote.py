@@ -1,0 +1,269 @@
+"""A test that runs in a worker, seen from the orchestrating process: phase by phase, with its measuring calls.
+
+What pytest would have seen of the test here (reports, warnings, subtests, properties, marks it gave itself)
+comes as messages and is handed to this process's pytest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import pytest
+from _pytest._code.code import TerminalRepr
+
+from pytest_perfdl.workers import reports
+from pytest_perfdl.workers.messages import (
+    Broken,
+    CallStarted,
+    Expected,
+    ExtraReport,
+    Origins,
+    Phase,
+    PhaseReport,
+    RecordedWarning,
+    Reply,
+    Shown,
+    Stopped,
+    UserMetric,
+)
+from pytest_perfdl.workers.process import Worker, WorkerDied, WorkerTimeout
+
+Script = Generator[Any, Any, Any]
+"""Yields commands, takes replies, returns the result of a call; yields `None` to wait for its turn."""
+
+
+class TestFailedInWorker(Exception):
+    """A phase failed in the worker; its report there tells how and replaces the one made here."""
+
+    __test__ = False
+
+
+class TestAbsent(WorkerDied):
+    """The worker's side has no such test."""
+
+    __test__ = False
+
+
+class RemoteTest:
+    """One run of a test in one worker.
+
+    Parameters
+    ----------
+    script
+        Makes the script of a call from its announcement.
+    forward
+        Whether to hand warnings, subtests, properties and marks to this process's pytest: wanted of the first
+        of several repeats only.
+    """
+
+    def __init__(self, item: pytest.Item, worker: Worker, script: Callable[[Any], Script], *, forward: bool) -> None:
+        self._item = item
+        self._worker = worker
+        self._make_script = script
+        self._script: Script | None = None
+        self._forward = forward
+        self.waits = False
+        """Whether a script waits for its turn."""
+        self.command: object = None
+        """The last command that a script gave."""
+        self.phases: dict[Phase, PhaseReport] = {}
+        self.results: list[Any] = []
+        self.metrics: list[UserMetric] = []
+        self.expectations: list[Any] = []
+        self.origins: Origins | None = None
+        self.shown: Shown | None = None
+        """What a started process showed of how its test loads and runs; there once it is over."""
+        self.over = False
+
+    def wait(self, phase: Phase) -> PhaseReport:
+        """Serve the worker until a phase is over there.
+
+        Raises
+        ------
+        WorkerDied, WorkerTimeout
+            When the worker is gone; it has been ended with everything it started.
+        """
+        while phase not in self.phases:
+            if not self._serve():
+                raise WorkerDied(f"the worker process ended before the test's {phase} phase was over")
+        return self.phases[phase]
+
+    def finish(self) -> None:
+        """Serve the worker until it has ended: warnings come after the last phase's report."""
+        while not self.over:
+            self._serve()
+
+    def advance(self) -> bool:
+        """Serve the worker until a script waits for its turn, or the worker has ended; true if one waits."""
+        while not self.waits and not self.over:
+            self._serve()
+        return self.waits
+
+    def take_turn(self) -> bool:
+        """Let the waiting script go on until it waits again or the worker has ended; true if one waits."""
+        self.waits = False
+        self._proceed(None)
+        return self.advance()
+
+    def end(self, *, gently: bool) -> None:
+        """End the worker before its time."""
+        if not self.over:
+            self.over = True
+            if gently:
+                self._worker.interrupt()
+            else:
+                self._worker.kill()
+
+    def _serve(self) -> bool:
+        """Handle one message; false when there will be no more."""
+        try:
+            message = self._worker.receive()
+        except (WorkerDied, WorkerTimeout):
+            self.over = True
+            raise
+        if message is None:
+            self.over = True
+            return False
+        handler = getattr(self, f"_on_{type(message).__name__}")
+        handler(message)
+        return True
+
+    def _on_PhaseReport(self, message: PhaseReport) -> None:  # noqa: N802
+        self.phases[message.phase] = message
+        if self._forward:
+            self._item.user_properties[:] = message.properties
+            for mark in reports.load_marks(message.marks):
+                self._item.add_marker(mark)
+
+    def _on_ExtraReport(self, message: ExtraReport) -> None:  # noqa: N802
+        if not self._forward:
+            return
+        config = self._item.config
+        report = config.hook.pytest_report_from_serializable(config=config, data=dict(message.report))
+        if report is None:
+            return
+        _complete_subtest(config, report, message.report)
+        with suspended_capture(config):
+            self._item.ihook.pytest_runtest_logreport(report=report)
+
+    def _on_RecordedWarning(self, message: RecordedWarning) -> None:  # noqa: N802
+        if self._forward:
+            self._item.ihook.pytest_warning_recorded.call_historic(
+                kwargs={
+                    "warning_message": reports.load_warning(message),
+                    "when": "runtest",
+                    "nodeid": message.nodeid,
+                    "location": message.location,
+                }
+            )
+
+    def _on_CallStarted(self, message: CallStarted) -> None:  # noqa: N802
+        self._script = self._make_script(message.call)
+        self._proceed(None)
+
+    def _on_Reply(self, message: Reply) -> None:  # noqa: N802
+        self._proceed(message.value)
+
+    def _proceed(self, value: object) -> None:
+        """Hand the script a reply and the worker the script's next command."""
+        assert self._script is not None
+        try:
+            command = self._script.send(value)
+        except StopIteration as stop:
+            self._script = None
+            self.results.append(stop.value)
+            return
+        if command is None:
+            self.waits = True
+        else:
+            self.command = command
+            self._worker.send(command)
+
+    def _on_UserMetric(self, message: UserMetric) -> None:  # noqa: N802
+        self.metrics.append(message)
+
+    def _on_Expected(self, message: Expected) -> None:  # noqa: N802
+        self.expectations.append(message.expectation)
+
+    def _on_Origins(self, message: Origins) -> None:  # noqa: N802
+        self.origins = message
+
+    def _on_Shown(self, message: Shown) -> None:  # noqa: N802
+        self.shown = message
+
+    def _on_Broken(self, message: Broken) -> None:  # noqa: N802
+        self.end(gently=False)
+        raise (TestAbsent if message.absent else WorkerDied)(message.text)
+
+    def _on_Stopped(self, message: Stopped) -> None:  # noqa: N802
+        self.end(gently=False)
+        if message.interrupted:
+            raise KeyboardInterrupt
+        pytest.exit(message.reason, message.returncode)
+
+
+class _Opaque(TerminalRepr):
+    """What went wrong, where it came as text and was none: pytest puts text into its short summary under CI."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, tw: Any) -> None:
+        """Write it as it was written in the worker."""
+        tw.line(self.text)
+
+
+def replay(phase: PhaseReport) -> None:
+    """Raise what makes pytest see this phase's failure or skip here too."""
+    __tracebackhide__ = True
+    if phase.raw == "skipped":
+        raise pytest.skip.Exception("skipped in the worker process")
+    if phase.raw == "failed":
+        raise TestFailedInWorker(f"the test's {phase.phase} phase failed in the worker process")
+
+
+def dress(report: pytest.TestReport, phase: PhaseReport, config: pytest.Config) -> None:
+    """Give the report made here what the worker's report of the same phase says.
+
+    A phase that passed in the worker keeps the outcome from here, where the verdict is: xfail applies to that.
+    """
+    original = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report))
+    report.sections[:] = original.sections
+    if phase.raw == "passed":
+        return
+    report.outcome = original.outcome
+    report.longrepr = _Opaque(original.longrepr) if phase.opaque else original.longrepr
+    if hasattr(original, "wasxfail"):
+        report.wasxfail = original.wasxfail
+    elif hasattr(report, "wasxfail"):
+        del report.wasxfail
+
+
+def suspended_capture(config: pytest.Config) -> Any:
+    """A context in which writing to the terminal is seen by the user, not captured."""
+    manager = config.pluginmanager.get_plugin("capturemanager")
+    return manager.global_and_fixture_disabled() if manager is not None else contextlib.nullcontext()
+
+
+def _complete_subtest(config: pytest.Config, report: Any, data: Mapping[str, Any]) -> None:
+    """Make up for what pytest (9 and later) does in the process that a subtest runs in.
+
+    It fails a test that has failed subtests by a count of its own. And reading a report makes text of the
+    subtest's parameters, which are text already.
+    """
+    try:
+        from _pytest.subtests import SubtestReport, failed_subtests_key
+    except ImportError:
+        return
+    if not isinstance(report, SubtestReport):
+        return
+    object.__setattr__(report.context, "kwargs", data["_subtest.context"]["kwargs"])
+    if report.failed:
+        # A node's key was its node id before it was an object.
+        key: Any = getattr(report, "id", report.nodeid)
+        config.stash[failed_subtests_key][key] += 1

@@ -1,0 +1,276 @@
+"""What runs inside a worker process: pytest itself, on one test, reporting each phase.
+
+The orchestrating process runs the same test's phases under its own pytest and waits for ours (`run.session`).
+Everything pytest does around a test happens here as usual: fixtures, capture, warnings, xfail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_perfdl.model.record import Better
+from pytest_perfdl.model.units import plural
+from pytest_perfdl.workers import reports
+from pytest_perfdl.workers.channel import Channel, ChannelClosed
+from pytest_perfdl.workers.identity import test_hash
+from pytest_perfdl.workers.messages import (
+    Broken,
+    CallShown,
+    CallStarted,
+    Expected,
+    ExtraReport,
+    Job,
+    Phase,
+    PhaseReport,
+    RawOutcome,
+    Reply,
+    Stopped,
+    UserMetric,
+)
+from pytest_perfdl.workers.options import exempt_from_timeout
+from pytest_perfdl.workers.origins import origins
+from pytest_perfdl.workers.reads import Reads
+from pytest_perfdl.workers.shown import Watch
+
+PLUGIN_NAME = "perfdl-worker"
+"""The name under which the worker's plugin is registered: how other code tells that it runs in a worker."""
+
+_PR_SET_PDEATHSIG = 1
+"""Of Linux' `prctl`."""
+_SILENCED = ("lfplugin", "nfplugin", "stepwiseplugin")
+"""Cache plugins that would overwrite the orchestrating process's notes about its last run."""
+
+
+def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) -> None:
+    """Run the job that comes over the channel, then exit.
+
+    Parameters
+    ----------
+    channel_fd, stacks_fd
+        Descriptors of the channel's socket, and of a file that takes every thread's stack on SIGUSR1.
+    parent
+        Id of the process that started or forked this one.
+    forked
+        Whether modules of the test were loaded before.
+    """
+    channel = Channel(socket.socket(fileno=channel_fd))
+    die_with(parent)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True)
+    # Fixtures are torn down on SIGINT, also where the orchestrating process was told to ignore it (nohup).
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        job: Job = channel.receive()
+        for name in job.preload:
+            importlib.import_module(name)
+        watch = None if forked else Watch(job.names)
+        reads = Reads(job.own) if job.own else None
+        config = pytest.Config.fromdictargs(dict(job.options), [job.path])
+        plugin = WorkerPlugin(channel, job, watch, reads)
+        config.pluginmanager.register(plugin, PLUGIN_NAME)
+        config.hook.pytest_cmdline_main(config=config)
+    except ChannelClosed:
+        os._exit(1)
+    except BaseException:
+        with contextlib.suppress(ChannelClosed):
+            channel.send(Broken(traceback.format_exc()))
+    # Interpreter shutdown is the test's business no more: non-daemon threads must not hold it up.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def die_with(parent: int) -> None:
+    """Have the system kill this process when its parent is gone, even if nobody kills its group."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+class WorkerPlugin:
+    """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.perf.Host`)."""
+
+    def __init__(self, channel: Channel, job: Job, watch: Watch | None, reads: Reads | None) -> None:
+        self.channel = channel
+        self._watch = watch
+        self._reads = reads
+        self.job = job
+        self.plan = job.plan
+        self.key_extra = job.key_extra
+        self.side = job.side
+        self.inject = job.inject
+        self._raw: dict[str, RawOutcome] = {}
+        self._marks: list[pytest.Mark] = []
+        self._item: pytest.Function | None = None
+        self._collect_errors: list[str] = []
+        self._pid = os.getpid()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        for name in _SILENCED:
+            if config.pluginmanager.has_plugin(name):
+                config.pluginmanager.unregister(name=name)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._collect_errors.append(report.longreprtext)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        matching = [
+            item for item in session.items if item.nodeid == self.job.nodeid and isinstance(item, pytest.Function)
+        ]
+        if self._collect_errors:
+            self.channel.send(Broken("\n".join(self._collect_errors)))
+        elif len(matching) != 1:
+            self.channel.send(
+                Broken(
+                    f"the worker process collected {self.job.path} and found {plural(len(matching), 'test')} with "
+                    f"the id {self.job.nodeid}: ids must be unique and the same in every process",
+                    absent=not matching,
+                )
+            )
+        else:
+            (self._item,) = matching
+            exempt_from_timeout(self._item)
+            try:
+                self._item.config.hook.pytest_runtest_protocol(item=self._item, nextitem=None)
+            except pytest.exit.Exception as stop:
+                self.channel.send(Stopped(str(stop.msg), stop.returncode, interrupted=False))
+            except KeyboardInterrupt:
+                self.channel.send(Stopped("KeyboardInterrupt in the worker process", None, interrupted=True))
+        return True
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        if self.job.own and self._item is not None:
+            job, config = self.job, self._item.config
+            # A conftest file's module may have made room for the next one's among the modules.
+            plugins = (getattr(plugin, "__file__", None) for plugin in config.pluginmanager.get_plugins())
+            besides = [str(place) for place in (self._item.path, config.inipath, *plugins) if place]
+            self.channel.send(
+                origins(job.own, job.foreign, job.names, test_hash(self._item), self._reads, besides=besides)
+            )
+        if self._item is not None and self._watch is not None:
+            self.channel.send(self._watch.shown(self._item.config.pluginmanager.get_plugins()))
+        # pytest collects garbage five times when it unconfigures; nothing more is to be found here.
+        gc.freeze()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """In place of every plugin that would run the test again or cut it short; wrappers still wrap."""
+        from _pytest.runner import runtestprotocol
+
+        self._marks = list(item.own_markers)
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        runtestprotocol(item, log=True, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self) -> Generator[None, object, object]:
+        """End a child that the step forked and that came out of it: the test goes on in its parent alone."""
+        try:
+            return (yield)
+        except BaseException:
+            if os.getpid() != self._pid:
+                traceback.print_exc()
+            raise
+        finally:
+            if os.getpid() != self._pid:
+                sys.stderr.flush()
+                os._exit(1)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        # A subtest makes a report too; the phase's own comes after it and wins.
+        self._raw[call.when] = (
+            "passed"
+            if call.excinfo is None
+            else "skipped"
+            if call.excinfo.errisinstance(pytest.skip.Exception)
+            else "failed"
+        )
+        return (yield)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        item = self._item
+        assert item is not None
+        data = reports.plain(item.config.hook.pytest_report_to_serializable(config=item.config, report=report))
+        assert isinstance(data, dict)
+        if type(report) is not pytest.TestReport or report.nodeid != item.nodeid:
+            self.channel.send(ExtraReport(data))
+            return
+        added = [mark for mark in item.own_markers if not any(mark is known for known in self._marks)]
+        self._marks += added
+        phase: Phase = report.when
+        self.channel.send(
+            PhaseReport(
+                phase=phase,
+                raw=self._raw[phase],
+                report=data,
+                properties=[(str(name), reports.plain(value)) for name, value in item.user_properties],
+                marks=reports.dump_marks(added),
+                opaque=isinstance(data.get("longrepr"), str) and not isinstance(report.longrepr, str),
+            )
+        )
+
+    def pytest_warning_recorded(
+        self, warning_message: Any, when: str, nodeid: str, location: tuple[str, int, str] | None
+    ) -> None:
+        # What collection and configuration warn of, the orchestrating process has seen itself.
+        if when == "runtest":
+            self.channel.send(reports.dump_warning(warning_message, nodeid, location))
+
+    def start_call(self, call: object) -> None:
+        """Announce a `perf(...)` call: `command` and `answer` now converse about it."""
+        if self._watch is not None:
+            self._watch.start_call()
+        self.channel.send(CallStarted(call))
+
+    def command(self) -> object:
+        """Wait for the orchestrating process's next command."""
+        return self.channel.receive()
+
+    def answer(self, reply: object) -> None:
+        """Answer the last command."""
+        self.channel.send(Reply(reply))
+
+    def show(
+        self,
+        name: str,
+        *,
+        step_ns: int,
+        children: bool,
+        threads: bool,
+        device: bool,
+        tracer: str,
+        loaded: Sequence[str],
+    ) -> None:
+        """Keep what a call's steps showed, and which modules only measuring loaded."""
+        if self._watch is not None:
+            self._watch.end_call(CallShown(name, step_ns, children, threads, device, tracer), loaded)
+
+    def expect(self, expectation: object) -> None:
+        """Pass on what the test expects of two alternatives."""
+        self.channel.send(Expected(expectation))
+
+    def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
+        """Pass on a `perf.metric(...)`."""
+        self.channel.send(UserMetric(call, name, value, unit, better))

@@ -1,0 +1,172 @@
+"""What becomes of a test's judgement with its rounds: counts beside it, stored times, and the environment apart."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from making import CONTEXT, counted, record, rows, timed
+
+from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, parse_fail_on
+from unit.judge import made_rounds
+
+MS = 1_000_000
+NOW = record({"step_time": timed(10.0 * MS), "ops": counted(412)})
+STORED = record({"step_time": timed(*(10.0 * MS * (1 + n / 500) for n in range(10))), "ops": counted(*(412,) * 10)})
+TODAY = {**CONTEXT, "torch": "2.14.0"}
+
+
+def judged(differences, *, new=NOW, stored=STORED, now=None, limits=BUILT_IN, spent=None, base_ns=10.0 * MS):
+    """From standing to the end of the rounds, as a session goes it."""
+    found = standing(new, stored, (), limits)
+    measured = made_rounds.of(*differences, base=base_ns)
+    outcome = Gate(held(found, limits)).look(measured, spent or Spent(300, 300))
+    assert not outcome.open
+    return settle(found, new, stored, now or stored, outcome.verdicts, measured, limits)
+
+
+def of(judgement, name):
+    return next(metric for metric in judgement.metrics if metric.name == name)
+
+
+# Counts stand beside
+
+
+FASTER = [math.log(0.63) + n / 1000 for n in range(7)]
+
+
+def test_a_speed_up_is_improved_whatever_it_did_to_the_counts():
+    new = record({"step_time": timed(6.3 * MS), "ops": counted(419)})
+    found = judged(FASTER, new=new)
+    assert found.verdict == "improved"
+    assert {metric.name: metric.verdict for metric in found.metrics} == {"step_time": "improved", "ops": "changed"}
+    assert found.counts_changed
+    assert found.reason.startswith("step_time -3")
+    assert found.reason.endswith("; counts changed: ops 412 -> 419 (+7)")
+    assert not found.fails(FAILS_BY_DEFAULT)
+    assert found.fails(parse_fail_on("changed"))
+
+
+@pytest.mark.parametrize("differences, verdict", [
+    ([0.1] * 9, "regressed"),
+    ([0.001, -0.001, 0.0], "unchanged"),
+    ([0.2, -0.2, 0.1], "inconclusive"),
+])  # fmt: skip
+def test_no_count_outranks_what_rounds_say(differences, verdict):
+    new = record({"step_time": timed(10.0 * MS), "ops": counted(419)})
+    for record_, beside in ((NOW, False), (new, True)):
+        found = judged(differences, new=record_)
+        assert (found.verdict, found.counts_changed) == (verdict, beside)
+        assert found.fails(parse_fail_on("changed")) == beside
+        assert ("counts changed: ops 412 -> 419 (+7)" in found.reason) == beside
+
+
+def test_a_limit_on_a_count_fails_a_test_whose_times_improved():
+    new = record({"step_time": timed(6.3 * MS), "ops": counted(419)})
+    found = judged(FASTER, new=new, limits=Limits.parse({"ops": 0}).over(BUILT_IN))
+    assert (found.verdict, of(found, "ops").verdict) == ("regressed", "regressed")
+
+
+def test_a_changed_count_is_explained_beside_unchanged_times():
+    before, after = rows(mm=(1, 900), add=(1, 10)), rows(mm=(1, 900), add=(2, 20))
+    stored = record({"step_time": timed(10.0 * MS), "ops": counted(2)}, rows=before)
+    new = record({"step_time": timed(10.0 * MS), "ops": counted(3)}, rows=after)
+    found = judged([0.001, -0.001, 0.0], new=new, stored=stored)
+    assert found.verdict == "unchanged"
+    assert [cause.name for cause in found.blame] == ["add"]
+
+
+def test_stored_times_are_shown_beside_those_measured_again():
+    metric = of(judged([0.001, -0.001, 0.0], base_ns=20.0 * MS), "step_time")
+    assert metric.stored == pytest.approx(10.0 * MS, rel=0.02)
+    assert metric.base == pytest.approx(20.0 * MS, rel=0.02)
+    assert metric.verdict == "unchanged"
+
+
+def test_what_is_not_held_stays_as_it_was():
+    new = record({"step_time": timed(10.0 * MS), "mine": timed(3.0, unit="nat"), "ops": counted(412)})
+    found = judged([0.001, -0.001, 0.0], new=new)
+    assert (of(found, "mine").verdict, of(found, "mine").stored) == ("new", None)
+
+
+def test_broken_rounds_are_said():
+    measured = [replace(each, head=each.base) for each in made_rounds.of(*[0.1] * 3)]
+    found = standing(NOW, STORED, (), BUILT_IN)
+    outcome = Gate(held(found, BUILT_IN)).look(measured)
+    judgement = settle(found, NOW, STORED, STORED, outcome.verdicts, measured, BUILT_IN)
+    assert (judgement.verdict, judgement.integrity[-1].code) == ("invalid", "rounds")
+
+
+# Another environment
+
+
+def today(step=10.0, ops=412):
+    return record({"step_time": timed(step * MS), "ops": counted(ops)}, context=TODAY)
+
+
+@pytest.mark.parametrize("slower, verdict", [(1.0, "unchanged"), (1.3, "regressed")])
+@pytest.mark.parametrize("differences, code", [
+    ([0.001, -0.001, 0.0, 0.0005], "unchanged"),
+    ([0.1] * 9, "regressed"),
+    (FASTER, "improved"),
+])  # fmt: skip
+def test_another_torch_is_judged_apart_from_the_code(differences, code, slower, verdict):
+    found = judged(differences, new=today(), now=today(), base_ns=10.0 * MS * slower)
+    step = of(found, "step_time")
+    assert (step.verdict, step.evidence) == (code, "paired")
+    (environment,) = found.environment
+    assert (environment.name, environment.verdict, environment.evidence) == ("step_time", verdict, "unpaired")
+    assert environment.effect == pytest.approx(slower / 1.009 - 1, abs=0.02)
+    assert environment.limit == "10%"
+    assert found.context_changes == (("torch", "2.13.0", "2.14.0"),)
+    # Neither replaces the other: what either says fails the test, with its name.
+    assert found.verdict == ("regressed" if "regressed" in (code, verdict) else code)
+    assert ("environment: the baseline's own code, step_time +" in found.reason) == (verdict == "regressed")
+    if verdict == "regressed":
+        assert found.reason.endswith("(torch 2.13.0 -> 2.14.0)")
+    if code == "regressed":
+        assert found.reason.startswith("step_time +1")
+    assert found.fails(FAILS_BY_DEFAULT) == (found.verdict == "regressed")
+
+
+def test_a_faster_environment_hides_no_slower_code():
+    found = judged([0.1] * 9, new=today(), now=today(), base_ns=7.0 * MS)
+    assert (found.verdict, found.environment[0].verdict) == ("regressed", "improved")
+    assert "environment" not in found.reason
+
+
+def test_in_the_same_environment_stored_times_decide_nothing():
+    found = judged([0.001, -0.001, 0.0], base_ns=20.0 * MS, now=NOW)
+    assert (found.verdict, found.environment) == ("unchanged", ())
+
+
+def test_times_of_another_machine_are_not_held_against_these():
+    elsewhere = replace(STORED, key=Key("cpu-xeon-4c-1t", {}))
+    found = judged([0.001, -0.001, 0.0], new=today(), stored=elsewhere, now=today(), base_ns=20.0 * MS)
+    assert (found.verdict, found.environment) == ("unchanged", ())
+
+
+def test_too_few_stored_repeats_cannot_judge_the_environment_and_say_so():
+    few = record({"step_time": timed(10.0 * MS, 10.1 * MS), "ops": counted(412, 412)})
+    found = judged([0.001, -0.001, 0.0], new=today(), stored=few, now=today(), base_ns=20.0 * MS)
+    (environment,) = found.environment
+    assert environment.verdict == "suspect"
+    assert "2 stored repeats cannot decide, 7 can" in environment.reason
+    assert found.verdict == "unchanged"
+
+
+def test_the_environment_is_held_to_the_limit_of_unpaired_times():
+    found = judged([0.001, -0.001, 0.0], new=today(), now=today(), base_ns=10.5 * MS)
+    assert [each.verdict for each in found.environment] == ["unchanged"]
+    off = Limits.parse({"step_time": "off", "block_time": "3%"})
+    blocks = record({"step_time": timed(*[10.0 * MS] * 10), "block_time": timed(*[10.0 * MS] * 10)})
+    new = replace(record({"step_time": timed(10.0 * MS), "block_time": timed(10.0 * MS)}), context=TODAY)
+    found = standing(new, blocks, (), off)
+    measured = made_rounds.of(0.001, -0.001, 0.0, name="block_time", step_time=0.5, base=20.0 * MS)
+    outcome = Gate(held(found, off)).look(measured)
+    judgement = settle(found, new, blocks, new, outcome.verdicts, measured, off)
+    assert [(each.name, each.verdict) for each in judgement.environment] == [("block_time", "regressed")]

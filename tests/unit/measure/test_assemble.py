@@ -1,0 +1,296 @@
+"""Answers of several workers become one record; the expected figures are worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_perfdl.machine.load import Load, Surroundings
+from pytest_perfdl.measure.assemble import (
+    Repeat,
+    UserValue,
+    assemble,
+    contended,
+    exemplars,
+    sharing_flops,
+    side_values,
+)
+from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
+from pytest_perfdl.model.record import Finding, Plan
+from unit.measure.answers import COUNTED, info, named, profiled, result, timed
+
+
+def record(*repeats):
+    made = [repeat if isinstance(repeat, Repeat) else Repeat((repeat,)) for repeat in repeats]
+    plan = Plan(warmup=15, steps=40)
+    return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc")
+
+
+def values(record, name):
+    return record.metrics()[name].values
+
+
+def codes(record):
+    return [(finding.level, finding.code) for finding in record.integrity]
+
+
+def test_the_times_of_a_repeat():
+    made = record(result(40, 10, 30, 20, 50, timed=timed(40, 10, 30, 20, 50, cpu_ns=100)))
+
+    # Type 7 quantiles of 10 20 30 40 50; the mean of all steps; processor time per step.
+    assert values(made, "step_time") == (20,)
+    assert values(made, "step_p50") == (30,)
+    assert values(made, "step_p95") == (48,)
+    assert values(made, "block_time") == (30,)
+    assert values(made, "cpu_time") == (20,)
+    assert made.metrics()["step_time"].kind == "timed"
+
+
+def test_each_repeat_is_one_value():
+    made = record(result(10, 10), result(20, 20), result(30, 30))
+
+    assert values(made, "step_time") == (10, 20, 30)
+    assert made.calls[0].profiled_ns == (100, 100, 100)
+    assert (made.repeats, made.occasions[0].commit) == (3, "abc")
+
+
+def test_steps_of_a_period_are_taken_together():
+    period = info(period=3)
+    made = record(result(info=period, timed=timed(10, 10, 40, 10, 10, 70)))
+
+    assert values(made, "step_p50") == (25,)  # cycles of 20 and 30 a step
+
+
+def test_processor_time_means_nothing_with_more_threads():
+    several = info(key=replace(info().key, parts={"threads": 2}))
+
+    assert "cpu_time" not in record(result(info=several)).metrics()
+
+
+def test_a_loop_over_data_has_no_step_time():
+    made = record(result(info=info(kind="iterable"), timed=timed(10, 30, wait_ns=(4, 8))))
+
+    assert "step_time" not in made.metrics()
+    assert values(made, "data_wait") == (6,)
+    assert values(made, "step_p25") == (15,)
+
+
+def test_throughput_follows_from_the_mean():
+    made = record(result(info=info(items=8), timed=timed(1000, 3000)))
+    series = made.metrics()["throughput"]
+
+    assert (series.values, series.better, series.unit) == ((8 * 1e9 / 2000,), "higher", "items/s")
+
+
+BUSY = {"delay_ns": (0, 0, 0, 60), "load": Load(1.0, 0.5, 0.0)}
+
+
+def test_what_others_took_is_taken_off_where_they_took_it():
+    made = record(result(timed=timed(100, 101, 102, 160, **BUSY)))
+
+    assert values(made, "step_p50") == (100,)  # of 100 100 101 102, rounded to even
+    assert values(made, "step_time") == (100,)
+    assert values(made, "block_time") == ((463 - 60) / 4,)
+    assert codes(made) == [("note", "contended")]
+    assert "13% of the time" in made.integrity[0].message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"load": Load(1.0, 0.05, 0.0)}, {"load": Load(1.0, -0.01, 0.0)}, {"delay_ns": (0, 0, 0, 20)}],
+    ids=["idle", "ticks", "little"],
+)
+def test_nothing_is_taken_off_where_others_were_idle_or_took_little(changes):
+    made = record(result(timed=timed(100, 100, 100, 160, **{**BUSY, **changes})))
+
+    assert values(made, "block_time") == (115,)
+    assert codes(made) == []
+
+
+WAITING = (400, 400, 400, 400)
+"""Half of these four steps is waiting."""
+
+
+def waiting(load):
+    return record(result(timed=timed(*WAITING, delay_ns=(200,) * 4, load=load)))
+
+
+def test_waiting_for_the_steps_own_helpers_is_its_own_time():
+    made = waiting(Load(1.0, 0.0, 0.6))
+    assert values(made, "step_time") == values(made, "block_time") == (400,)
+    assert codes(made) == []
+
+
+def test_no_more_is_taken_off_than_others_used():
+    # Of the half of the time that the step waited, others used a fifth and a helper as much.
+    made = waiting(Load(1.0, 0.2, 0.3))
+    assert values(made, "block_time") == (400 * (1 - 0.2),)
+    assert values(made, "step_time") == (400 - 80,)
+    # Plenty of other work on other processors does not make the helper's share others' either.
+    made = waiting(Load(1.0, 4.0, 4.1))
+    assert values(made, "block_time") == (400 * (1 - 0.25),)
+
+
+@pytest.mark.parametrize("load", [None, Load(0.1, 0.1, 0.0)], ids=["no counters", "too short"])
+def test_nothing_is_taken_off_where_nobody_knows_whose_it_was(load):
+    made = waiting(load)
+    assert values(made, "step_time") == values(made, "block_time") == (400,)
+    assert codes(made) == [("note", "waiting")]
+    assert "for 50% of the time while timing" in made.integrity[0].message
+    assert contended(Repeat((result(timed=timed(*WAITING, delay_ns=(200,) * 4, load=load)),)))
+
+
+def test_the_turns_of_a_pair_are_taken_together():
+    # One turn alone is too short; together they tell, and a helper is nobody else.
+    turns = [timed(*WAITING, delay_ns=(200,) * 4, load=Load(0.1, 0.0, 0.07)) for _ in range(8)]
+    side = SideResult(info(), result().settled, _joined(turns), result().compiled)
+    assert side_values([side])["step_time"] == 400
+    others = [replace(turn, load=Load(0.1, 0.1, 0.0)) for turn in turns]
+    assert side_values([replace(side, timed=_joined(others))])["step_time"] == 200
+
+
+def test_a_contended_repeat():
+    assert contended(Repeat((result(), result(timed=timed(100, 101, 102, 160, **BUSY)))))
+    assert not contended(Repeat((result(),)))
+
+
+def test_counts_are_means_per_step():
+    made = record(result(profiled=profiled(op_counts=(5, 7))))
+
+    assert values(made, "ops") == (6,)
+    assert values(made, "flops") == (12,)
+    assert made.metrics()["ops"].kind == "counted"
+    assert made.calls[0].op_counts == (5, 7)
+    assert not {"kernels", "launches", "h2d_bytes", "kernel_time", "recompiles"} & made.metrics().keys()
+
+
+def test_a_device_adds_its_figures():
+    on_device = profiled(kernel_counts=(3, 3), launch_counts=(4, 4), device_busy_ns=(80, 60), h2d_bytes=(8, 8))
+    made = record(result(profiled=on_device))
+
+    assert values(made, "kernels") == (3,)
+    assert values(made, "launches") == (4,)
+    assert values(made, "kernel_time") == (70,)
+    assert values(made, "h2d_bytes") == (8,)
+
+
+def test_a_count_that_a_repeat_does_not_know_is_left_out():
+    unknown = replace(COUNTED, peak_memory=None)
+
+    assert "peak_memory" not in record(result(), result(counted=unknown)).metrics()
+
+
+def test_compiling_is_told_where_anything_was_compiled():
+    compiled = Compiled(used=True, compile_ns=5000, recompiles=1, graph_breaks=2)
+    made = record(result(compiled=compiled))
+
+    assert values(made, "compile_time") == (5000,)
+    assert values(made, "recompiles") == (1,)
+    assert values(made, "graph_breaks") == (2,)
+
+
+def test_flops_are_those_of_the_first_repeat():
+    first, later = Repeat((result(),)), Repeat((result(counted=replace(COUNTED, flops=None)),))
+
+    assert sharing_flops(first, later).calls[0].counted.flops == 12
+    assert sharing_flops(first, later).calls[0].counted.static_memory == 32
+    other = Repeat((named("other", later.calls[0]),))
+    assert sharing_flops(first, other) == other
+
+
+def test_metrics_of_ones_own():
+    def repeat(*values):
+        return Repeat((result(),), tuple(UserValue("", name, value, "nat", "lower") for name, value in values))
+
+    made = record(repeat(("loss", 2.0), ("only_here", 1.0)), repeat(("loss", 3.0)))
+
+    assert values(made, "loss") == (2, 3)
+    assert made.metrics()["loss"].unit == "nat"
+    assert "only_here" not in made.metrics()
+
+
+def test_rows_are_joined_by_name():
+    first = result(profiled=profiled(("aten::mm", 4, 60), ("aten::add", 2, 20)))
+    second = result(profiled=profiled(("aten::mm", 4, 80)))
+    rows = {row.name: row for row in record(first, second).calls[0].rows}
+
+    assert (rows["aten::mm"].count, rows["aten::mm"].ns) == (2, (30, 40))
+    assert (rows["aten::add"].count, rows["aten::add"].ns) == (0.5, (10, 0))
+
+
+def test_calls_are_kept_apart_by_name():
+    forward, backward = named("forward", result(10, 10)), named("backward", result(30, 30))
+    made = record(Repeat((forward, backward), (UserValue("backward", "norm", 1.0, "1", "lower"),)))
+
+    assert values(made, "forward.step_time") == (10,)
+    assert values(made, "backward.step_time") == (30,)
+    assert "backward.norm" in made.metrics()
+    assert "forward.norm" not in made.metrics()
+
+
+def test_repeats_that_make_other_calls_are_no_repeats():
+    made = record(named("forward", result()), named("backward", result()))
+
+    assert codes(made) == [("invalid", "calls-differ")]
+    assert made.repeats == 1
+
+
+@pytest.mark.parametrize(
+    "part, code, words",
+    [
+        ({"timed": timed(1, 1, tracer="coverage")}, ("invalid", "tracer"), "coverage is active"),
+        ({"settled": Settled(90, settled=False, spread=-0.2)}, ("note", "unsettled"), "after 90 warm-up steps"),
+        ({"timed": timed(1, 1, compiles=("f (0/1)",))}, ("note", "recompiled"), "while timing: f (0/1)"),
+        ({"timed": timed(1, 1, cpu_ns=100, system_ns=40)}, ("note", "system-time"), "40% of the processor time"),
+        ({"profiled": profiled(findings=(Finding("invalid", "lost", "gone"),))}, ("invalid", "lost"), "gone"),
+    ],
+)
+def test_what_a_measurement_says_of_itself(part, code, words):
+    made = record(result(**part))
+
+    assert codes(made) == [code]
+    assert words in made.integrity[0].message
+
+
+def test_a_finding_is_told_once_and_with_its_call():
+    traced = named("forward", result(timed=timed(1, 1, tracer="coverage")))
+    made = record(traced, traced)
+
+    assert [finding.message for finding in made.integrity] == [
+        "forward: coverage is active in the measured process and slows Python"
+    ]
+
+
+def test_repeats_whose_steps_run_other_operators():
+    assert codes(record(result(), result(profiled=profiled(signatures=("a", "b"))))) == [("note", "steps-differ")]
+    assert codes(record(result(), result(profiled=profiled(signatures=("a",))))) == []
+
+
+@pytest.mark.parametrize("faults, mode", [(0, "none"), (40, "few"), (4000, "many")])
+def test_the_mode_of_the_allocator(faults, mode):
+    assert record(result(timed=timed(1, 1, minor_faults=faults))).modes == {"page_faults": (mode,)}
+
+
+def test_the_reference_load_is_kept_for_each_repeat():
+    def repeat(*runs):
+        return Repeat((result(timed=timed(1, 1, reference_before=runs[:1], reference_after=runs[1:])),))
+
+    made = record(repeat(100, 104), repeat(200, 200))
+    assert made.occasions[0].reference_ns == made.reference_ns == (101, 200)
+    assert record(result(), result()).reference_ns == (None, None)
+
+
+def test_what_the_machine_did_is_told_once_with_its_call():
+    disturbed = named("forward", result(timed=timed(1, 1, surroundings=Surroundings(swapped_pages=1))))
+    found = record(disturbed, named("forward", result()), disturbed).integrity
+
+    assert [(each.level, each.code) for each in found] == [("note", "swapping")]
+    assert found[0].message.startswith("forward: ")
+
+
+def test_the_exemplar_is_of_the_repeat_with_the_median_step():
+    def repeat(path, *steps):
+        return Repeat((result(profiled=profiled(steps=steps, exemplar=path)),))
+
+    assert exemplars([repeat("slow", 90, 90), repeat("middle", 50, 50), repeat("fast", 10, 10)]) == {"": "middle"}
+    assert exemplars([repeat("slow", 90, 90), repeat("fast", 10, 10)]) == {"": "fast"}
+    assert exemplars([repeat(None, 1, 1)]) == {}

@@ -1,0 +1,27 @@
+"""Where a side's code is imported from: folders elsewhere are shared by both sides, and rightly so."""
+
+from types import SimpleNamespace
+
+from pytest_perfdl.run.context import Bench
+from pytest_perfdl.workers.checkout import Checkout
+
+
+def test_folders_of_the_repository_only(tmp_path):
+    top, base = tmp_path / "repo", tmp_path / "base"
+    (top / "project").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(top)
+    places = [tmp_path / "link/project/lib", tmp_path / "shared"]
+    config = SimpleNamespace(rootpath=tmp_path / "link/project", getini=lambda _: places)
+    bench = SimpleNamespace(top=top, config=config)
+    project = top / "project"
+    assert Bench._import_folders(bench, None) == [top, project, top / "src", project / "src", project / "lib"]
+    moved = Bench._import_folders(bench, Checkout(top, base))
+    assert moved == [base, base / "project", base / "src", base / "project/src", base / "project/lib"]
+
+
+def test_without_pytests_plugin_for_import_paths(tmp_path):
+    def getini(name):
+        raise ValueError(name)
+
+    bench = SimpleNamespace(top=tmp_path, config=SimpleNamespace(rootpath=tmp_path, getini=getini))
+    assert Bench._import_folders(bench, None) == [tmp_path, tmp_path / "src"]

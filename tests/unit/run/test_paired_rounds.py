@@ -1,0 +1,335 @@
+"""Rounds of two workers, seen without workers."""
+
+import contextlib
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_perfdl.judge.rounds import orders
+from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
+from pytest_perfdl.model.record import Key, Plan
+from pytest_perfdl.run import paired_rounds as rounds
+from pytest_perfdl.run.paired_rounds import Rounds, Side
+from pytest_perfdl.workers.forks import ForkError
+from pytest_perfdl.workers.messages import CallShown, Shown
+from pytest_perfdl.workers.process import WorkerDied
+
+
+class Remote:
+    """A worker that waits for its turn once, and may die then."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.waits = False
+        self.over = False
+        self.ended = []
+        self.phases, self.results, self.origins = {}, [], None
+
+    def advance(self):
+        self.waits = True
+
+    def take_turn(self):
+        self.waits = False
+        self.over = True
+        if self.error is not None:
+            raise self.error
+
+    def end(self, *, gently):
+        self.ended.append(gently)
+
+
+def in_rounds(
+    start, serving=lambda _: contextlib.nullcontext(), parent=None, shown=None, scripts=None, threads=1, **options
+):
+    """Rounds whose workers are made by `start(side)`, or by `start(side, parent)` where there may be a parent.
+
+    The scripts that they are given are added to `scripts`.
+    """
+
+    def begin(test, script, *, checkout, against, side, parent):
+        if scripts is not None:
+            scripts.append(script)
+        return start(side) if shown is None else start(side, parent)
+
+    settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
+    bench = SimpleNamespace(start=begin, parent=parent, config=None, settings=settings, scratch="/scratch")
+    test = SimpleNamespace(plan=Plan(warmup=15, steps=40, threads=threads))
+    sides = Side("base", variant="base"), Side("head", variant="head")
+    return Rounds(bench, test, *sides, serving, seed=1, profiled=False, shown=shown)
+
+
+@pytest.mark.parametrize("dying", ["base", "head"])
+def test_when_one_side_dies_the_other_ends_at_once(dying, monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    started = {}
+
+    def start(side):
+        started[side] = Remote(RuntimeError("the worker died") if side == dying else None)
+        return started[side]
+
+    with pytest.raises(RuntimeError, match="the worker died"):
+        in_rounds(start).measure(1)
+    assert [remote.ended for remote in started.values()] == [[True], [True]]
+
+
+@pytest.mark.parametrize("for_memory", [True, False])
+def test_two_of_which_the_system_killed_one_for_its_memory_are_measured_in_turn(for_memory, monkeypatch):
+    kills = [0]
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    monkeypatch.setattr(rounds, "kills_for_memory", lambda: kills[0])
+    started, served = [], []
+
+    def start(side):
+        started.append(Remote(WorkerDied("killed by SIGKILL") if not started else None))
+        return started[-1]
+
+    @contextlib.contextmanager
+    def serving(remote):
+        try:
+            yield
+        except WorkerDied as error:
+            served.append(str(error))
+            raise
+
+    take_turn = Remote.take_turn
+
+    def dies(remote):
+        kills[0] += for_memory and remote.error is not None
+        take_turn(remote)
+
+    monkeypatch.setattr(Remote, "take_turn", dies)
+    pair = in_rounds(start, serving)
+    if for_memory:
+        pair.measure(1)
+        assert (len(started), served) == (4, []), "two that were ended, then one after the other"
+    else:
+        with pytest.raises(WorkerDied):
+            pair.measure(1)
+        assert (len(started), served) == (2, ["killed by SIGKILL"])
+
+
+SHOWN = (Shown(), Shown())
+
+
+def test_both_sides_of_a_round_are_forked_from_one_parent_in_the_order_of_the_coin(monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    begun = []
+
+    def start(side, parent):
+        begun.append((side, parent))
+        return Remote()
+
+    parents = iter(range(100))
+    pair = in_rounds(start, parent=lambda test, shown: f"parent {next(parents)}", shown=SHOWN)
+    measured = [pair.measure(number) for number in range(1, 13)]
+    drawn = orders(1, 12)
+    assert len(set(drawn)) == 2
+    for number, (order, each) in enumerate(zip(drawn, measured, strict=True)):
+        first, second = begun[2 * number : 2 * number + 2]
+        assert (each.order, each.start) == (order, "forked")
+        assert order.startswith(first[0]), "the coin says which side begins"
+        assert {first[0], second[0]} == {"base", "head"}
+        assert first[1] == second[1] == f"parent {number}", "both sides begin in the same way"
+    assert pair.start_reason == ""
+
+
+def test_without_what_the_first_processes_showed_both_sides_are_started(monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    pair = in_rounds(lambda side: Remote())
+    assert pair.measure(1).start == "started"
+    assert "no started process" in pair.start_reason
+
+
+def test_where_the_parent_is_refused_both_sides_are_started_from_then_on(monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    asked, begun = [], []
+
+    def refuse(test, shown):
+        asked.append(shown)
+        raise ForkError("importing its modules starts 2 more threads")
+
+    def start(side, parent):
+        begun.append(parent)
+        return Remote()
+
+    pair = in_rounds(start, parent=refuse, shown=SHOWN)
+    assert [pair.measure(number).start for number in (1, 2)] == ["started", "started"]
+    assert pair.start_reason == "importing its modules starts 2 more threads"
+    assert (asked, begun) == ([SHOWN], [None] * 4)
+
+
+@pytest.mark.parametrize("failure", ["fork", "death", "test"])
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failure, failing, monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    monkeypatch.setattr(rounds, "kills_for_memory", lambda: 0)
+    begun, remotes = [], []
+
+    def start(side, parent):
+        begun.append((side, parent))
+        fails = parent is not None and len(begun) == failing
+        if fails and failure == "fork":
+            raise ForkError("the process to fork from has ended")
+        remotes.append(Remote())
+        if fails:
+            if failure == "death":
+                remotes[-1].error = WorkerDied("the worker process was killed by SIGSEGV\nhere")
+            else:
+                monkeypatch.setattr(
+                    rounds, "failure", lambda remote, _: "E no" if remote is remotes[failing - 1] else ""
+                )
+        return remotes[-1]
+
+    pair = in_rounds(start, parent=lambda test, shown: "parent", shown=SHOWN)
+    assert pair.measure(1).start == "started"
+    first = orders(1, 1)[0].partition(" ")[0]
+    assert next(side for side, parent in begun if parent is None) == first, "the order stays as it was drawn"
+    assert [parent for _, parent in begun[-2:]] == [None, None]
+    assert all(remote.over or remote.ended for remote in remotes)
+    assert pair.start_reason in (
+        "the process to fork from has ended",
+        "forked, the worker process was killed by SIGSEGV",
+        "the test passed in a started process and not in a forked one",
+    )
+    assert pair.measure(2).start == "started"
+
+
+def call(name="", step_ns=1_000_000, **rest):
+    quiet = {"children": False, "threads": False, "device": False, "tracer": ""}
+    return CallShown(name, step_ns, **{**quiet, **rest})
+
+
+def shown(*calls, start_seconds=2.0):
+    return Shown(calls=calls, start_seconds=start_seconds)
+
+
+RUNS = shown(call())
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
+    monkeypatch.setattr(rounds.os, "sched_getaffinity", lambda process: {2, 3, 5, 7}, raising=False)
+
+
+def commands(script):
+    """What a script tells its worker, `None` where the other side has its turn."""
+    made = script(CallInfo("", "function", 1, None, Key("k", {}), {}))
+    told, answer = [], None
+    while not told or not isinstance(told[-1], Finish):
+        told.append(made.send(answer))
+        answer = Settled(told[-1].least, settled=True, spread=0.0) if isinstance(told[-1], Settle) else None
+    return told
+
+
+def test_both_sides_of_a_round_are_bound_to_one_core_drawn_anew_each_round(cores):
+    scripts = []
+    pair = in_rounds(lambda side, parent: Remote(), parent=lambda *_: "parent", shown=(RUNS, RUNS), scripts=scripts)
+    drawn = []
+    for number in range(1, 41):
+        scripts.clear()
+        core = pair.measure(number).core
+        assert [commands(script)[1].core for script in scripts] == [core, core]
+        drawn.append((core, orders(1, number)[-1]))
+    assert {core for core, _ in drawn} == {2, 3, 5, 7}
+    assert all(
+        {order for core, order in drawn if core == each} == {"base first", "head first"} for each in (2, 3, 5, 7)
+    )
+    assert pair.pin_reason == ""
+
+
+@pytest.mark.parametrize(
+    "reason, pair",
+    [
+        ("--perf-pin=off", {"shown": (RUNS, RUNS), "pin": "off"}),
+        ("no started process of each side", {"shown": None}),
+        ("measured with 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
+        ("use a device", {"shown": (RUNS, shown(call(device=True)))}),
+        ("have child processes", {"shown": (shown(call(children=True)), RUNS)}),
+        ("have threads of their own", {"shown": (shown(call("a"), call("b", threads=True)), RUNS)}),
+        ("one processor only", {"shown": (RUNS, RUNS), "cores": {3}}),
+    ],
+)
+def test_processes_are_left_free_where_one_core_would_change_what_is_measured(reason, pair, cores, monkeypatch):
+    if "cores" in pair:
+        monkeypatch.setattr(rounds.os, "sched_getaffinity", lambda process: pair["cores"])
+    scripts = []
+    options = {name: value for name, value in pair.items() if name != "cores"}
+    made = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", scripts=scripts, **options)
+    assert made.measure(1).core is None
+    assert reason in made.pin_reason
+    assert [commands(script)[1].core for script in scripts] == [None, None]
+
+
+def test_one_side_sleeps_while_the_other_warms_up_and_is_timed(cores):
+    scripts = []
+    pair = in_rounds(lambda *_: Remote(), scripts=scripts)
+    pair.measure(1)
+    for told in map(commands, scripts):
+        assert told[0] is None, "both have come to their first step before one of them warms up"
+        assert all(before is None or after is None for before, after in itertools.pairwise(told))
+
+
+def test_expensive_steps_are_reduced_alike_on_both_sides(cores):
+    scripts = []
+    slow = shown(call(step_ns=2_000_000_000)), shown(call(step_ns=1_000_000_000))
+    pair = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", shown=slow, scripts=scripts)
+    pair.measure(1)
+    first, second = map(commands, scripts)
+    assert first == second
+    timed = [each for each in first if isinstance(each, Time)]
+    assert (first[1].least, first[1].most) == (2, 2)
+    assert (len(timed), {each.block for each in timed}) == (4, {1})
+    assert pair.size_note == ("2 of 15 warm-up steps, 4 of 40 timed steps: a step takes 2.000 s (--perf-budget)")
+
+
+def test_steps_of_which_nothing_is_known_are_sized_after_both_have_warmed_up(cores):
+    scripts = []
+    pair = in_rounds(lambda *_: Remote(), scripts=scripts)
+    pair.measure(1)
+    info = CallInfo("", "function", 1, None, Key("k", {}), {})
+    base, head = (script(info) for script in scripts)
+    turns = []
+    for side in (base, head):
+        assert next(side) is None
+    for side, step_ns in ((base, 1_000_000), (head, 3_000_000_000)):
+        settle = side.send(None)
+        assert settle.seconds == pytest.approx(300 / 8 / 2 / 4)
+        assert side.send(Settled(1, settled=True, spread=0.0, step_ns=step_ns)) is None
+    for side in (base, head):
+        told = [side.send(None)]
+        while not isinstance(told[-1], Finish):
+            told.append(side.send(None))
+        turns.append([each for each in told if isinstance(each, Time)])
+    assert len(turns[0]) == len(turns[1]) == 3
+    assert {each.block for each in (*turns[0], *turns[1])} == {1}
+
+
+def test_a_round_leaves_room_for_those_that_a_verdict_needs(cores):
+    for start, seconds in ((1.0, 300 / 8), (20.0, 300 / 7), (70.0, 300 / 2)):
+        slow = shown(call(step_ns=10**9), start_seconds=start)
+        scripts = []
+        pair = in_rounds(lambda *_: Remote(), parent=lambda *_: "parent", shown=(slow, slow), scripts=scripts)
+        pair.measure(1)
+        told = commands(scripts[0])
+        steps = told[1].most + sum(each.block for each in told if isinstance(each, Time))
+        assert start + 2 * steps <= seconds or steps == 3
+        assert steps >= 3
+
+
+@pytest.mark.parametrize("text", ["CUDA out of memory. Tried", "CUDA-capable device(s) is/are busy or unavailable"])
+def test_two_that_cannot_be_alive_at_once_run_one_after_the_other_and_say_so(text, cores, monkeypatch):
+    alive, most = [], []
+
+    class Alone(Remote):
+        def advance(self):
+            alive.append(self)
+            most.append(len([each for each in alive if not each.over]))
+            super().advance()
+
+    monkeypatch.setattr(rounds, "failure", lambda remote, _: text if len(alive) == 2 and remote is alive[1] else "")
+    pair = in_rounds(lambda *_: Alone())
+    first, second = pair.measure(1), pair.measure(2)
+    assert (first.together, second.together) == (False, False)
+    assert most == [1, 2, 1, 1, 1, 1]

@@ -1,0 +1,95 @@
+"""How each part of a step grows: operators and idle time of the tests of a run file, by hand."""
+
+import json
+
+import pytest
+from making import record, timed
+
+from pytest_perfdl.model.record import Call, Row
+from pytest_perfdl.model.record_json import to_json
+from pytest_perfdl.scaling import ScalingError, doublings, parts_of, read_members
+
+SIZES = (2, 4, 8, 16)
+
+
+def rows_at(size):
+    """A product that is linear in the size, one that is quadratic, idle time, a trifle, and one that comes and goes."""
+    return (
+        Row("operator", "aten::mm", 2, (1000 * size + 4000, 1010 * size + 4040)),
+        Row("operator", "aten::bmm", 1, (100 * size**2, 101 * size**2)),
+        Row("idle", "Python and host", 0, (10_000, 10_000)),
+        Row("operator", "aten::view", 1, (90, 90)),
+        *((Row("operator", "aten::cat", 1, (2000, 2000)),) if size != 4 else ()),
+    )
+
+
+def measured(size, *, name="", rows=None, profiled=None):
+    rows = rows_at(size) if rows is None else rows
+    profiled = profiled or tuple(sum(row.ns[at] for row in rows) for at in range(2))
+    call = Call(name, {"step_time": timed(1e4 * size, 1e4 * size)}, rows, profiled)
+    test = f"test_a[batch={size}]"
+    return {"id": test, "record": to_json(record(calls=(call,), test=test))}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(*tests):
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps({"schema": 1, "tests": tests}))
+        return path
+
+    return written
+
+
+def read_parts(path, **more):
+    return parts_of(read_members(path), **more)
+
+
+def test_each_part_has_its_share_and_its_model(write):
+    found = read_parts(write(*(measured(size) for size in SIZES)))
+    assert found.at == {"batch": 16}
+    # Records hold times to four digits.
+    mm, bmm, idle = 20_100, 25_730, 10_000
+    whole = mm + bmm + idle + 90 + 2000
+    assert found.ns == pytest.approx(whole, rel=2e-3)
+    assert [(part.kind, part.name) for part in found.parts] == [
+        ("operator", "aten::bmm"),
+        ("operator", "aten::mm"),
+        ("idle", "Python and host"),
+    ]
+    assert [part.share for part in found.parts] == pytest.approx([ns / whole for ns in (bmm, mm, idle)], rel=2e-3)
+    assert found.elsewhere == pytest.approx((2000 + 90) / whole, rel=2e-2)
+    bmm, mm, idle = found.parts
+    (square,) = bmm.fit.coefficients
+    assert (square.name, square.value) == ("per batch^2", pytest.approx(100.5, rel=1e-3))
+    assert {each.name: each.value for each in mm.fit.coefficients} == pytest.approx(
+        {"constant": 4020, "per batch": 1005}, rel=2e-3
+    )
+    assert doublings(bmm.fit, bmm.points) == pytest.approx({"batch": 4})
+    assert doublings(idle.fit, idle.points) == pytest.approx({"batch": 1})
+    assert all(part.fit.loo_mape < 2e-3 for part in found.parts)
+
+
+def test_parts_are_those_of_the_metrics_call(write):
+    path = write(*(measured(size, name="forward") for size in SIZES))
+    assert len(read_parts(path, metric="forward.step_time").parts) == 3
+    with pytest.raises(ScalingError, match=r"run.json: test_a\[batch=2\] has no profiled step$"):
+        read_parts(path)
+    with pytest.raises(ScalingError, match=r"has no profiled step of backward$"):
+        read_parts(path, metric="backward.step_time")
+
+
+def test_a_step_that_was_not_profiled_has_no_parts(write):
+    with pytest.raises(ScalingError, match=r"test_a\[batch=2\] has no profiled step"):
+        read_parts(write(*(measured(size, rows=(), profiled=(0, 0)) for size in SIZES)))
+
+
+def test_two_sizes_are_too_few(write):
+    with pytest.raises(ScalingError, match=r"run.json: 2 configurations: at least 3 are needed"):
+        read_parts(write(measured(2), measured(4)))
+
+
+def test_where_no_part_is_everywhere_all_is_elsewhere(write):
+    tests = [measured(size, rows=(Row("operator", f"aten::op{size}", 1, (size, size)),)) for size in SIZES]
+    found = read_parts(write(*tests))
+    assert (found.parts, found.elsewhere) == ((), 1)

@@ -1,0 +1,75 @@
+"""Processes that end with this one."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from plugin.project import alive, until
+
+from pytest_perfdl.system import processes
+
+PARENT = """
+import sys
+from pathlib import Path
+from pytest_perfdl.system import processes
+if sys.argv[1:] == ["lose the guard"]:
+    processes.run(["true"], Path(), seconds=60, environment={})
+    processes._guard._process.kill()
+    processes._guard._process.wait()
+processes.run(
+    ["/bin/sh", "-c", "trap '' HUP INT TERM; sleep 600 & echo $$ $! > pids; wait"], Path(), seconds=600, environment={}
+)
+"""
+
+
+def run(script, folder, *, seconds=60.0, **environment):
+    return processes.run(["/bin/sh", "-c", script], folder, seconds=seconds, environment=environment)
+
+
+def note(path):
+    return until(lambda: path.is_file() and path.read_text().endswith("\n") and path.read_text().split())
+
+
+def test_what_a_command_says_and_how_it_ends(tmp_path):
+    done = run("pwd; echo $WORD; echo wrong >&2; exit 3", tmp_path, WORD="hello")
+    assert (done.code, done.output.decode(), done.errors) == (3, f"{tmp_path}\nhello\n", b"wrong\n")
+
+
+def test_a_command_has_no_input_and_no_terminal(tmp_path):
+    assert run("cat; (: </dev/tty) 2>/dev/null && echo terminal", tmp_path).output == b""
+
+
+def test_what_a_command_leaves_running_is_ended(tmp_path):
+    done = run("sleep 600 & echo $! > pids", tmp_path)
+    assert done.code == 0
+    until(lambda: not alive(note(tmp_path / "pids")[0]))
+
+
+def test_a_command_that_takes_too_long_is_ended_whole(tmp_path):
+    with pytest.raises(subprocess.TimeoutExpired):
+        run("trap '' TERM; sleep 600 & echo $$ $! > pids; wait", tmp_path, seconds=1)
+    until(lambda: not any(map(alive, note(tmp_path / "pids"))))
+
+
+def test_a_command_that_is_not_there(tmp_path):
+    done = processes.run(["no-such-command"], tmp_path, seconds=60, environment=dict(os.environ))
+    assert done.code == 127
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("guard", ["keep the guard", "lose the guard"])
+def test_a_command_ends_with_this_process_however_that_ends(tmp_path, number, guard):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, guard],
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        # Where these tests run in the background, they ignore it, and so would their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    pids = note(tmp_path / "pids")
+    parent.send_signal(number)
+    parent.wait(60)
+    until(lambda: not any(map(alive, pids)))

@@ -1,0 +1,365 @@
+"""Transforms: what each predicts for steps whose answer is worked out by hand, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from pytest_perfdl.trace import read
+from pytest_perfdl.whatif import Plan, Select, task_graph
+from pytest_perfdl.whatif.layers import layers, saved
+from pytest_perfdl.whatif.lifetimes import lifetimes
+from pytest_perfdl.whatif.machine import Machine, machine_of
+from pytest_perfdl.whatif.predict import Base, WhatIf, predict, together
+from pytest_perfdl.whatif.transform import TRANSFORMS, Change, Context, find, parameters, transform
+from unit.trace.chrome import corpus_file, step, trace, x
+from unit.whatif.training import MATRIX, STEP, context, device_training, host_training, with_memory
+
+
+def step_us(made, question, machine=None, /, **given):
+    """Predicted mean step in microseconds."""
+    found = predict(context(made, **(machine or {})), question, **given)
+    assert found.predicted_ns is not None, found.reason
+    assert found.interval_ns[0] <= found.predicted_ns <= found.interval_ns[1]
+    return found.predicted_ns / 1000
+
+
+def refusal(made, question, machine=None, /, **given):
+    found = predict(context(made, **(machine or {})), question, **given)
+    assert found.predicted_ns is found.interval_ns is found.gain is None
+    return found.reason
+
+
+def loading(workers=False):
+    """Steps of 1000 us, 600 of which make the batch."""
+    name = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [
+            step(number, at, 1000),
+            x(f"enumerate(DataLoader)#{name}.__next__", at, 600, "user_annotation"),
+            x("aten::stack", at + 100, 300),
+            x("aten::mm", at + 600, 400),
+        ]
+    return trace(*events)
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"), [(1, 650), (2, 450), (8, 450)], ids=["one worker", "two workers", "eight workers"]
+)
+def test_workers(workers, expected):
+    # 600 us a batch over the workers, less 400 us of computing, and 50 us to take it over.
+    assert step_us(loading(), "workers", workers=workers) == expected
+    assert step_us(loading(), "workers", {"cores": 2}, workers=workers) == 650
+
+
+def test_workers_share_the_processor_with_a_step_that_computes_there():
+    # Both take half as long again: 900 us a batch, less 600 of computing; then 600 and 50 to take it over.
+    known = {"cores": 2, "contention": 1.5}
+    assert step_us(loading(), "workers", known, workers=1) == 950
+    assert step_us(loading(), "workers", {**known, "hand_over_ns": 200e3}, workers=1) == 1100
+    assert predict(context(loading(), **known), "workers", workers=1).trust == "ok"
+    # Not measured: at worst half as long again, and 300 us to take a batch over; and half a percent of the 650.
+    found = predict(context(loading(), cores=2), "workers", workers=1)
+    assert found.trust == "low"
+    assert found.interval_ns[1] == pytest.approx(1_200_000 + 3_250)
+    assert "perfdl constants" in found.notes[-1]
+
+
+def test_prefetching_is_one_worker():
+    assert step_us(loading(), "prefetch") == 650
+    assert "workers already" in refusal(loading(workers=True), "prefetch")
+
+
+def test_more_workers():
+    assert "give now=" in refusal(loading(workers=True), "workers", workers=4)
+    # A batch takes two workers two periods of 1000 us: 2000 over 4 is 500, 100 more than the computing.
+    assert step_us(loading(workers=True), "workers", workers=4, now=2) == 550
+    assert "no time passes in a DataLoader" in refusal(host_training(), "workers", workers=1)
+
+
+def test_removing_an_operator_takes_its_backward_pass_and_the_python_behind_it():
+    # 2 x (150 + 10) forward; 2 x 280 backward, where the accumulation follows at once.
+    assert step_us(host_training(), "remove_operator", name="aten::mm", python=False) == STEP - 2 * 150 - 2 * 280
+    assert step_us(host_training(), "remove_operator", name="aten::mm") == STEP - 2 * 160 - 2 * 280
+    assert "no operator aten::dropout" in refusal(host_training(), "remove_operator", name="aten::dropout")
+
+
+def test_removing_gradient_clipping():
+    clipping = [
+        event
+        for number in range(3)
+        for event in (
+            x("aten::linalg_vector_norm", STEP * number + 1110, 20),
+            x("aten::mul_", STEP * number + 1140, 30),
+        )
+    ]
+    # Of the gaps those before the two and between them go: 10 us each.
+    assert step_us(host_training(extra=clipping), "remove_clipping") == STEP - 20 - 30 - 10 - 10
+    assert "nothing computes a norm" in refusal(host_training(), "remove_clipping")
+
+
+def test_a_fused_optimizer():
+    # 180 us from the first to the last operator become 20 us, 2.5 us for each of 2 parameters, and 3 passes over
+    # 2 x 1024 x 4 bytes at 1 GB/s.
+    expected = STEP - 180 + 20 + 2 * 2.5 + 3 * 8192 / 1000
+    assert step_us(host_training(), "fused_optimizer", {"memory_bytes_per_s": 1e9}) == pytest.approx(expected, abs=0.01)
+    assert "memory_bytes_per_s" in refusal(host_training(), "fused_optimizer")
+    assert "no update" in refusal(device_training(), "fused_optimizer")
+
+
+def test_a_fused_optimizer_is_no_slower_a_reader_than_the_operators_that_it_replaces():
+    """Each of them moves 3 x 4096 bytes in 80 us, more than the memory's 1 MB/s: the parameters are in a cache."""
+    reached = 3 * 4096 / 80
+    expected = STEP - 180 + 20 + 2 * 2.5 + 3 * 8192 / reached
+    assert step_us(host_training(), "fused_optimizer", {"memory_bytes_per_s": 1e6}) == pytest.approx(expected, abs=0.01)
+
+
+def test_foreach_on_a_cpu_takes_the_python_away():
+    assert step_us(host_training(), "foreach") == pytest.approx(STEP - 20 + 0.25)
+
+
+def test_amp_by_measured_ratios():
+    ratios = {"bfloat16": {"aten::mm [[16, 32], [32, 32]]": (0.4, 0.5, 0.6)}}
+    made = context(host_training(), ratios=ratios, memory_bytes_per_s=1e9)
+    found = predict(made, "amp")
+    # 2 x 150 forward and 2 x 250 backward halve; casts: 2 x 6 bytes for each of 2048 parameters.
+    assert found.predicted_ns == pytest.approx(1e3 * (STEP - 400) + 12 * 2048, rel=1e-6)
+    assert found.trust == "ok"
+    low, high = found.interval_ns
+    assert low < 1e3 * (STEP - 480) + 12 * 2048 < 1e3 * (STEP - 320) + 12 * 2048 < high
+
+
+def test_amp_by_peaks_is_rough_and_says_so():
+    peaks = {"flops_per_s": {"float32": 1e9, "bfloat16": 2e9}, "memory_bytes_per_s": 1e12}
+    found = predict(context(host_training(), **peaks), "amp")
+    # Compute-bound products halve with the peaks; relu, which is not, with its bytes.
+    assert found.predicted_ns == pytest.approx(1e3 * (STEP - 400 - 40), rel=1e-4)
+    assert found.trust == "low"
+    assert "bfloat16 is not known" in refusal(host_training(), "amp", {"memory_bytes_per_s": 1e9})
+    with pytest.raises(ValueError, match="expected bfloat16 or float16"):
+        predict(context(host_training()), "amp", dtype="int4")
+
+
+def test_amp_where_autocast_is_on_already():
+    """A convolution that is given float32 and computes in bfloat16 inside, and a product in float32."""
+
+    def product(ts, dur, name="aten::linear", kind="float"):
+        return x(name, ts, dur, **{"Input Dims": MATRIX, "Input type": [kind] * 2})
+
+    inside = [product(0, 300), product(100, 150, kind="c10::BFloat16")]
+    ratios = {
+        "bfloat16": {"aten::linear [[16, 32], [32, 32]]": (0.5, 0.5, 0.5), "aten::mm [[16, 32], [32, 32]]": (0.5,) * 3}
+    }
+    on = trace(step(0, 0, 1000), *inside)
+    assert "runs in float32" in refusal(on, "amp", {"ratios": ratios})
+    partly = trace(step(0, 0, 1000), *inside, product(500, 200, "aten::mm"))
+    assert step_us(partly, "amp", {"ratios": ratios}) == 900
+
+
+def test_channels_last():
+    assert "no convolution" in refusal(host_training(), "channels_last")
+
+
+def test_more_layers():
+    # Each layer: 200 us forward, with the Python in it, 300 us backward; the update, 180 us, doubles with the layers.
+    assert step_us(host_training(), "layers", to=4, now=2) == STEP + 2 * (200 + 300) + 180
+    assert step_us(host_training(), "layers", to=1, now=2) == STEP - (200 + 300) - 90
+    one = step_us(host_training(), "layers", to=2, now=1, layer="Net.layers.0")
+    assert one == STEP + 200 + 300 + 90
+    assert "no module fits" in refusal(host_training(), "layers", to=2, now=1, layer="Elsewhere")
+
+
+def test_checkpointing_runs_the_forward_pass_again_and_frees_what_it_kept():
+    found = predict(context(with_memory()), "checkpointing")
+    # Each layer: its 200 us again, since relu saves what it computes; 100 us, and 20 us for its one node.
+    assert found.predicted_ns == 1e3 * (STEP + 2 * (200 + 100 + 20))
+    # Before: 1000 and two layers of 800. After: the inputs of both layers, 200 each, and one layer's 600 at a time.
+    assert (found.peak_bytes, found.predicted_peak_bytes) == (2600, 2000)
+
+
+def test_recomputing_stops_where_all_that_is_saved_is_there():
+    """A product at a layer's end saves its input only: the 40 us of relu and the 10 us behind it run again."""
+    found = predict(context(host_training(product_last=True)), "checkpointing")
+    assert found.predicted_ns == 1e3 * (STEP + 2 * (40 + 10 + 100 + 20))
+
+
+def test_the_result_of_a_layer_is_not_what_it_keeps():
+    """It is the last that outlives the forward pass, though freed before the layer's backward pass begins."""
+    made = context(with_memory())
+    first, second = layers(made)
+    assert made.memory.bytes[saved(made, first)].tolist() == [600]
+    assert made.memory.bytes[saved(made, second)].tolist() == [600]
+
+
+def test_gist_keeps_a_part():
+    machine = {"memory_bytes_per_s": 1e6}
+    found = predict(context(with_memory(), **machine), "gist", ratio=0.5)
+    # 600 bytes a layer, written and read: 1.5 x 600 us at 1 byte/us, forward and backward.
+    assert found.predicted_ns == 1e3 * (STEP + 4 * 900)
+    assert found.predicted_peak_bytes == 2600 - 300
+    assert "profile_memory" in refusal(host_training(), "gist")
+
+
+def test_the_peak_of_lifetimes_is_that_of_the_allocator():
+    assert lifetimes(with_memory(2)).peak_bytes == 2600
+    trace_of_gpu = read(corpus_file("h100"))
+    assert lifetimes(trace_of_gpu).peak_bytes == 101_305_344
+
+
+def test_batch_size_by_two_traces():
+    first, second = host_training(), context(host_training())
+    double = second.graph.with_durations(second.graph.tasks.duration * 2)
+    from pytest_perfdl.whatif.transforms.sizes import affine
+
+    made = context(first)
+    change = affine(made, double, 0.5)
+    found = predict(made, WhatIf("batch", change.plan))
+    assert found.predicted_ns == 1.5e3 * STEP
+    assert predict(made, WhatIf("batch", affine(made, double, 0.0).plan)).predicted_ns == 1e3 * STEP
+
+
+def test_batch_size_by_one_trace_is_proportional():
+    found = predict(context(host_training()), "batch", to=2, now=1)
+    # What has a cost doubles: both layers' mm and relu, and their backward products.
+    assert found.predicted_ns == 1e3 * (STEP + 2 * 190 + 2 * 250)
+    assert found.trust == "low"
+
+
+def test_data_parallel_sends_buckets_behind_the_gradients():
+    # 4096 bytes over 2 ranks at 4096 bytes/us = 1 us, without the copies since the memory's rate is not known.
+    machine = {"network_bytes_per_s": 4096e6}
+    made = context(host_training(), **machine)
+    found = predict(made, "data_parallel", ranks=2, contention=1.0, bucket=1)
+    # Both gradients fit in the first bucket, which is sent at 1100; the update begins at 1250.
+    assert found.predicted_ns == 1e3 * STEP
+    slow = predict(context(host_training(), network_bytes_per_s=40.96e6), "data_parallel", ranks=2, contention=1.0)
+    assert slow.predicted_ns == 1e3 * (STEP + 200 - 150)
+    assert "network_bytes_per_s" in refusal(host_training(), "data_parallel", ranks=2)
+
+
+def test_dgc_sends_less():
+    machine = {"network_bytes_per_s": 40.96e6, "memory_bytes_per_s": 8192e6}
+    found = predict(context(host_training(), **machine), "dgc", ranks=2, ratio=0.5)
+    # 3 us to compress, then as much as before, a third longer beside computing: 268 of which 150 are hidden.
+    assert found.predicted_ns == pytest.approx(1e3 * (STEP + 3 + 268 - 150), rel=1e-3)
+
+
+def test_blueconnect_adds_up_its_stages():
+    machine = {"network_bytes_per_s": 40.96e6}
+    made = context(host_training(), **machine)
+    # 2 x 1/2 of 8192 bytes at 40.96 bytes/us, then the same of the half.
+    found = predict(made, "blueconnect", shape="2x2")
+    assert found.predicted_ns == 1e3 * (STEP + 300 - 150)
+    found = predict(made, "blueconnect", shape="2x2", bandwidths="81.92MBx40.96MB")
+    assert found.predicted_ns == 1e3 * (STEP + 200 - 150)
+    with pytest.raises(ValueError, match="1 of them for 2 stages"):
+        predict(made, "blueconnect", shape="2x2", bandwidths="1GB")
+
+
+def test_p3_lets_the_next_step_begin_with_what_it_needs_first():
+    machine = {"network_bytes_per_s": 4.096e6}
+    made = context(host_training(), **machine)
+    plain = predict(made, "data_parallel", ranks=2, contention=1.34).predicted_ns
+    sliced = predict(made, "p3", ranks=2, slice=4096.0).predicted_ns
+    assert 1e3 * STEP < sliced < plain
+
+
+def test_a_cuda_graph_leaves_one_launch():
+    # 10 us before the copy's call, which returns at 140 us behind the copy; 4 x 60 us of operators and 3 x 140 us of
+    # Python until the last launch become 10 us.
+    found = predict(context(device_training(sync=False)), "cuda_graph")
+    assert found.predicted_ns < found.step_ns
+    assert "launches nothing" in refusal(host_training(), "cuda_graph")
+
+
+def test_synchronisations_and_pageable_copies_are_waits():
+    made = context(device_training())
+    assert predict(made, "remove_sync").predicted_ns <= 1e6
+    pinned = {"pinned_bytes_per_s": 20e9, "pageable_bytes_per_s": 10e9}
+    waited = predict(context(device_training(), **pinned), "pin_memory")
+    # The copy of 100 us halves, and the host still waits for it.
+    assert waited.predicted_ns == 950_000
+    free = predict(context(device_training(), **pinned), "pin_memory", non_blocking=True)
+    assert free.predicted_ns < waited.predicted_ns
+    assert "no pageable memory" in refusal(device_training(pageable=False), "pin_memory")
+    assert "pinned_bytes_per_s" in refusal(device_training(), "pin_memory")
+
+
+def test_fusion_leaves_the_bytes_that_must_be_moved():
+    found = predict(context(device_training(sync=False)), "fusion")
+    assert found.predicted_ns <= found.step_ns
+    assert "no two operators" in refusal(loading(), "fusion")
+
+
+def test_folding_batch_norms_is_for_inference():
+    events = [e for n in range(3) for e in (step(n, 100 * n, 100), x("aten::batch_norm", 100 * n + 20, 30))]
+    # The Python behind it goes, too: 50 us.
+    assert step_us(trace(*events), "fold_batch_norm") == 100 - 30 - 50
+    training = [x("autograd::engine::evaluate_function: MmBackward0", 5, 5)]
+    assert "backward pass" in refusal(trace(*events, *training), "fold_batch_norm")
+
+
+def test_together_is_one_after_the_other():
+    made = context(host_training())
+    mm = WhatIf("mm", Plan().scale(Select(name="aten::mm"), 0.5))
+    relu = WhatIf("relu", transform="remove_operator", parameters={"name": "aten::relu", "python": False})
+    assert together(made, [mm, relu]).predicted_ns == 1e3 * (STEP - 400 - 80)
+    missing = WhatIf("pin", transform="pin_memory")
+    assert together(made, [mm, missing]).reason.startswith("pin: no pageable")
+
+
+def test_an_interval_holds_the_spread_between_steps():
+    events = [e for n, us in enumerate((40, 50, 60)) for e in (step(n, 100 * n, 100), x("aten::mm", 100 * n + 10, us))]
+    found = predict(context(trace(*events)), WhatIf("none", Plan().scale(Select(name="mm"), 0.0)))
+    # Differences of 40, 50 and 60 us: 4.303 x 10 / sqrt(3), and 0.5 % of 50 us.
+    half = 4.3027 * 10_000 / np.sqrt(3) + 250
+    assert found.interval_ns == pytest.approx((50_000 - half, 50_000 + half), rel=1e-3)
+    assert not found.worthwhile or found.gain > found.band
+
+
+def test_users_add_transforms():
+    @transform("test_half")
+    def half(context: Context, share: float = 0.5) -> Change:
+        """Half of everything."""
+        return Change(Plan().scale(Select(), share))
+
+    try:
+        assert step_us(host_training(), "test_half") == STEP / 2
+        assert parameters("test_half", {"share": "0.25"}) == {"share": 0.25}
+        with pytest.raises(ValueError, match="already"):
+            transform("test_half")(test_users_add_transforms)
+    finally:
+        del TRANSFORMS["test_half"]
+    with pytest.raises(ValueError, match="there is no transform 'test_half': amp"):
+        find("test_half")
+
+
+def test_every_transform_answers_or_refuses_on_public_traces():
+    made = dict.fromkeys(("workers", "ranks", "devices", "stages", "to", "now"), 2)
+    given = {"factor": 2.0, "shape": "2x2", "name": "aten::mm", **made}
+    find("amp")
+    for name in ("h100", "nccl_rank0", "alexnet"):
+        graph = task_graph(read(corpus_file(name)))
+        context_of = Context(graph, Machine(network_bytes_per_s=1e10, pinned_bytes_per_s=1e10))
+        base = Base.of(graph)
+        for each, function in TRANSFORMS.items():
+            wanted = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+            defaults = len(function.__defaults__ or ())
+            needed = wanted[: len(wanted) - defaults]
+            found = predict(context_of, each, base, **{key: given[key] for key in needed})
+            assert (found.predicted_ns is None) == (found.trust == "refuse" and bool(found.reason)), each
+
+
+def test_a_machine_is_what_the_trace_says_or_what_is_given(tmp_path):
+    known = machine_of(read(corpus_file("resnet50_workers4")))
+    assert known.memory_bytes == 34_084_028_416
+    assert known.pageable_bytes_per_s == pytest.approx(6.1e9, rel=0.01)
+    assert known.pinned_bytes_per_s is None
+    both = Machine(pinned_bytes_per_s=1.0).or_else(known)
+    assert (both.pinned_bytes_per_s, both.memory_bytes) == (1.0, known.memory_bytes)
+    given = Machine(cores=4, ratios={"bfloat16": {"aten::mm []": (0.1, 0.2, 0.3)}})
+    given.save(tmp_path / "machine.json")
+    assert Machine.load(tmp_path / "machine.json") == given
+    (tmp_path / "broken.json").write_text("[]")
+    with pytest.raises(ValueError, match="does not hold the figures"):
+        Machine.load(tmp_path / "broken.json")

@@ -1,0 +1,227 @@
+"""Forking workers: what is refused, and how a forked process is watched. The modules that are loaded are small ones."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.system import processes
+from pytest_perfdl.workers import forks
+from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.forks import ROUNDS_OF_A_PARENT, Common, ForkError, ForkParent, Forks, common
+from pytest_perfdl.workers.messages import CallShown, Shown
+from pytest_perfdl.workers.process import environment
+
+pytestmark = pytest.mark.skipif(bool(forks.unsupported()), reason="this system cannot fork workers")
+
+LIB = (("some_lib", "/lib/some_lib.py"), ("more_lib", "/lib/more_lib.py"))
+
+
+def traced(tracer):
+    return CallShown("", 1000, children=False, threads=False, device=False, tracer=tracer)
+
+
+@pytest.mark.parametrize(
+    "shown, reason",
+    [
+        (Shown(LIB, environment=("OMP_NUM_THREADS",)), "changes OMP_NUM_THREADS in the environment before"),
+        (Shown(LIB, hooks=("beartype.claw.Loader",)), "imports go through beartype.claw.Loader"),
+        (
+            Shown(LIB, calls=(traced("a trace function from coverage"),)),
+            "a trace function from coverage traces the test",
+        ),
+        (Shown((("some_lib", "/venv/some_lib.py"),)), "some_lib is .*/venv/some_lib.py"),
+    ],
+    ids=["environment", "hooks", "tracer", "origin"],
+)
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_test_that_a_fork_would_not_be_like_is_refused(shown, reason, side):
+    plain = Shown(LIB, calls=(traced(""),))
+    assert common(plain, plain).modules == LIB
+    with pytest.raises(ForkError, match=reason) as refusal:
+        common(shown, plain) if side == "base" else common(plain, shown)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_one_side_alone_loads_is_not_loaded_beforehand():
+    base, head = (
+        Shown(LIB, besides=(("counter", "/c.py"),)),
+        Shown((LIB[1], ("new_lib", "/n.py"), ("counter", "/c.py"))),
+    )
+    wanted = common(base, head)
+    assert wanted.modules == (LIB[1],)
+    assert wanted.allowed == (("counter", "/c.py"),)
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Writes installed modules; what it returns is what a test that loads them has shown."""
+    folder = tmp_path / "lib" / "site-packages"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder)
+
+    def write(**modules):
+        for name, text in modules.items():
+            (folder / f"{name}.py").write_text(text)
+        return tuple((name, str(folder / f"{name}.py")) for name in modules)
+
+    return write
+
+
+@contextlib.contextmanager
+def parent_of(modules, allowed=()):
+    parent = ForkParent(Common(tuple(modules), tuple(allowed)), environment(1), ())
+    try:
+        yield parent
+    finally:
+        parent.close()
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        (
+            "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "starts 1 more thread",
+        ),
+        (
+            "import pytest_perfdl.workers.forking as f; f._DEVICES = (__file__,); kept = open(__file__)",
+            "opens .*odd_lib.py",
+        ),
+        ("raise RuntimeError('not today')", "odd_lib cannot be imported by itself: RuntimeError: not today"),
+        ("import another_lib", "load another_lib, which the test does not"),
+        ("import os; os._exit(3)", "the process to fork from has ended"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "the process to fork from has ended"),
+    ],
+    ids=["thread", "device", "error", "more", "exit", "killed"],
+)
+def test_a_process_that_is_not_fit_to_be_forked_is_refused(text, reason, library):
+    (odd, _) = library(odd_lib=text, another_lib="")
+    with pytest.raises(ForkError, match=reason), parent_of([odd]):
+        pass
+
+
+def test_a_module_that_comes_from_elsewhere_by_itself_is_refused(library):
+    library(odd_lib="")
+    with (
+        pytest.raises(ForkError, match=r"odd_lib is /elsewhere/odd_lib.py in the test"),
+        parent_of([("odd_lib", "/elsewhere/odd_lib.py")]),
+    ):
+        pass
+
+
+def test_what_the_test_loads_too_may_come_by_the_way(library):
+    first, by_the_way = library(first_lib="import by_the_way", by_the_way="")
+    made_up = ("made_up_lib", "/no/such/file.py")
+    with parent_of([first, made_up], [by_the_way]) as parent:
+        assert parent.alive
+
+
+def test_a_parent_that_does_not_answer_is_refused(library, monkeypatch):
+    monkeypatch.setattr(forks, "_LOADING_SECONDS", 0.5)
+    (slow,) = library(slow_lib="import time; time.sleep(600)")
+    with pytest.raises(ForkError, match=r"has not answered after 0.5 s"), parent_of([slow]):
+        pass
+
+
+class Forked:
+    """A worker without a job: it waits for one until its channel is closed."""
+
+    def __init__(self, parent):
+        self.channel, theirs = pair()
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end
+        descriptors = (theirs.fileno(), self.output.fileno(), self.output.fileno())
+        self.process = parent.fork(descriptors, sys.path, str(Path.cwd()), environment(1))
+        theirs.close()
+        processes.guard(self.process.pid)
+
+    def close(self):
+        processes.end(self.process.pid)
+        self.channel.close()
+        self.output.close()
+
+
+@pytest.fixture
+def forked(library):
+    with parent_of(library(some_lib="import os; os.environ['SET_BY_LIB'] = 'yes'")) as parent:
+        made = []
+
+        def fork():
+            made.append(Forked(parent))
+            return made[-1]
+
+        fork.parent = parent
+        yield fork
+        for each in made:
+            each.close()
+
+
+def test_a_forked_process_leads_a_group_and_says_how_it_ended(forked):
+    first, second = forked(), forked()
+    assert first.process.pid != second.process.pid
+    assert os.getpgid(first.process.pid) == first.process.pid
+    assert first.process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.process.wait(0.01)
+    first.channel.close()
+    assert first.process.wait(10) == 1, "a worker whose channel is closed ends so"
+    os.kill(second.process.pid, signal.SIGTERM)
+    assert (second.process.wait(10), second.process.poll()) == (-signal.SIGTERM, -signal.SIGTERM)
+
+
+def test_the_system_ends_what_is_forked_when_the_parent_is_gone(forked):
+    child = forked()
+    os.kill(forked.parent.pid, signal.SIGKILL)
+    assert child.process.wait(10) == -signal.SIGKILL
+    with pytest.raises(ForkError, match="the process to fork from has ended"):
+        forked.parent.fork((0, 1, 2), [], "/", {})
+
+
+def test_a_forked_process_that_cannot_be_watched_is_none(forked, monkeypatch):
+    def refuse(pid):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(forks.os, "pidfd_open", refuse)
+    ours, theirs = pair()
+    with pytest.raises(ForkError, match="cannot be watched: Too many open files"), tempfile.TemporaryFile() as output:
+        forked.parent.fork((theirs.fileno(), output.fileno(), output.fileno()), sys.path, "/", environment(1))
+    theirs.close()
+    ours.close()
+
+
+@pytest.fixture
+def shelf():
+    made = Forks()
+    yield made
+    made.close()
+
+
+def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_rounds(library, shelf):
+    first, second = library(first_lib="", second_lib="")
+    parents = [shelf.parent(Common((first,), ()), 1, ()) for _ in range(ROUNDS_OF_A_PARENT)]
+    assert len(set(map(id, parents))) == 1
+    renewed = shelf.parent(Common((first,), ()), 1, ())
+    assert renewed is not parents[0]
+    assert (parents[0].alive, renewed.alive) == (False, True)
+    another = shelf.parent(Common((first, second), ()), 1, ())
+    assert another is not renewed, "it loads other modules"
+    other_threads = shelf.parent(Common((first, second), ()), 2, ())
+    assert other_threads is not another
+    os.kill(other_threads.pid, signal.SIGKILL)
+    while other_threads.alive:
+        time.sleep(0.01)
+    assert shelf.parent(Common((first, second), ()), 2, ()).alive
+
+
+def test_a_parent_that_was_refused_is_not_tried_again(library, shelf, monkeypatch):
+    (odd,) = library(odd_lib="raise RuntimeError('not today')")
+    for _ in range(2):
+        with pytest.raises(ForkError, match="not today"):
+            shelf.parent(Common((odd,), ()), 1, ())
+        library(odd_lib="")

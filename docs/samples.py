@@ -25,7 +25,7 @@ from pathlib import Path
 from unittest import mock
 
 from pytest_perfdl.cli import main as perfdl
-from pytest_perfdl.report.files import ReportError
+from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Run

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import communication_overlap, profile_tables
     from pytest_perfdl.analysis.summary import summarize
+    from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.run import Result, Run
     from pytest_perfdl.results.verdict import Judgement
@@ -42,6 +43,7 @@ __all__ = [
     "Context",
     "Judgement",
     "Machine",
+    "PerfdlError",
     "Plan",
     "Record",
     "Result",
@@ -63,6 +65,7 @@ __all__ = [
 _MODULES = {
     "analysis": ("communication_overlap", "profile_tables"),
     "analysis.summary": ("summarize",),
+    "model.errors": ("PerfdlError",),
     "model.record": ("Record",),
     "results.run": ("Result", "Run"),
     "results.verdict": ("Judgement",),

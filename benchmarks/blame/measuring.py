@@ -29,7 +29,8 @@ from suite import PLANTS  # noqa: E402
 from pytest_perfdl.judge.rounds import Order, Round, orders  # noqa: E402
 from pytest_perfdl.measure.assemble import side_parts, side_values  # noqa: E402
 from pytest_perfdl.measure.commands import CallInfo, explanation, one_side  # noqa: E402
-from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair  # noqa: E402
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout  # noqa: E402
+from pytest_perfdl.workers.channel import pair  # noqa: E402
 from pytest_perfdl.workers.process import environment  # noqa: E402
 
 if TYPE_CHECKING:

@@ -28,17 +28,18 @@ from unit.report import runs  # noqa: E402
 
 from pytest_perfdl import cli  # noqa: E402
 from pytest_perfdl.baseline.append import append  # noqa: E402
-from pytest_perfdl.baseline.files import BaselineError, Store  # noqa: E402
+from pytest_perfdl.baseline.files import Store  # noqa: E402
 from pytest_perfdl.judge.confirm import confirm  # noqa: E402
 from pytest_perfdl.judge.kernels import judged  # noqa: E402
 from pytest_perfdl.judge.standing import open_times, standing  # noqa: E402
+from pytest_perfdl.model.errors import BaselineError, TraceError  # noqa: E402
 from pytest_perfdl.model.limits import BUILT_IN  # noqa: E402
 from pytest_perfdl.model.record import Call, Record, Row  # noqa: E402
 from pytest_perfdl.model.record_json import to_json  # noqa: E402
 from pytest_perfdl.report import markdown, write_all  # noqa: E402
 from pytest_perfdl.report.terminal import failure_text, summary_lines  # noqa: E402
 from pytest_perfdl.report.traces import collect  # noqa: E402
-from pytest_perfdl.trace import TraceError, loads, read_exemplar, with_memory  # noqa: E402
+from pytest_perfdl.trace import loads, read_exemplar, with_memory  # noqa: E402
 
 TEST = "tests/test_gpt.py::test_step[8]"
 SLUG = "cpu-epyc-8c-1t"

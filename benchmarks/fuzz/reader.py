@@ -34,7 +34,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from pytest_perfdl.trace import Event, Trace, TraceError, loads, write  # noqa: E402 (the path comes first)
+from pytest_perfdl.model.errors import TraceError  # noqa: E402 (the path comes first)
+from pytest_perfdl.trace import Event, Trace, loads, write  # noqa: E402
 
 MEMORY_BYTES = 3 * 2**30
 SECONDS_PER_INPUT = 20

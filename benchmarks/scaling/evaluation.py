@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.scaling import Affine, Generic, Physical, Points, ScalingError, choose, evaluate
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Affine, Generic, Physical, Points, choose, evaluate
 
 TWELVE = 12
 PAPER = "generic product"

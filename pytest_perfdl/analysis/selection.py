@@ -12,6 +12,7 @@ import numpy as np
 from pytest_perfdl.analysis.device_steps import device_steps
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.steps import steps_of
+from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.trace.subset import subset
 
@@ -20,10 +21,6 @@ Row = TypeVar("Row")
 COLUMNS = ("name", "module", "shapes", "line")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-
-
-class SelectionError(ValueError):
-    """A selection cannot be understood or holds nothing; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)

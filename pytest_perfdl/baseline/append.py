@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.model.errors import BaselineError, RecordError
 from pytest_perfdl.model.record import BYTE_SCOPE, COUNT_SCOPE, Call, Row, Series, scope
-from pytest_perfdl.model.record_json import RecordError
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record

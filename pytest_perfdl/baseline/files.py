@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.baseline import layout, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
-from pytest_perfdl.model.record_json import NewerRecordError, RecordError
+from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.folders import delete_file
 
@@ -42,10 +42,6 @@ _WHAT_TO_DO = {
     errno.EEXIST: _MOVE_AWAY,
     errno.EISDIR: _MOVE_AWAY,
 }
-
-
-class BaselineError(ValueError):
-    """A baseline cannot be read or written; the message is one line that names the file and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.model.record_json import RecordError, from_json, to_json
+from pytest_perfdl.model.errors import RecordError
+from pytest_perfdl.model.record_json import from_json, to_json
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli.common import CommandError, Parser, say
+from pytest_perfdl.cli.common import Parser, say
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 

@@ -10,12 +10,13 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_perfdl.baseline.files import BaselineError, Store
-from pytest_perfdl.cli.common import CommandError, say, shown
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.cli.common import say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
+from pytest_perfdl.model.errors import BaselineError, CommandError, RunFileError
 from pytest_perfdl.model.record import INJECTED, Record
-from pytest_perfdl.model.run_json import RunFile, RunFileError, RunTest, read
+from pytest_perfdl.model.run_json import RunFile, RunTest, read
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 
@@ -74,7 +75,8 @@ def _record(file: RunFile, test: RunTest) -> Record:
 
 def _exemplars(file: RunFile, test: RunTest) -> dict[str, bytes]:
     """The traces of the current side that lie beside the run file, by call."""
-    from pytest_perfdl.trace import TraceError, read_exemplar
+    from pytest_perfdl.model.errors import TraceError
+    from pytest_perfdl.trace import read_exemplar
 
     found = {}
     for trace in test.traces:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.cli.common import CommandError
 from pytest_perfdl.cli.project import Project
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.system import folders
 
 _OUT = "PERFDL_COLLECTED"

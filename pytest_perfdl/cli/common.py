@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pytest_perfdl.baseline.text import LIMIT, parse
 from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.model.record_json import RecordError
 from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ class Parser(argparse.ArgumentParser):
         """End the command with exit code 2."""
         say(f"{self.prog}: {visible(message)} (see {self.prog} --help)", error=True)
         self.exit(2)
-
-
-class CommandError(Exception):
-    """The command cannot go on; the message is one line for people."""
 
 
 def one_run(trace: Trace) -> Trace:

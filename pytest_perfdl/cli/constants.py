@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, one_run, say
+from pytest_perfdl.cli.common import one_run, say
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
         raise CommandError("torch is not installed here: constants are measured with it")
-    from pytest_perfdl.trace import TraceError, read
+    from pytest_perfdl.model.errors import TraceError
+    from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.calibration import measured
     from pytest_perfdl.whatif.machine import Machine
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, print_json, say, width
+from pytest_perfdl.cli.common import print_json, say, width
 from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
@@ -46,8 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
-    from pytest_perfdl.cli.diff_inputs import SourceError, load, pairs
+    from pytest_perfdl.cli.diff_inputs import load, pairs
     from pytest_perfdl.diff.matching.names import rules_of
+    from pytest_perfdl.model.errors import SourceError
     from pytest_perfdl.model.limits import parse_limit
     from pytest_perfdl.results.verdict import parse_fail_on
 
@@ -97,8 +99,8 @@ def _renaming(text: str) -> tuple[str, str]:
 
 def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:
     if arguments.html is not None:
+        from pytest_perfdl.model.errors import ReportError
         from pytest_perfdl.report.diff.html import write_page
-        from pytest_perfdl.report.files import ReportError
 
         try:
             write_page(arguments.html, found, limit)

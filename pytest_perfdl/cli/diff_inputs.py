@@ -20,17 +20,14 @@ from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.diff import Side, of_call, of_traces
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
+from pytest_perfdl.model.errors import RecordError, RunFileError, SourceError, TraceError
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.model.record_json import RecordError, from_json
-from pytest_perfdl.trace import Trace, TraceError, read
+from pytest_perfdl.model.record_json import from_json
+from pytest_perfdl.trace import Trace, read
 
 _HEAD = 4096
 """Bytes at the beginning of a file that tell a trace from a record."""
 _TRACES = (".json", ".json.gz", ".gz")
-
-
-class SourceError(ValueError):
-    """There is nothing to compare in a source; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -150,7 +147,7 @@ def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded]]
                     yield from _of_record(test.record, label)
             return
         yield from _of_record(from_json(data), label)
-    except run_json.RunFileError as error:
+    except RunFileError as error:
         raise SourceError(str(error)) from error
     except RecordError as error:
         raise SourceError(f"{path} {error}") from error

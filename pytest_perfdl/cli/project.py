@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import CommandError
+from pytest_perfdl.model.errors import CommandError
 
 _KEYS = ("perfdl_dir", "perf_dir")
 _FLAGS = ("--perfdl-dir", "--perf-dir")

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli.common import CommandError, say, say_json, table
+from pytest_perfdl.cli.common import say, say_json, table
 from pytest_perfdl.cli.project import add_dir
+from pytest_perfdl.model.errors import CommandError, LogError, RunFailed
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
-from pytest_perfdl.qualify.child import RunFailed, run_suite
-from pytest_perfdl.qualify.log import Log, LogError
+from pytest_perfdl.qualify.child import run_suite
+from pytest_perfdl.qualify.log import Log
 from pytest_perfdl.qualify.outcomes import Outcome
 from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, Limit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.run.progress import duration

@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_perfdl.cli.common import CommandError, say
+from pytest_perfdl.cli.common import say
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 
@@ -29,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the report; always 0."""
-    from pytest_perfdl.report import ReportError, write_all
+    from pytest_perfdl.model.errors import ReportError
+    from pytest_perfdl.report import write_all
     from pytest_perfdl.report.html import write_html
     from pytest_perfdl.report.reading import read_run, with_history
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, Parser, say, say_json, width
+from pytest_perfdl.cli.common import Parser, say, say_json, width
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.report.files import ReportError, write_files
+    from pytest_perfdl.model.errors import ReportError
+    from pytest_perfdl.report.files import write_files
     from pytest_perfdl.report.scaling import json as data
     from pytest_perfdl.report.scaling import terminal
     from pytest_perfdl.scaling import choose
@@ -161,7 +163,8 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curves: Sequence[SpeedUp]) -> None:
     import numpy as np
 
-    from pytest_perfdl.report.files import ReportError, write_files
+    from pytest_perfdl.model.errors import ReportError
+    from pytest_perfdl.report.files import write_files
     from pytest_perfdl.report.scaling.plot import Line, plot
 
     if not curves:
@@ -196,7 +199,8 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
 
 
 def _saved(path: Path) -> Choice:
-    from pytest_perfdl.scaling import ScalingError, from_data
+    from pytest_perfdl.model.errors import ScalingError
+    from pytest_perfdl.scaling import from_data
 
     try:
         return from_data(json.loads(path.read_bytes())["saved"])
@@ -259,7 +263,7 @@ def _is_number(text: str) -> bool:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    from pytest_perfdl.scaling import ScalingError
+    from pytest_perfdl.model.errors import ScalingError
 
     try:
         yield

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import CommandError, one_run, print_json, rewrite, say, width
+from pytest_perfdl.cli.common import one_run, print_json, rewrite, say, width
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.analysis.selection import SelectionError, parse, select
+    from pytest_perfdl.analysis.selection import parse, select
     from pytest_perfdl.analysis.summary import summarize
+    from pytest_perfdl.model.errors import SelectionError
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
@@ -104,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> Trace:
-    from pytest_perfdl.trace import TraceError, read
+    from pytest_perfdl.model.errors import TraceError
+    from pytest_perfdl.trace import read
 
     path = Path(file)
     large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
@@ -176,7 +179,7 @@ def _write_page(
     selection: Selection,
     advised: Sequence[Answers | None],
 ) -> None:
-    from pytest_perfdl.report.files import ReportError
+    from pytest_perfdl.model.errors import ReportError
     from pytest_perfdl.report.trace.html import write_page
 
     try:

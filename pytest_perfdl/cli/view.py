@@ -14,7 +14,8 @@ import urllib.parse
 import webbrowser
 from pathlib import Path
 
-from pytest_perfdl.cli.common import CommandError, say
+from pytest_perfdl.cli.common import say
+from pytest_perfdl.model.errors import CommandError
 
 PERFETTO = "https://ui.perfetto.dev"
 PORT = 9001

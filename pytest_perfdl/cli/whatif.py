@@ -14,7 +14,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.cli.common import CommandError, one_run, print_json, say, table, width
+from pytest_perfdl.cli.common import one_run, print_json, say, table, width
+from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
@@ -102,11 +103,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machine: Machine) -> Answers:
+    from pytest_perfdl.model.errors import CycleError
     from pytest_perfdl.report.whatif import Answers, ranks
     from pytest_perfdl.whatif.advice import advise, notes
     from pytest_perfdl.whatif.predict import Base, predict, together
     from pytest_perfdl.whatif.strategy import search
-    from pytest_perfdl.whatif.structure import CycleError
     from pytest_perfdl.whatif.transform import Context
 
     graph, source = _graph(arguments)
@@ -138,8 +139,9 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
     """The graph of a trace, or of all ranks, and what it is called."""
+    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.report.whatif.ranks import listing
-    from pytest_perfdl.trace import Trace, TraceError, read
+    from pytest_perfdl.trace import Trace, read
     from pytest_perfdl.whatif.graph import task_graph
     from pytest_perfdl.whatif.job import job_graph
 

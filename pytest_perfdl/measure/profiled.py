@@ -16,7 +16,7 @@ from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
 from pytest_perfdl.measure.timed import synchronize, uses_device
-from pytest_perfdl.model.errors import PerfError
+from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.system.folders import delete_file
@@ -91,7 +91,8 @@ def read_written(path: Path) -> Trace:
     PerfError
         When it is missing or incomplete, and there was no room for it.
     """
-    from pytest_perfdl.trace import TraceError, read
+    from pytest_perfdl.model.errors import TraceError
+    from pytest_perfdl.trace import read
 
     try:
         return read(path)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from pytest_perfdl.model.errors import NewerRecordError, RecordError
 from pytest_perfdl.model.record import (
     SHORT_HASH,
     Better,
@@ -47,14 +48,6 @@ _PATTERNS = {
     "x1f": "not a path from the top of a repository",
 }
 """What a text is not that does not match, by a part of the pattern."""
-
-
-class RecordError(ValueError):
-    """A stored record cannot be used; the message is one line for people."""
-
-
-class NewerRecordError(RecordError):
-    """A stored record is of a schema that only a newer version reads."""
 
 
 _T = TypeVar("_T")

@@ -16,18 +16,15 @@ from typing import Annotated, Any
 import msgspec
 
 from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import RecordError, RunFileError
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.model.record_json import LARGEST, RecordError, converted, from_json
+from pytest_perfdl.model.record_json import LARGEST, converted, from_json
 from pytest_perfdl.model.visible import visible
 
 SCHEMA = 1
 """Version of this form. Raised when an older reader would misread a newer file."""
 LIMIT = 2**29
 """Bytes that a run file may have."""
-
-
-class RunFileError(ValueError):
-    """A run file cannot be used; the message is one line that begins with its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, outcome_of, reasons_of
+from pytest_perfdl.model.errors import OutcomeError, RunFailed
+from pytest_perfdl.qualify.outcomes import Outcome, outcome_of, reasons_of
 from pytest_perfdl.results.verdict import Verdict
 from pytest_perfdl.system import folders, processes
 
@@ -24,10 +25,6 @@ _MEASURED = (0, 1)
 """pytest's exit codes of a run that came to its end."""
 _TELLING = re.compile(r"\S.*: error: |ERROR: (?!usage:)|ERROR |perf: no perf test")
 """How the line begins in which pytest says why it ran nothing."""
-
-
-class RunFailed(Exception):
-    """The suite cannot be measured; the message is one line for people."""
 
 
 def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: str | None = None) -> Outcome:

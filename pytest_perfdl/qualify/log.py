@@ -7,11 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.qualify.outcomes import Outcome, OutcomeError, from_json, to_json
-
-
-class LogError(ValueError):
-    """The file cannot be used; the message is one line that names it."""
+from pytest_perfdl.model.errors import LogError, OutcomeError
+from pytest_perfdl.qualify.outcomes import Outcome, from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from pytest_perfdl.model.errors import OutcomeError
 from pytest_perfdl.model.limits import UNITS
 from pytest_perfdl.report.compared import COMPARED
 from pytest_perfdl.report.words import is_budget
@@ -18,10 +19,6 @@ Basis = Literal[Evidence, "other"]
 """What a verdict rests on; `other` is a count or a budget."""
 _FORMER: Mapping[str, Basis] = {"screen": "unpaired"}
 """Words of earlier versions: one fresh process against stored times was called a screen."""
-
-
-class OutcomeError(ValueError):
-    """Data is not what a run of a suite left; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)

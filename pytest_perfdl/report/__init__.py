@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.report.files import ReportError, remove_files, write_files
+from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.report.files import remove_files, write_files
 from pytest_perfdl.results.run import Run
 
 __all__ = ["ReportError", "Written", "write_all"]

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from pytest_perfdl.model.errors import ChromeTraceError, TraceError
 from pytest_perfdl.report import chrome_tracks
 from pytest_perfdl.report.figures import cause_status
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import Cause
-from pytest_perfdl.trace import Event, TraceError, compress, unpack, write
+from pytest_perfdl.trace import Event, compress, unpack, write
 
 SIDES = ("baseline", "current")
 _PHASES = frozenset("XiCsf")
@@ -37,10 +38,6 @@ _MOST_DIGITS = 15
 """Digits before the point of a time in microseconds, less one: 31 years, as 64-bit integers in nanoseconds hold."""
 _IDLE_TID = 9_000
 """Where the thread of idle time is, behind all others of its side."""
-
-
-class ChromeTraceError(Exception):
-    """An exemplar cannot be drawn; the message is one line for people."""
 
 
 class _Entry(msgspec.Struct, gc=False):

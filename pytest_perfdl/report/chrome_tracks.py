@@ -18,7 +18,8 @@ from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.memory_timeline import device_name
 from pytest_perfdl.analysis.steps import steps_of
 from pytest_perfdl.analysis.threads import input_rows, on_thread, thread_of
-from pytest_perfdl.trace import Category, Event, Trace, TraceError, loads
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import Category, Event, Trace, loads
 from pytest_perfdl.trace.exemplar import UNPACKED_LIMIT
 
 DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -18,10 +18,11 @@ from pytest_perfdl.analysis.modules import module_paths
 from pytest_perfdl.analysis.parts import step_parts
 from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.diff import diff, of_traces, places
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.report import words
 from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
-from pytest_perfdl.trace import Trace, TraceError, loads
+from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:

@@ -7,11 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.system.folders import delete_file
-
-
-class ReportError(Exception):
-    """The report cannot be written; the message is one line for people."""
 
 
 def write_files(contents: Mapping[Path, bytes], *, elsewhere: str = "") -> None:

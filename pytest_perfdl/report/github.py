@@ -9,8 +9,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report import figures, words
-from pytest_perfdl.report.files import ReportError
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import MetricVerdict
 

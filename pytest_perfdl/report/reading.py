@@ -15,10 +15,10 @@ import msgspec
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.model import run_json
+from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
 from pytest_perfdl.model.record import Better, Finding, Key, Kind, Record
-from pytest_perfdl.model.record_json import KeyForm, RecordError, ScalarForm, converted
-from pytest_perfdl.model.run_json import RunFile, RunFileError, RunTest
-from pytest_perfdl.report.files import ReportError
+from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
+from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.results.curve import Curve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
 from pytest_perfdl.results.verdict import Bound, Cause, Evidence, Judgement, MetricVerdict, SourceDiff, Verdict

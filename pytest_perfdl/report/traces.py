@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace
+from pytest_perfdl.model.errors import ChromeTraceError, TraceError
+from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.results.run import Exemplars, Result, Run
-from pytest_perfdl.trace import TraceError, read_exemplar
+from pytest_perfdl.trace import read_exemplar
 
 Role = Literal["base", "new", "diff"]
 

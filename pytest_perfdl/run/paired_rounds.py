@@ -25,12 +25,12 @@ from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import Bench
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.forks import ForkError, ForkParent
+from pytest_perfdl.workers.forks import ForkParent
 from pytest_perfdl.workers.messages import Shown
-from pytest_perfdl.workers.process import WorkerDied, WorkerTimeout
 from pytest_perfdl.workers.remote import RemoteTest, Script
 
 FREE_MEMORY = 0.1
@@ -46,15 +46,6 @@ class _KilledForMemoryError(Exception):
 
 class _ForkedDiedError(Exception):
     """A forked worker has died, which a started one of the same test did not."""
-
-
-class SideError(Exception):
-    """A side cannot be measured or did not run its own code; the first line says why."""
-
-    def __init__(self, message: str, *, invalid: bool) -> None:
-        super().__init__(message)
-        self.invalid = invalid
-        """Whether what was measured means nothing, rather than that nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)

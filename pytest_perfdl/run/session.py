@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.judge.paired import ALPHA
-from pytest_perfdl.model.errors import PerfRegression
+from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
+from pytest_perfdl.model.failures import PerfRegression
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report import ReportError, Written, github, markdown, write_all
+from pytest_perfdl.report import Written, github, markdown, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
@@ -40,7 +41,7 @@ from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
 from pytest_perfdl.run.test_run import Trial, unjudged
 from pytest_perfdl.stats.evidence import least_rounds
-from pytest_perfdl.workers.checkout import CheckoutError, sweep
+from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
 from pytest_perfdl.workers.remote import dress, suspended_capture
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from pytest_perfdl.baseline.append import append
-from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.pair import BaselineCode
 from pytest_perfdl.baseline.source import some
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
@@ -26,7 +25,16 @@ from pytest_perfdl.judge.standing import standing
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import PerfError
+from pytest_perfdl.model.errors import (
+    BaselineError,
+    CheckoutError,
+    ForkError,
+    SideError,
+    TestAbsent,
+    WorkerDied,
+    WorkerTimeout,
+)
+from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Exemplars, Result
@@ -36,12 +44,10 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import UNTIED, Bench
 from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.name_rules import name_rules
-from pytest_perfdl.run.paired_rounds import SideError, failure, last_error
+from pytest_perfdl.run.paired_rounds import failure, last_error
 from pytest_perfdl.run.source_diff import source_diffs, touched
-from pytest_perfdl.workers.checkout import Checkout, CheckoutError
-from pytest_perfdl.workers.forks import ForkError
-from pytest_perfdl.workers.process import WorkerDied, WorkerTimeout
-from pytest_perfdl.workers.remote import RemoteTest, Script, TestAbsent, replay
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.remote import RemoteTest, Script, replay
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because others had the processor."""

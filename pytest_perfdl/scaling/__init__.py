@@ -13,6 +13,7 @@
   `planning` says what follows from it.
 """
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.affine import Affine
 from pytest_perfdl.scaling.choose import Choice, Prediction, candidates, choose, predict
 from pytest_perfdl.scaling.generic import Generic
@@ -20,7 +21,7 @@ from pytest_perfdl.scaling.held_out import Coefficient, Fit, evaluate
 from pytest_perfdl.scaling.parts import Part, Parts, parts_of
 from pytest_perfdl.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.scaling.piecewise import Cliff, Piecewise, find_cliff
-from pytest_perfdl.scaling.points import Point, Points, ScalingError, read_csv
+from pytest_perfdl.scaling.points import Point, Points, read_csv
 from pytest_perfdl.scaling.runs import Members, points_of, read_members, read_run, sizes_of
 from pytest_perfdl.scaling.saved import from_data, to_data
 from pytest_perfdl.scaling.wording import doublings, importance

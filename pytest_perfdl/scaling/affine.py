@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.model import CONSTANT, Constant
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.scaling.affine import Affine
 from pytest_perfdl.scaling.generic import Generic
@@ -15,7 +16,7 @@ from pytest_perfdl.scaling.held_out import LEAST_CONFIGURATIONS, Fit, evaluate
 from pytest_perfdl.scaling.model import Form
 from pytest_perfdl.scaling.physical import Physical
 from pytest_perfdl.scaling.piecewise import Piecewise, find_cliff
-from pytest_perfdl.scaling.points import Points, ScalingError
+from pytest_perfdl.scaling.points import Points
 from pytest_perfdl.scaling.wording import importance
 
 MAX_STRETCH = 2.0

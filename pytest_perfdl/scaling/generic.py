@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.scaling.model import CONSTANT, Constant
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 Shape = Literal["product", "additive"]
 Penalty = Literal["l1", "l2"]

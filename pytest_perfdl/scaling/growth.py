@@ -23,8 +23,9 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.scaling.points import F64, ScalingError
+from pytest_perfdl.scaling.points import F64
 
 Kind = Literal["overhead", "per unit", "complexity", "every size alike"]
 

@@ -9,9 +9,10 @@ from importlib import import_module
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.scaling.model import C, Curve, Form
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 LEAST_CONFIGURATIONS = 3
 """With two, leaving one out leaves nothing to fit."""

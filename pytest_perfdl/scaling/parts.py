@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Call, RowKind
 from pytest_perfdl.scaling.held_out import Fit, evaluate
 from pytest_perfdl.scaling.physical import Physical
-from pytest_perfdl.scaling.points import Point, Points, ScalingError
+from pytest_perfdl.scaling.points import Point, Points
 from pytest_perfdl.scaling.runs import Member, Members, naming
 
 LEAST_SHARE = 0.01

@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.model import CONSTANT, Constant
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
 """How p processors share an amount: each does all of it (1), a part of it (1/p), the difference between the two

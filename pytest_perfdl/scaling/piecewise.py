@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.affine import Affine, Line, only_axis
 from pytest_perfdl.scaling.model import Constant
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 CLIFF_ALPHA = 0.01
 """How improbable two lines' gain over one must be, all places of the cliff taken together."""

@@ -10,10 +10,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.choose import Prediction
 from pytest_perfdl.scaling.held_out import Fit
 from pytest_perfdl.scaling.physical import PROCESSORS
-from pytest_perfdl.scaling.points import F64, Points, ScalingError
+from pytest_perfdl.scaling.points import F64, Points
 
 Kind = Literal["processors", "work"]
 """More processors share the same work; more work is done in one step."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.model.errors import ScalingError
+
 F64 = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.intp]
 
@@ -18,10 +20,6 @@ _TIMES = {"time_s": 1e9, "time_ms": 1e6, "time_us": 1e3, "time_ns": 1.0}
 """Names of the column of times, with nanoseconds per unit."""
 LARGEST = 1e18
 """Largest value of a factor: powers of it and products of those must stay finite."""
-
-
-class ScalingError(ValueError):
-    """Points cannot be read, fitted or predicted from; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.model import run_json
+from pytest_perfdl.model.errors import RunFileError, ScalingError
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.scaling.points import Point, Points, ScalingError
+from pytest_perfdl.scaling.points import Point, Points
 
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
 _PART = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<size>{_NUMBER})(?=-|$)|(?P<other>[^-]+)")
@@ -142,7 +143,7 @@ def naming(source: Path) -> Iterator[None]:
 def _records(path: Path) -> list[Record]:
     try:
         return [test.record for test in run_json.read(path).tests if test.record is not None]
-    except run_json.RunFileError as error:
+    except RunFileError as error:
         raise ScalingError(str(error).removeprefix(f"{path} ")) from None
 
 

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.affine import Line
 from pytest_perfdl.scaling.choose import Choice
 from pytest_perfdl.scaling.generic import PowerSum
 from pytest_perfdl.scaling.held_out import Coefficient, Fit
 from pytest_perfdl.scaling.physical import Sum
 from pytest_perfdl.scaling.piecewise import TwoLines
-from pytest_perfdl.scaling.points import Point, Points, ScalingError
+from pytest_perfdl.scaling.points import Point, Points
 
 _CURVES: dict[str, type[Any]] = {
     "affine": Line,

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.model import untrusted_files
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.annotations import step_annotations
-from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace, TraceError
+from pytest_perfdl.trace.model import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Category, Rows, Trace
 from pytest_perfdl.trace.reader import loads, read
 from pytest_perfdl.trace.writer import Event, compress, write
 

@@ -25,10 +25,6 @@ _BLOCK = 4096
 """Rows whose args are decoded at a time."""
 
 
-class TraceError(ValueError):
-    """A trace cannot be read; the message is one line for people."""
-
-
 class Category(IntEnum):
     """The categories that analyses know, as codes in `Trace.category`; unknown ones get the codes after these.
 

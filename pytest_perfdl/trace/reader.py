@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.columns import Columns
-from pytest_perfdl.trace.model import Trace, TraceError
+from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.trace.raw_args import SPILL_BYTES
 from pytest_perfdl.trace.slices import SLICE, Slices
 from pytest_perfdl.trace.source import Progress, Source

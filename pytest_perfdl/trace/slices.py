@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.decode import Decoder, Notes, end_of_object
 from pytest_perfdl.trace.events import RawEvent
-from pytest_perfdl.trace.model import TraceError
 from pytest_perfdl.trace.salvage import boundaries, salvage
 
 SLICE = 2**20

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from pytest_perfdl.trace.model import TraceError
+from pytest_perfdl.model.errors import TraceError
 
 _fast: Any = None
 with contextlib.suppress(ImportError):

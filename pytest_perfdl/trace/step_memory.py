@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.annotations import step_annotations
 from pytest_perfdl.trace.exemplar import LIMIT, unpack
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace, TraceError
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 from pytest_perfdl.trace.reader import loads
 from pytest_perfdl.trace.writer import Event, append, compress
 

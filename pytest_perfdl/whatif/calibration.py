@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.facts import computing, operator_costs
@@ -22,10 +23,6 @@ COVERED = 0.95
 
 Say = Callable[[int, int, str], None]
 """Is told how many measurements are done, of how many, and what the last one found."""
-
-
-class ConstantsError(ValueError):
-    """Nothing can be measured here for this trace; the message is one line for people."""
 
 
 def measured(

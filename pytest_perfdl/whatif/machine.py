@@ -12,6 +12,7 @@ import orjson
 from pytest_perfdl.analysis.peaks import Peaks
 from pytest_perfdl.analysis.roofline import roofline
 from pytest_perfdl.analysis.transfers import copy_figures
+from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.trace.once import once
 
@@ -20,10 +21,6 @@ ACHIEVED = 0.8
 
 _LARGE_CALL, _LARGE_COPY = 256 * 2**10, 2**20
 """Bytes of a call, and of all copies of a kind, from which on their rate says something of the machine."""
-
-
-class MissingConstant(ValueError):
-    """A constant that a prediction rests on is not known; the message says which, and how to give it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.edit import Plan
-from pytest_perfdl.whatif.machine import MissingConstant
 from pytest_perfdl.whatif.model import TaskGraph
 from pytest_perfdl.whatif.quality import Quality, Trust, quality
 from pytest_perfdl.whatif.simulate import Simulation, simulate
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, find
+from pytest_perfdl.whatif.transform import Change, Context, find
 
 LEAST_BAND = 0.005
 """Half the width that every interval has at least, relative: the error up to which a replay counts as exact."""

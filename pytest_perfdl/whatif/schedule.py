@@ -7,9 +7,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TrackKind
-from pytest_perfdl.whatif.structure import CycleError
 from pytest_perfdl.whatif.surgery import apart_from_chains, rebuilt
 
 Policy = Callable[[TaskGraph], "I64 | F64"]

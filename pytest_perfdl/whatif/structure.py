@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.chains import Chains, apart
 from pytest_perfdl.whatif.model import NO_RELEASE, Edges, Mask, TaskGraph
@@ -22,10 +23,6 @@ _ROUNDS = 24
 
 _ABOVE = 2**32
 """More than any level."""
-
-
-class CycleError(ValueError):
-    """The tasks of a graph wait for each other in a circle; the message names one of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

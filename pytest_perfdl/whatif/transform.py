@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
+from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.model.units import parse_quantity
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif.edit import Plan
@@ -27,10 +28,6 @@ from pytest_perfdl.whatif.machine import Machine, machine_of
 from pytest_perfdl.whatif.model import TaskGraph
 from pytest_perfdl.whatif.quality import Trust
 from pytest_perfdl.whatif.registry import registering
-
-
-class NotApplicable(ValueError):
-    """The graph has nothing that a transform could change; the message says what is missing."""
 
 
 class NotTold(NotApplicable):

@@ -15,16 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout
+
 _HEADER = struct.Struct("!Q")
 _POLL_SECONDS = 0.1
-
-
-class ChannelClosed(Exception):
-    """The other side is gone; nothing more will come."""
-
-
-class ChannelTimeout(Exception):
-    """Nothing came before the deadline."""
 
 
 class Channel:

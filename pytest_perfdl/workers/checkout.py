@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.processes import Finished
@@ -34,10 +35,6 @@ _OURS = "perfdl"
 """Folder within the git folder."""
 _PURPOSE = "checkout"
 _INSTALLED = ("site-packages", "dist-packages")
-
-
-class CheckoutError(Exception):
-    """A revision cannot be checked out or set up; the message is one line for people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.workers import worker
-from pytest_perfdl.workers.channel import Channel, ChannelClosed
+from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.messages import Fork, Forked, Load, Loaded, Reap, Reaped
 from pytest_perfdl.workers.shown import NOT_THE_TESTS, is_installed
 

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, ForkError
 from pytest_perfdl.system import processes
-from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.messages import Fork, Load, Reap, Shown
 from pytest_perfdl.workers.process import boot, environment, import_texts
 
@@ -35,10 +36,6 @@ _LOADING_SECONDS = 120.0
 """Longest that loading the modules may take."""
 _ANSWER_SECONDS = 10.0
 """Longest that forking may take, or waiting for a process that has ended."""
-
-
-class ForkError(Exception):
-    """Workers cannot be forked; the message says why, in one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_perfdl.workers.checkout import Checkout, CheckoutError
+from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.workers.checkout import Checkout
 
 
 def with_conftests(tests: Iterable[Path], top: Path) -> list[Path]:

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import processes
-from pytest_perfdl.workers.channel import ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.workers.channel import pair
 from pytest_perfdl.workers.messages import Job
 
 PINNED_ENVIRONMENT = {
@@ -42,14 +43,6 @@ _BOOT = (
     "from pytest_perfdl.workers.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
 )
 """This package comes from where it is here, on whichever side the worker is: both must speak the same protocol."""
-
-
-class WorkerDied(Exception):
-    """The worker ended without finishing its test; the message says how, with the end of its output."""
-
-
-class WorkerTimeout(Exception):
-    """The worker did not finish in time; the message holds where it stood."""
 
 
 class Process(Protocol):

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import TerminalRepr
 
+from pytest_perfdl.model.errors import TestAbsent, WorkerDied, WorkerTimeout
 from pytest_perfdl.workers import reports
 from pytest_perfdl.workers.messages import (
     Broken,
@@ -28,7 +29,7 @@ from pytest_perfdl.workers.messages import (
     Stopped,
     UserMetric,
 )
-from pytest_perfdl.workers.process import Worker, WorkerDied, WorkerTimeout
+from pytest_perfdl.workers.process import Worker
 
 Script = Generator[Any, Any, Any]
 """Yields commands, takes replies, returns the result of a call; yields `None` to wait for its turn."""
@@ -36,12 +37,6 @@ Script = Generator[Any, Any, Any]
 
 class TestFailedInWorker(Exception):
     """A phase failed in the worker; its report there tells how and replaces the one made here."""
-
-    __test__ = False
-
-
-class TestAbsent(WorkerDied):
-    """The worker's side has no such test."""
 
     __test__ = False
 

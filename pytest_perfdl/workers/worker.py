@@ -21,10 +21,11 @@ from typing import Any
 
 import pytest
 
+from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.workers import reports
-from pytest_perfdl.workers.channel import Channel, ChannelClosed
+from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.messages import (
     Broken,

@@ -15,7 +15,8 @@ ROUNDS = """
     import json
     from pathlib import Path
 
-    from pytest_perfdl.run.paired_rounds import Rounds, Side, SideError
+    from pytest_perfdl.run.paired_rounds import Rounds, Side
+    from pytest_perfdl.model.errors import SideError
     from pytest_perfdl.run.test_run import Trial
 
     measure = Trial.measure

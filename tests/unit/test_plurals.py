@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-from unit.report import runs
-
 import pytest_perfdl
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import markdown
 from pytest_perfdl.report.terminal import summary_lines
+from unit.report import runs
 
 _BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|else ['"]e?s['"]|\} (baseline|repeat|process|trace|event|round)(e?s)\b""")
 _COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")

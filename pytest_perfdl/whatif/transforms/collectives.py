@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I32, Rows
 from pytest_perfdl.whatif.edit import Plan, primitive
 from pytest_perfdl.whatif.facts import Gradients, gradients, inside, optimizer_steps
@@ -16,7 +17,7 @@ from pytest_perfdl.whatif.layers import gradient_modules
 from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskGraph, TaskKind, Track, TrackKind, of_kinds
 from pytest_perfdl.whatif.select import of_rows
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, quantity, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotTold, quantity, transform
 from pytest_perfdl.whatif.transforms.operators import operator_rows
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20

@@ -7,12 +7,12 @@ import re
 import numpy as np
 
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import computing, operator_costs
-from pytest_perfdl.whatif.machine import MissingConstant
 from pytest_perfdl.whatif.model import Mask, TaskGraph
 from pytest_perfdl.whatif.select import of_rows
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.whatif.transform import Change, Context, transform
 
 TRANSPOSING = re.compile(
     r"nchwTo(nhwc|NHWC)|nhwcTo(nchw|NCHW)|(nchw|nhwc)_to_|batched_transpose_\d+x\d+", re.IGNORECASE

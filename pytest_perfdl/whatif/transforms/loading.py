@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import input_tasks
-from pytest_perfdl.whatif.machine import MissingConstant
 from pytest_perfdl.whatif.simulate import simulate
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.whatif.transform import Change, Context, transform
 
 HAND_OVER_NS = (50_000, 0, 300_000)
 """Host time of taking a finished batch from a worker's queue: likely, least and most, where nobody measured it."""

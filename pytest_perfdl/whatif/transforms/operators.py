@@ -12,12 +12,13 @@ from pytest_perfdl.analysis.autograd import forward_of
 from pytest_perfdl.analysis.launches import launches
 from pytest_perfdl.analysis.threads import backward_rows
 from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import Category, Rows, Trace
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import computing, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.select import of_rows
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 from pytest_perfdl.whatif.transforms.precision import LOWER
 
 _NORM = ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm", "aten::vector_norm")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, per_step
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 
 PASSES = {"Adam": 7, "AdamW": 7, "Adagrad": 5, "RMSprop": 5, "SGD": 3}
 """Tensors as large as the parameters that an update reads and writes: Adam reads p, g, m, v and writes p, m, v."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Rows
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import (
@@ -18,10 +19,10 @@ from pytest_perfdl.whatif.facts import (
     optimizer_steps,
 )
 from pytest_perfdl.whatif.insertion import NewTask
-from pytest_perfdl.whatif.machine import Machine, MissingConstant
+from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.model import Mask, TaskGraph
 from pytest_perfdl.whatif.select import of_rows
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 
 
 def _words(text: str) -> frozenset[str]:

@@ -11,7 +11,8 @@ import numpy as np
 from pytest_perfdl.analysis.intervals import Intervals
 from pytest_perfdl.analysis.parts.labels import PHASES, labels
 from pytest_perfdl.analysis.threads import AUTOGRAD
-from pytest_perfdl.trace import TraceError, read
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.whatif.edit import Plan
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps

@@ -6,10 +6,10 @@ import re
 
 import numpy as np
 
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.whatif.edit import Plan
-from pytest_perfdl.whatif.machine import MissingConstant
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, of_kinds
-from pytest_perfdl.whatif.transform import Change, Context, NotApplicable, transform
+from pytest_perfdl.whatif.transform import Change, Context, transform
 
 PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device", re.IGNORECASE)
 TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)

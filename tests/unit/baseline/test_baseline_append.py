@@ -6,8 +6,8 @@ import pytest
 from making import CONTEXT, counted, record, timed
 
 from pytest_perfdl.baseline.append import append
-from pytest_perfdl.baseline.files import BaselineError
 from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Row
 
 

@@ -13,8 +13,9 @@ from making import TEST, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline import files, lock
 from pytest_perfdl.baseline.append import append
-from pytest_perfdl.baseline.files import BaselineError, Store
+from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.text import dump
+from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.record import Call, Key
 
 SLUG = "cpu-epyc-8c-1t"

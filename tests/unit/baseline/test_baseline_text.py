@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
+from pytest_perfdl.model.errors import NewerRecordError, RecordError
 from pytest_perfdl.model.record import Call, Code, Finding, Key, Occasion, Plan, Record, Row, Series
-from pytest_perfdl.model.record_json import NewerRecordError, RecordError
 
 RECORD = record(
     {"step_time": timed(41_234_567, 41_300_001), "ops": counted(3, 3)},

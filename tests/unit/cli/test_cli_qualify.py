@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pytest_perfdl.cli import main, qualify
-from pytest_perfdl.qualify.child import RunFailed
+from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.qualify.log import Log
 from pytest_perfdl.qualify.outcomes import Case, Metric, Outcome
 

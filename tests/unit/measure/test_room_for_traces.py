@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.measure import profiled
-from pytest_perfdl.model.errors import PerfError
-from pytest_perfdl.trace import TraceError
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.model.failures import PerfError
 
 PLENTY = 2**40
 

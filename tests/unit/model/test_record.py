@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from making import TEST, counted, invalid, record, rows, timed
 
+from pytest_perfdl.model.errors import NewerRecordError, RecordError
 from pytest_perfdl.model.record import Call, Code, Occasion, scope
-from pytest_perfdl.model.record_json import NewerRecordError, RecordError, from_json, significant, to_json
+from pytest_perfdl.model.record_json import from_json, significant, to_json
 
 RECORD = record(
     {"step_time": timed(41_234_567, 41_300_001), "ops": counted(1699, 1699), "tokens": timed(12.5, 13, unit="tok/s")},

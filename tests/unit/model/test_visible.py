@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.model.errors import PerfRegression
+from pytest_perfdl.model.failures import PerfRegression
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.report.terminal import summary_lines
 from unit.report import runs

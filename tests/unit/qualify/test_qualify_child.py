@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.qualify import child
-from pytest_perfdl.qualify.child import RunFailed, command, run_suite
+from pytest_perfdl.qualify.child import command, run_suite
 from unit.qualify.runs_of_suites import case_in_file, run_file
 
 ENDS = """

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pytest_perfdl.qualify.log import Log, LogError
+from pytest_perfdl.model.errors import LogError
+from pytest_perfdl.qualify.log import Log
 from pytest_perfdl.qualify.outcomes import to_json
 from unit.qualify.runs_of_suites import outcome
 

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pytest_perfdl.qualify.outcomes import OutcomeError, from_json, outcome_of, to_json
+from pytest_perfdl.model.errors import OutcomeError
+from pytest_perfdl.qualify.outcomes import from_json, outcome_of, to_json
 from unit.qualify.runs_of_suites import case_in_file, case_of, metric, outcome, run_file
 
 

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from pytest_perfdl.report.chrome import ChromeTraceError, regression_trace
+from pytest_perfdl.model.errors import ChromeTraceError
+from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.traces import OURS, collect, stem
 from pytest_perfdl.trace import Event, compress, write
 from unit.report import runs

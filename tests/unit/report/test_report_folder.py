@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.report import ReportError, html, traces, write_all
+from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.files import write_files
 from unit.report import runs
 

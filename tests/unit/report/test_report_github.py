@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.report import ReportError, markdown
+from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.report import markdown
 from pytest_perfdl.report.github import SUMMARY_LIMIT, append_summary, workflow_commands
 from pytest_perfdl.results.run import Suggestion
 from unit.report import runs

@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl import cli
-from pytest_perfdl.report import ReportError, html, traces, write_all
+from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.json import dump, to_json, without_records
 from pytest_perfdl.report.reading import read_run, with_history
 from pytest_perfdl.results.run import Suggestion

@@ -8,12 +8,11 @@ import pytest
 
 from pytest_perfdl.judge.rounds import orders
 from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
+from pytest_perfdl.model.errors import ForkError, WorkerDied
 from pytest_perfdl.model.record import Key, Plan
 from pytest_perfdl.run import paired_rounds as rounds
 from pytest_perfdl.run.paired_rounds import Rounds, Side
-from pytest_perfdl.workers.forks import ForkError
 from pytest_perfdl.workers.messages import CallShown, Shown
-from pytest_perfdl.workers.process import WorkerDied
 
 
 class Remote:

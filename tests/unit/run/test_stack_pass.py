@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run.paired_rounds import Side, SideError, parts_of
+from pytest_perfdl.run.paired_rounds import Side, parts_of
 from pytest_perfdl.run.test_run import Trial
-from pytest_perfdl.workers.process import WorkerDied, WorkerTimeout
 
 
 class Bench:

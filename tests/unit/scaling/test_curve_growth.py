@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.scaling import ScalingError
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.growth import grown, shape
 
 SIZES = np.array([2.0, 4.0, 8.0, 16.0])

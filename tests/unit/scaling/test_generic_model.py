@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from pytest_perfdl.scaling import Generic, Point, Points, ScalingError, evaluate
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Generic, Point, Points, evaluate
 from pytest_perfdl.scaling.generic import _slopes, _times
 from unit.scaling.sizes import grid, line, values
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling import (
     Affine,
     Physical,
     Point,
     Points,
-    ScalingError,
     candidates,
     choose,
     doublings,

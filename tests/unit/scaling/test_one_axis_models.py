@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.scaling import Affine, Piecewise, Point, Points, ScalingError, evaluate, find_cliff
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Affine, Piecewise, Point, Points, evaluate, find_cliff
 from unit.scaling.sizes import grid, line, values
 
 SIZES = (2, 4, 6, 8, 16, 24, 32, 64)

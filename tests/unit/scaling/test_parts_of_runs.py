@@ -5,9 +5,10 @@ import json
 import pytest
 from making import record, timed
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record import Call, Row
 from pytest_perfdl.model.record_json import to_json
-from pytest_perfdl.scaling import ScalingError, doublings, parts_of, read_members
+from pytest_perfdl.scaling import doublings, parts_of, read_members
 
 SIZES = (2, 4, 8, 16)
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.scaling import Feature, Physical, ScalingError, evaluate, features
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Feature, Physical, evaluate, features
 from unit.scaling.sizes import grid, line, values
 
 WORKERS = (1, 2, 4, 8)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_perfdl.scaling import Affine, Physical, ScalingError, choose, evaluate
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Affine, Physical, choose, evaluate
 from pytest_perfdl.scaling.affine import Line
 from pytest_perfdl.scaling.choose import Prediction
 from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up

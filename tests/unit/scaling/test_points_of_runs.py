@@ -5,8 +5,9 @@ import json
 import pytest
 from making import record, timed
 
+from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.record_json import to_json
-from pytest_perfdl.scaling import ScalingError, read_run, sizes_of
+from pytest_perfdl.scaling import read_run, sizes_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from pytest_perfdl.scaling import Point, Points, ScalingError, read_csv
+from pytest_perfdl.model.errors import ScalingError
+from pytest_perfdl.scaling import Point, Points, read_csv
 
 ROWS = [
     Point({"layers": 2.0, "batch": 4.0, "workers": 1.0}, 100.0),

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from pytest_perfdl.trace import Category, TraceError, exemplar, loads, read, read_exemplar
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import Category, exemplar, loads, read, read_exemplar
 from unit.trace.chrome import DATA, each_corpus_file, each_recording, kernel, launch, step, text, trace, x
 from unit.trace.test_trace_write import assert_nests
 

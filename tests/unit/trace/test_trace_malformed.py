@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.trace import TraceError, loads
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import loads
 from pytest_perfdl.trace.repair import Kind, repair
 from unit.trace.chrome import kernel, memory, text, trace, x
 

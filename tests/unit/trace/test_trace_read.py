@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pytest_perfdl.trace import Category, TraceError, loads, read
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import Category, loads, read
 from unit.trace.chrome import DATA, kernel, launch, memory, step, text, trace, x
 
 

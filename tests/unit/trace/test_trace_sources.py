@@ -8,7 +8,8 @@ import zlib
 
 import pytest
 
-from pytest_perfdl.trace import TraceError, loads, read
+from pytest_perfdl.model.errors import TraceError
+from pytest_perfdl.trace import loads, read
 from pytest_perfdl.trace import source as source_module
 from unit.trace.chrome import text, x
 

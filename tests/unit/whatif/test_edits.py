@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, NewTask, Plan, Select, TaskKind, Track, primitive, simulate, task_graph
 from pytest_perfdl.whatif.edit import PRIMITIVES
 from pytest_perfdl.whatif.model import Constants, TrackKind
-from pytest_perfdl.whatif.structure import CycleError
 from unit.analysis.generated import traces
 from unit.analysis.test_critical_path import events_of_any_kind, sync
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import (
     EdgeKind,
@@ -29,7 +30,6 @@ from pytest_perfdl.whatif import columns as columns_module
 from pytest_perfdl.whatif.chains import apart
 from pytest_perfdl.whatif.columns import taker
 from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind
-from pytest_perfdl.whatif.structure import CycleError
 from unit.analysis.generated import traces
 from unit.analysis.test_critical_path import events_of_any_kind
 from unit.trace.chrome import corpus_file, each_recording, trace

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, TaskKind, quality, simulate, task_graph
 from pytest_perfdl.whatif.model import Constants, StepSpan
-from pytest_perfdl.whatif.structure import CycleError, structure
+from pytest_perfdl.whatif.structure import structure
 from unit.analysis.generated import traces
 from unit.analysis.test_critical_path import events_of_any_kind
 from unit.trace.chrome import corpus_file, trace

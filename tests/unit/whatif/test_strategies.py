@@ -2,8 +2,8 @@
 
 import pytest
 
+from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.whatif import simulate
-from pytest_perfdl.whatif.machine import MissingConstant
 from pytest_perfdl.whatif.predict import predict
 from pytest_perfdl.whatif.staged import LayerCost, Layout, Network, peak_bytes, staged, stages
 from pytest_perfdl.whatif.strategy import layer_costs, search

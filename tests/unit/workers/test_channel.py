@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from pytest_perfdl.workers.channel import Channel, ChannelClosed, ChannelTimeout, pair
+from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout
+from pytest_perfdl.workers.channel import Channel, pair
 
 
 @pytest.fixture

@@ -9,16 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.workers import checkout as checkout_module
-from pytest_perfdl.workers.checkout import (
-    Checkout,
-    CheckoutError,
-    checked_out,
-    clear,
-    is_installed,
-    kept_commits,
-    sweep,
-)
+from pytest_perfdl.workers.checkout import Checkout, checked_out, clear, is_installed, kept_commits, sweep
 from pytest_perfdl.workers.origins import origins
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers import forks
 from pytest_perfdl.workers.channel import pair
-from pytest_perfdl.workers.forks import ROUNDS_OF_A_PARENT, Common, ForkError, ForkParent, Forks, common
+from pytest_perfdl.workers.forks import ROUNDS_OF_A_PARENT, Common, ForkParent, Forks, common
 from pytest_perfdl.workers.messages import CallShown, Shown
 from pytest_perfdl.workers.process import environment
 

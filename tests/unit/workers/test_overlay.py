@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.workers.checkout import Checkout, CheckoutError
+from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 
 

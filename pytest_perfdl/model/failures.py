@@ -1,0 +1,33 @@
+"""How a perf test fails: by pytest's own kind of failure, without a traceback into this package."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_perfdl.model.visible import harmless
+
+if TYPE_CHECKING:
+    from _pytest.outcomes import Failed
+else:
+    Failed = pytest.fail.Exception
+
+
+class PerfError(Failed):
+    """A perf test that could not be measured or judged."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(harmless(message), pytrace=False)
+
+
+class PerfRegression(Failed):
+    """A perf test whose verdict fails it; the text alone says what is wrong and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(harmless(message), pytrace=False)
+
+
+# pytest's short summary names an exception's module unless it is a builtin.
+for _error in (PerfError, PerfRegression):
+    _error.__module__ = "builtins"

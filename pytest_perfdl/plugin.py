@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import pytest
 
 from pytest_perfdl.config import options, short_names
 from pytest_perfdl.config.marker import KEYWORDS, parametrize
+from pytest_perfdl.system import pytest_internals
 
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import Perf
@@ -43,9 +43,7 @@ def pytest_load_initial_conftests(
     if short_names.lengthen(args, options.FLAGS, parser):
         # What is wrong with the arguments pytest says when it parses them for good.
         with contextlib.suppress(pytest.UsageError):
-            early = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
-            early.confcutdir = early_config.known_args_namespace.confcutdir
-            early_config.known_args_namespace = early
+            pytest_internals.parse_early(early_config, parser, args)
     _offer_fixture(early_config.pluginmanager)
     yield
     short_names.restore(args, parser)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import shlex
 from dataclasses import dataclass
@@ -57,26 +56,18 @@ def find_project() -> Project:
     """
     # Imported here: most commands need no pytest.
     import pytest
-    from _pytest.config.findpaths import determine_setup
 
-    # pytest 9 has one argument more.
-    given: dict[str, Any] = {"inifile": None, "args": [], "rootdir_cmd_arg": None, "invocation_dir": Path.cwd()}
-    given |= {name: None for name in inspect.signature(determine_setup).parameters if name not in given}
+    from pytest_perfdl.system.pytest_internals import find_ini
+
     try:
-        root, ini, values, *_ = determine_setup(**given)
+        root, ini, values = find_ini(Path.cwd())
     except pytest.UsageError as error:
         raise CommandError(f"pytest's ini file: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"pytest's ini file cannot be read: {error}") from error
-    options = (*_words(_value(values, "addopts")), *_words(os.environ.get("PYTEST_ADDOPTS", "")))
-    named = next((value for key in _KEYS if (value := _value(values, key))), "")
+    options = (*_words(values.get("addopts", "")), *_words(os.environ.get("PYTEST_ADDOPTS", "")))
+    named = next((value for key in _KEYS if (value := values.get(key, ""))), "")
     return Project(root, ini, _of_options(options) or str(named).strip() or _DEFAULT, options)
-
-
-def _value(values: Any, key: str) -> Any:
-    """What the ini file says; pytest 9 keeps where it says so beside it."""
-    found = values.get(key, "")
-    return getattr(found, "value", found)
 
 
 def _words(text: Any) -> list[str]:

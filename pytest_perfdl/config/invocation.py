@@ -14,13 +14,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from pytest_perfdl.config.options import FLAGS
 from pytest_perfdl.config.short_names import destinations, long_name
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.system.pytest_internals import option_actions, plain_parser
 
 if TYPE_CHECKING:
     from pytest_perfdl.config.options import Settings
@@ -98,12 +99,8 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
 
 def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
     """Options on the command line that shape what is measured, each with its value."""
-    from _pytest.config import get_config
-
-    private: Any = config
-    plain: Any = get_config()
-    known = private._parser.optparser._option_string_actions
-    pytests = destinations(plain._parser)
+    known = option_actions(config)
+    pytests = destinations(plain_parser())
     words = [os.fspath(word) for word in config.invocation_params.args]
     place = 0
     while place < len(words) and words[place] != "--":

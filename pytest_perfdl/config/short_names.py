@@ -6,8 +6,6 @@ loaded, `--perf...` on the command line becomes `--perfdl...`, except for what a
 what a conftest file has registered becomes `--perf...` again, since it was meant for that. Short ini keys are added
 where nobody had them by then, and read only as long as nobody overwrites them. Of two fixtures called `perf` the other
 one wins; a marker `perf` that the project registers itself is the project's.
-
-This module knows the parts of pytest's parser that have no public name (8.0 to 9.2).
 """
 
 from __future__ import annotations
@@ -18,6 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+
+from pytest_perfdl.system import pytest_internals
+from pytest_perfdl.system.pytest_internals import forget_ini, ini_keys, parser_of
 
 SHORT, LONG = "perf", "perfdl"
 """Names of the marker and of the fixture."""
@@ -70,19 +71,12 @@ def restore(args: list[str], parser: pytest.Parser) -> None:
 
 def registered(parser: pytest.Parser) -> set[str]:
     """Every option string that somebody has registered."""
-    return {name for option in _options(parser) for name in option.names()}
+    return {name for option in pytest_internals.options(parser) for name in option.names()}
 
 
 def destinations(parser: pytest.Parser) -> set[str]:
     """Where the values of all registered options are kept."""
-    return {option.dest for option in _options(parser)}
-
-
-def _options(parser: pytest.Parser) -> list[Any]:
-    private: Any = parser
-    # The anonymous group is among the others only since pytest 9.
-    groups = {id(group): group for group in (*private._groups, private._anonymous)}
-    return [option for group in groups.values() for option in group.options]
+    return {option.dest for option in pytest_internals.options(parser)}
 
 
 def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:
@@ -97,8 +91,7 @@ def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:
 
 def clashes(config: pytest.Config, flags: Iterable[str]) -> dict[str, str]:
     """Short spellings that somebody else has registered, and who that is."""
-    private: Any = config
-    taken = registered(private._parser)
+    taken = registered(parser_of(config))
     return {flag: _owner(config, flag) for flag in flags if flag in taken}
 
 
@@ -120,28 +113,22 @@ def _owner(config: pytest.Config, flag: str) -> str:
 
 def add_ini(parser: pytest.Parser, name: str, text: str, kind: Any) -> None:
     """Register an ini key that nobody has registered yet."""
-    if name not in _ini_keys(parser):
+    if name not in ini_keys(parser):
         parser.addini(name, _OURS + text, type=kind, default=None)
 
 
 def read_ini(config: pytest.Config, short: str) -> Any:
     """The value of an ini key under its long name, or under the short one while that is ours; `None` when not given."""
-    private: Any = config
     value = config.getini(long_name(short))
-    if value is not None or not _ini_keys(private._parser).get(short, ("",))[0].startswith(_OURS):
+    if value is not None or not ini_keys(parser_of(config)).get(short, ("",))[0].startswith(_OURS):
         return value
     value = config.getini(short)
     # A conftest file deeper down may still register the name with another type, and must not get our value.
-    private._inicache.pop(short, None)
+    forget_ini(config, short)
     return value
 
 
 _OURS = "(pytest-perfdl) "
-
-
-def _ini_keys(parser: Any) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = parser._inidict
-    return found
 
 
 # Markers
@@ -191,11 +178,10 @@ def uses_fixture(item: pytest.Item) -> bool:
 
 def _resolves_to_ours(item: Any, name: str) -> bool:
     """Whether the fixture of that name is ours, or one that overrides ours and asks for it."""
-    definitions = item._fixtureinfo.name2fixturedefs.get(name, ())
-    for definition in reversed(definitions):
-        if definition.func.__module__ == _FIXTURES_FROM:
+    for function, arguments in pytest_internals.fixture_functions(item, name):
+        if function.__module__ == _FIXTURES_FROM:
             return True
-        if name not in definition.argnames:
+        if name not in arguments:
             return False
     return False
 
@@ -207,9 +193,4 @@ def has_fixture(pluginmanager: pytest.PytestPluginManager) -> bool:
 
 def _defines(plugin: object) -> bool:
     members = vars(plugin if isinstance(plugin, ModuleType) else type(plugin))
-    for name, member in list(members.items()):
-        # Under the second name until pytest 8.3.
-        marker = getattr(member, "_fixture_function_marker", None) or getattr(member, "_pytestfixturefunction", None)
-        if marker is not None and (getattr(marker, "name", None) or name) == SHORT:
-            return True
-    return False
+    return any(pytest_internals.fixture_name(name, member) == SHORT for name, member in list(members.items()))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import harmless, visible
+from pytest_perfdl.system.pytest_internals import is_at_line_start
 
 ROUNDS = (3, 12)
 """Rounds that a test takes at least, and that most take at most."""
@@ -25,20 +26,10 @@ TO_COLUMN_ZERO = "\x1b[1A\n"
 """Leaves an empty line as it is; the newline in it tells pytest, which adds up what it wrote, that nothing is there."""
 
 
-class Writer(Protocol):
-    """The part of pytest's TerminalWriter that is used."""
-
-    @property
-    def width_of_current_line(self) -> int:
-        """Columns written since the last newline."""
-        ...
-
-
 class Terminal(Protocol):
     """The part of pytest's TerminalReporter that is used."""
 
     isatty: bool
-    _tw: Writer
 
     def write(self, content: str, *, flush: bool = False) -> None:
         """Write without a newline."""
@@ -130,7 +121,7 @@ class Progress:
 def _begin_line(terminal: Terminal) -> None:
     terminal.ensure_newline()
     # That knows of files' names only: with -q the letters of tests may stand there.
-    if terminal._tw.width_of_current_line:
+    if not is_at_line_start(terminal):
         terminal.write("\n")
 
 

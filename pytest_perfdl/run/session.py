@@ -41,6 +41,7 @@ from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
 from pytest_perfdl.run.test_run import Trial, unjudged
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
 from pytest_perfdl.workers.remote import dress, suspended_capture
@@ -258,8 +259,8 @@ class PerfSession:
         run = self.run()
         terminal.section("perf summary")
         shown = replace(run, notes=tuple(note for note in run.notes if note != self._shortfall))
-        encoding = getattr(terminal._tw._file, "encoding", None) or "utf-8"
-        width = terminal._tw.fullwidth
+        encoding = terminal_encoding(terminal)
+        width = terminal_width(terminal)
         written = self.written is not None
         for line in summary_lines(shown, self.settings.verbosity, width, encoding=encoding, report=written):
             terminal.write_line(line.text, **line.markup)

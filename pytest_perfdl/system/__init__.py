@@ -1,5 +1,6 @@
-"""What the operating system is asked for.
+"""What the operating system, and pytest behind its public names, are asked for.
 
 `folders` makes temporary folders and is the one place that deletes; `processes` ends whole process groups, also after
-this process is gone; `signals` lets SIGTERM and SIGHUP end a run as Ctrl-C does.
+this process is gone; `signals` lets SIGTERM and SIGHUP end a run as Ctrl-C does. `pytest_internals` is all that
+is used of pytest without a public name.
 """

@@ -7,13 +7,13 @@ comes as messages and is handed to this process's pytest.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
-from _pytest._code.code import TerminalRepr
 
 from pytest_perfdl.model.errors import TestAbsent, WorkerDied, WorkerTimeout
+from pytest_perfdl.system.pytest_internals import TerminalRepr, complete_subtest
 from pytest_perfdl.workers import reports
 from pytest_perfdl.workers.messages import (
     Broken,
@@ -139,7 +139,7 @@ class RemoteTest:
         report = config.hook.pytest_report_from_serializable(config=config, data=dict(message.report))
         if report is None:
             return
-        _complete_subtest(config, report, message.report)
+        complete_subtest(config, report, message.report)
         with suspended_capture(config):
             self._item.ihook.pytest_runtest_logreport(report=report)
 
@@ -243,22 +243,3 @@ def suspended_capture(config: pytest.Config) -> Any:
     """A context in which writing to the terminal is seen by the user, not captured."""
     manager = config.pluginmanager.get_plugin("capturemanager")
     return manager.global_and_fixture_disabled() if manager is not None else contextlib.nullcontext()
-
-
-def _complete_subtest(config: pytest.Config, report: Any, data: Mapping[str, Any]) -> None:
-    """Make up for what pytest (9 and later) does in the process that a subtest runs in.
-
-    It fails a test that has failed subtests by a count of its own. And reading a report makes text of the
-    subtest's parameters, which are text already.
-    """
-    try:
-        from _pytest.subtests import SubtestReport, failed_subtests_key
-    except ImportError:
-        return
-    if not isinstance(report, SubtestReport):
-        return
-    object.__setattr__(report.context, "kwargs", data["_subtest.context"]["kwargs"])
-    if report.failed:
-        # A node's key was its node id before it was an object.
-        key: Any = getattr(report, "id", report.nodeid)
-        config.stash[failed_subtests_key][key] += 1

@@ -24,6 +24,7 @@ import pytest
 from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.model.record import Better
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system.pytest_internals import config_of, run_phases
 from pytest_perfdl.workers import reports
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.identity import test_hash
@@ -78,7 +79,7 @@ def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) 
             importlib.import_module(name)
         watch = None if forked else Watch(job.names)
         reads = Reads(job.own) if job.own else None
-        config = pytest.Config.fromdictargs(dict(job.options), [job.path])
+        config = config_of(job.options, [job.path])
         plugin = WorkerPlugin(channel, job, watch, reads)
         config.pluginmanager.register(plugin, PLUGIN_NAME)
         config.hook.pytest_cmdline_main(config=config)
@@ -173,11 +174,9 @@ class WorkerPlugin:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """In place of every plugin that would run the test again or cut it short; wrappers still wrap."""
-        from _pytest.runner import runtestprotocol
-
         self._marks = list(item.own_markers)
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        runtestprotocol(item, log=True, nextitem=nextitem)
+        run_phases(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 

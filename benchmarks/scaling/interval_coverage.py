@@ -17,8 +17,8 @@ from itertools import product
 import numpy as np
 
 from pytest_perfdl.scaling import Affine, Generic, Physical, Point, Points, evaluate
-from pytest_perfdl.scaling.held_out import quantile
 from pytest_perfdl.scaling.model import Curve
+from pytest_perfdl.stats.quantiles import student
 
 LEAST_COVERED = 0.90
 MOST_OFF = 2.0
@@ -108,7 +108,7 @@ def rows_of(case, *, trials=100, noise=0.05, seed=0):
             each = found.get(name)
             values[name].append(each.value if each else 0.0)
             half = (each.high - each.low) / 2 if each else 0.0
-            errors[name].append(half / quantile(fit.freedom))
+            errors[name].append(half / student(0.975, fit.freedom))
             covered[name].append(abs(value - values[name][-1]) <= half + 1e-9 * abs(value))
     return [
         Row(

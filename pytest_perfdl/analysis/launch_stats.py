@@ -91,9 +91,9 @@ def launch_stats(trace: Trace) -> LaunchStats | None:
 
 
 def _quantiles(values: I64) -> Quantiles:
-    ordered = np.sort(values)
-    p50, p90, p99 = (int(ordered[(len(ordered) * percent + 99) // 100 - 1]) for percent in (50, 90, 99))
-    return Quantiles(float(values.mean()), int(ordered[0]), p50, p90, p99, int(ordered[-1]))
+    # Nearest ranks: each is one of the values.
+    p50, p90, p99 = map(int, np.percentile(values, (50, 90, 99), method="inverted_cdf"))
+    return Quantiles(float(values.mean()), int(values.min()), p50, p90, p99, int(values.max()))
 
 
 def _queues(trace: Trace, joined: Launches) -> tuple[StreamQueue, ...]:

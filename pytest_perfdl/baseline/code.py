@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.baseline.source import MADE_BY_PYTHON, git, inside
 from pytest_perfdl.model.record import SHORT_HASH, Code
 from pytest_perfdl.model.record_json import PATH
+from pytest_perfdl.system.git import MADE_BY_PYTHON, git, inside
 
 MOST_FILES = 1000
 """Files that a baseline names: modules first, then data, each by name."""

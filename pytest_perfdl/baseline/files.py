@@ -9,8 +9,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +18,7 @@ from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.system.files import TEMPORARY, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.model.record import Record
 
-_TEMPORARY = re.compile(r"\.perfdl-[0-9a-f]{16}\.tmp")
-"""What `_temporary_name` makes."""
 _RECORD_AGAIN = "restore it from git, or record it again with pytest --perf-update=all"
 _ELSEWHERE = "make it writable, or choose another folder with --perf-dir"
 _MOVE_AWAY = "move away what stands in its place, or choose another folder with --perf-dir"
@@ -170,7 +167,7 @@ class Store:
                 if joined is not None:
                     record = joined(self.load(record.test, record.key.slug))
                 files[path] = self.checked(replace(record, exemplars=digests))
-                changed = _write(files)
+                changed = write_files(files, flush=True)
                 stale = [file for file in _exemplars_beside(path) if file not in files]
                 for file in stale:
                     delete_file(file, self.base)
@@ -240,7 +237,7 @@ class Store:
         """
         with self._acting("written", self.base):
             nearest = next(folder for folder in (self.base, *self.base.parents) if folder.exists())
-            probe = nearest / _temporary_name()
+            probe = nearest / temporary_name()
             probe.touch(exist_ok=False)
             delete_file(probe, nearest)
 
@@ -291,27 +288,6 @@ def _exemplars_beside(record: Path) -> list[Path]:
     ]
 
 
-def _write(files: Mapping[Path, bytes]) -> list[Path]:
-    """Put files in place, those that differ from what is there, or none of them when the disk refuses one."""
-    staged: dict[Path, Path] = {}
-    try:
-        for path, data in files.items():
-            if path.is_file() and path.read_bytes() == data:
-                continue
-            staged[path] = temporary = path.with_name(_temporary_name())
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for path, temporary in staged.items():
-            temporary.replace(path)
-    except BaseException:
-        for temporary in staged.values():
-            delete_file(temporary, temporary.parent)
-        raise
-    return list(staged)
-
-
 def _is_digest_of(digest: str | None, file: Path) -> bool:
     """Whether a file is the one of this digest; where none was noted it is taken for the one."""
     if digest is None:
@@ -325,7 +301,7 @@ def _is_digest_of(digest: str | None, file: Path) -> bool:
 def _remove_temporary(folder: Path, base: Path) -> None:
     """Remove temporary files of writers that are gone: who writes in a folder holds its lock."""
     for entry in os.scandir(folder):
-        if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+        if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             delete_file(Path(entry.path), base)
 
 
@@ -337,7 +313,3 @@ def _flush(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _temporary_name() -> str:
-    return f".perfdl-{secrets.token_hex(8)}.tmp"

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.code import contents, present
-from pytest_perfdl.baseline.source import asked, git, some, top_of, tree_of_commit, trouble
 from pytest_perfdl.model.record import SHORT_HASH, Record
+from pytest_perfdl.model.units import some
+from pytest_perfdl.system.git import asked, git, top_of, tree_of_commit, trouble
 
 _EARLIER = 10
 """How many earlier changes of a baseline's file are looked at."""

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.code import installed, present
-from pytest_perfdl.baseline.source import some
+from pytest_perfdl.model.units import some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

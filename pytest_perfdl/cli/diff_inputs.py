@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from pytest_perfdl.analysis.parts import step_parts
-from pytest_perfdl.baseline.source import commit_of, git, top_of, trouble
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.diff import Side, of_call, of_traces
 from pytest_perfdl.model import run_json
@@ -23,6 +22,7 @@ from pytest_perfdl.model import untrusted_files as bounded
 from pytest_perfdl.model.errors import RecordError, RunFileError, SourceError, TraceError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.record_json import from_json
+from pytest_perfdl.system.git import commit_of, git, top_of, trouble
 from pytest_perfdl.trace import Trace, read
 
 _HEAD = 4096

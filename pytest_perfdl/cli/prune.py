@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.baseline.layout import exemplar_path
-from pytest_perfdl.baseline.source import git, top_of, trouble
 from pytest_perfdl.cli.collecting import Collected, collect
 from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
@@ -24,6 +23,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.folders import delete_file
+from pytest_perfdl.system.git import git, top_of, trouble
 from pytest_perfdl.workers.checkout import clear
 
 

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtri
 
 from pytest_perfdl.diff.effects import NOTHING, Amount, Effects, effects
 from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.diff.naming import by_name, columns
+from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -412,14 +413,10 @@ def _interval(error: tuple[float, float] | None, middle: float, level: float) ->
     """Two-sided interval around a difference of means, `level` on each side."""
     if error is None:
         return None
-    half = _quantile(1 - level, error[1]) * error[0] if error[0] else 0.0
+    half = student(1 - level, error[1]) * error[0] if error[0] else 0.0
     return middle - half, middle + half
 
 
 def _half_width(error: tuple[float, float], level: float) -> float:
     """Change that is found with probability `POWER` at this level."""
-    return error[0] * (_quantile(1 - level, error[1]) + float(ndtri(POWER))) if error[0] else 0.0
-
-
-def _quantile(probability: float, freedom: float) -> float:
-    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
+    return error[0] * (student(1 - level, error[1]) + float(ndtri(POWER))) if error[0] else 0.0

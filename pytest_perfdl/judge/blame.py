@@ -13,12 +13,11 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from scipy.special import stdtrit
-
 from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
 from pytest_perfdl.results.verdict import Cause
+from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -356,7 +355,7 @@ def _noise(pair: _Pair, step: float) -> float:
     else:
         errors = [statistics.variance(known[0]) * sum(1 / len(values) for values in sides)]
     freedom = sum(errors) ** 2 / sum(error**2 / (len(values) - 1) for error, values in zip(errors, known, strict=True))
-    return max(least, float(stdtrit(freedom, (1 + SPREAD_CONFIDENCE) / 2)) * math.sqrt(sum(errors)))
+    return max(least, student((1 + SPREAD_CONFIDENCE) / 2, freedom) * math.sqrt(sum(errors)))
 
 
 def _drift(pairs: Sequence[_Pair]) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
-from pytest_perfdl.measure.timed import lower_quartile, quantile
+from pytest_perfdl.measure.timed import lower_quartile
 from pytest_perfdl.model.record import (
     Better,
     Call,
@@ -24,6 +24,7 @@ from pytest_perfdl.model.record import (
     metric_name,
     row_name,
 )
+from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.parts import StepParts
@@ -202,10 +203,10 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     """Nanoseconds a step, by metric."""
     cycles = _cycles(result)
     found = {"block_time": _block_time(result)}
-    found |= {f"step_p{q}": quantile(cycles, q / 100) for q in (50, 95, 99)}
+    found |= {f"step_p{q}": round(quantile(cycles, q / 100)) for q in (50, 95, 99)}
     if result.info.kind == "iterable":
         # Single steps of a loop fed by others alternate between waiting and not: only their mean says anything.
-        found["step_p25"] = quantile(cycles, 0.25)
+        found["step_p25"] = round(quantile(cycles, 0.25))
         found["data_wait"] = _mean(result.timed.wait_ns)
     else:
         found["step_time"] = lower_quartile(cycles)

@@ -17,6 +17,7 @@ from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.program import Aside
@@ -177,16 +178,7 @@ def lower_quartile(values: tuple[int, ...]) -> int:
     >>> lower_quartile((40, 10, 30, 20, 50))
     20
     """
-    return quantile(values, 0.25)
-
-
-def quantile(values: tuple[int, ...], q: float) -> int:
-    """The `q` quantile, type 7, of a non-empty sample, rounded to a whole number."""
-    ordered = sorted(values)
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return round(ordered[low] + (ordered[high] - ordered[low]) * (position - low))
+    return round(quantile(values, 0.25))
 
 
 def _clock(run_delay_ns: Callable[[], int], *, synchronized: bool) -> _Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 _TIME = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
 _SIZE = {
@@ -96,3 +97,17 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
     ('1 test', '2 tests', '1,200 copies')
     """
     return f"{number} {noun}" if number == 1 else f"{number:,} {nouns or noun + 's'}"
+
+
+_NAMED = 3
+"""How many of several names a message has."""
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of several names, and how many more there are.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from pytest_perfdl.qualify.outcomes import Basis, Case, Outcome, general
 from pytest_perfdl.results.verdict import Verdict
-from pytest_perfdl.stats.bounds import Rate, quantile
+from pytest_perfdl.stats.bounds import Rate
+from pytest_perfdl.stats.quantiles import quantile
 
 FOUND = 0.8
 """Share of the trials in which an effect must be found to count as one that is found."""
@@ -154,7 +155,7 @@ def _limit(name: str, outcomes: Sequence[Outcome]) -> Limit:
                 (metric.verdict, metric.effect) for full, metric in trial.metrics.items() if general(full) == name
             )
     sizes = [abs(effect) for _, effect in by_share.get(0, []) if effect is not None]
-    noise = quantile(sizes, NOISE)
+    noise = quantile(sizes, NOISE) if sizes else None
     found = {
         share: Rate(sum(verdict == "regressed" for verdict, _ in metrics), len(metrics))
         for share, metrics in sorted(by_share.items())

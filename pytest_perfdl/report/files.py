@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ReportError
+from pytest_perfdl.system import files
 from pytest_perfdl.system.folders import delete_file
 
 
@@ -25,23 +25,16 @@ def write_files(contents: Mapping[Path, bytes], *, elsewhere: str = "") -> None:
         When a folder cannot be made or written, or the disk is full. Files of an earlier report are then
         still whole, and no temporary file is left.
     """
-    staged: dict[Path, Path] = {}
     path = Path()
     try:
-        for path, content in contents.items():
+        for path in contents:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            staged[temporary] = path
-            temporary.write_bytes(content)
-        for temporary, path in staged.items():
-            temporary.replace(path)
+        files.write_files(contents)
     except OSError as error:
         raise ReportError(
-            f"{path} cannot be written: {error.strerror or error}" + (f"; {elsewhere}" if elsewhere else "")
+            f"{error.filename or path} cannot be written: {error.strerror or error}"
+            + (f"; {elsewhere}" if elsewhere else "")
         ) from error
-    finally:
-        for temporary in staged:
-            remove_files([temporary], temporary.parent)
 
 
 def remove_files(paths: Iterable[Path], folder: Path) -> None:

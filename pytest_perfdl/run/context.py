@@ -14,17 +14,18 @@ from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
-from pytest_perfdl.baseline.source import commit_of, git, some, top_of, tree_of, trouble
 from pytest_perfdl.config.options import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.sizes import ROUNDS
 from pytest_perfdl.model.errors import BaselineError, CheckoutError
 from pytest_perfdl.model.record import Finding, Record
+from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import FailOn
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.progress import Progress
 from pytest_perfdl.system import folders
 from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
 from pytest_perfdl.workers.forks import ForkParent, Forks, common
 from pytest_perfdl.workers.messages import Job, Origins, Shown

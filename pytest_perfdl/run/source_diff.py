@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.analysis.source_lines import FRAME
-from pytest_perfdl.baseline.source import git
 from pytest_perfdl.model.part import Part
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Cause, SourceDiff
+from pytest_perfdl.system.git import git
 from pytest_perfdl.workers.checkout import Checkout
 
 MOST = 3

@@ -16,7 +16,6 @@ from typing import NoReturn
 
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.pair import BaselineCode
-from pytest_perfdl.baseline.source import some
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.counted import not_reproduced
@@ -36,7 +35,7 @@ from pytest_perfdl.model.errors import (
 )
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Key, Record
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.collection import PerfTest

@@ -26,6 +26,7 @@ import numpy as np
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.scaling.points import F64
+from pytest_perfdl.stats.quantiles import student
 
 Kind = Literal["overhead", "per unit", "complexity", "every size alike"]
 
@@ -226,7 +227,7 @@ def _order(unit: F64, ns: F64, errors: F64) -> int:
     if len(unit) <= columns.shape[1]:
         return 1
     (*_, square) = _fitted(columns, ns, np.diag(1 / (ns * errors)), len(unit) - columns.shape[1])
-    error = (square.high - square.low) / 2 / _quantile(len(unit) - columns.shape[1])
+    error = (square.high - square.low) / 2 / student(0.975, max(len(unit) - columns.shape[1], 1))
     return 2 if square.value > max(_CURVED * error, _CURVED_SHARE * float(ns[np.argmax(unit)])) else 1
 
 
@@ -275,7 +276,7 @@ def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
     left = len(values) - columns.shape[1]
     misfit = float(((target - rows @ solution) ** 2).sum())
     scale = max(1.0, misfit / left) if left > 0 else 1.0
-    return _Solution(solution, np.linalg.pinv(rows.T @ rows) * scale, _quantile(freedom))
+    return _Solution(solution, np.linalg.pinv(rows.T @ rows) * scale, student(0.975, max(freedom, 1)))
 
 
 def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[Estimate]:
@@ -292,9 +293,3 @@ def _check(sizes: F64) -> None:
     count = len(np.unique(sizes))
     if count < LEAST_SIZES or count < len(sizes):
         raise ScalingError(f"{plural(count, 'different size')}: a curve needs {LEAST_SIZES} or more")
-
-
-def _quantile(freedom: int) -> float:
-    from pytest_perfdl.scaling.held_out import quantile
-
-    return quantile(max(freedom, 1))

@@ -13,6 +13,7 @@ from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.scaling.model import C, Curve, Form
 from pytest_perfdl.scaling.points import F64, Points
+from pytest_perfdl.stats.quantiles import student
 
 LEAST_CONFIGURATIONS = 3
 """With two, leaving one out leaves nothing to fit."""
@@ -62,7 +63,7 @@ class Fit:
         ns = self.curve.times(columns)
         replicated = np.stack([replica.times(columns) for replica in self.replicas])
         spread = _jackknife(replicated) ** 2 + (self.errors**2).mean() * ns**2
-        half = quantile(self.freedom) * np.sqrt(spread)
+        half = student(0.975, self.freedom) * np.sqrt(spread)
         return ns, np.maximum(ns - half, 0.0), ns + half
 
 
@@ -96,7 +97,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     values = np.array([[constant.value for constant in replica.constants()] for replica in replicas])
     used = [at for at, constant in enumerate(constants) if constant.value or values[:, at].any()]
     freedom = max(len(configurations) - sum(constant.value != 0 for constant in constants), 1)
-    half = quantile(freedom) * _jackknife(values)
+    half = student(0.975, freedom) * _jackknife(values)
     coefficients = tuple(
         Coefficient(
             constants[at].name,
@@ -115,10 +116,3 @@ def _jackknife(values: F64) -> F64:
     count = len(values)
     squares = ((values - values.mean(axis=0)) ** 2).sum(axis=0)
     return np.sqrt(np.asarray(squares, dtype=np.float64) * (count - 1) / count)
-
-
-def quantile(freedom: int) -> float:
-    """What a standard error is multiplied with for half a 95 % interval: Student's 97.5 % quantile."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.scaling.held_out import quantile
 from pytest_perfdl.scaling.points import F64
+from pytest_perfdl.stats.quantiles import student
 
 _DISTINCT = 3.84
 """95 % quantile of chi-squared with one degree of freedom: a line that is worse by less is as good."""
@@ -59,7 +59,7 @@ def smooth(sizes: F64, ns: F64, errors: F64, freedom: int, at: F64, *, bent: boo
     powers = np.vander((at - middle) / half, len(chosen.coefficients))
     value = powers @ chosen.coefficients
     error = chosen.widening * np.sqrt(((powers @ chosen.solving) ** 2).sum(axis=1))
-    off = quantile(freedom) * error
+    off = student(0.975, freedom) * error
     return value, np.maximum(value - off, 0.0), value + off
 
 

@@ -7,7 +7,6 @@ machine share its moods, so that many runs on one afternoon say less than the in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
@@ -57,18 +56,3 @@ def _upper(count: int, of: int, tail: float) -> float:
     from scipy.stats import beta
 
     return float(beta.ppf(1 - tail, count + 1, of - count))
-
-
-def quantile(values: Sequence[float], q: float) -> float | None:
-    """The `q` quantile with linear interpolation (Hyndman and Fan's type 7); `None` of nothing.
-
-    >>> quantile([0.01, 0.03, 0.02], 0.99)
-    0.0298
-    """
-    if not values:
-        return None
-    ordered = sorted(values)
-    position = q * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

@@ -7,9 +7,7 @@ complete event has a duration, and complete events of one thread nest strictly.
 from __future__ import annotations
 
 import itertools
-import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from typing import Any, Literal
 
 import orjson
 
-from pytest_perfdl.system.folders import delete_file
+from pytest_perfdl.system.files import write_files
 
 _MAX_ID = 2**32 - 1
 _END = b"\n]}\n"
@@ -91,7 +89,7 @@ def write(path: Path | str | None, events: Iterable[Event], metadata: Mapping[st
         )
     )
     if path is not None:
-        _store(Path(path), compress(text) if str(path).endswith(".gz") else text)
+        write_files({Path(path): compress(text) if str(path).endswith(".gz") else text})
     return text
 
 
@@ -126,13 +124,6 @@ def microseconds(nanos: int) -> str:
     """
     whole, rest = divmod(abs(nanos), 1000)
     return f"{'-' if nanos < 0 else ''}{whole}.{rest:03d}"
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _by_time(event: Event) -> tuple[int, int]:
@@ -209,17 +200,3 @@ def _line(event: Event) -> bytes:
     if event.phase != "M":
         parts.append(b'"ts":' + microseconds(event.start_ns).encode())
     return b"{" + b",".join(parts) + b"}"
-
-
-def _store(path: Path, data: bytes) -> None:
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(data)
-            file.close()
-            # mkstemp makes the file private to the user; a trace is as readable as any file the user writes.
-            temporary.chmod(0o666 & ~_umask())
-            temporary.replace(path)
-        except BaseException:
-            delete_file(temporary, path.parent)
-            raise

@@ -26,6 +26,7 @@ from typing import Any
 from pytest_perfdl.model.errors import CheckoutError
 from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.system.git import environment_apart, run_git
 from pytest_perfdl.system.processes import Finished
 from pytest_perfdl.workers import kept
 
@@ -271,7 +272,7 @@ def _remove_if_empty(common: Path) -> None:
 
 def _set_up(root: Path, command: str, seconds: float) -> None:
     try:
-        environment = _without_git() | {"PERFDL_CHECKOUT": str(root)}
+        environment = environment_apart() | {"GIT_TERMINAL_PROMPT": "0", "PERFDL_CHECKOUT": str(root)}
         done = processes.run(["/bin/sh", "-c", command], root, seconds=seconds, environment=environment)
     except subprocess.TimeoutExpired:
         raise CheckoutError(f"perf_against_setup was not finished after {seconds:g} s (--perf-timeout)") from None
@@ -281,24 +282,17 @@ def _set_up(root: Path, command: str, seconds: float) -> None:
 
 
 def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finished:
-    """Run git.
+    """Run git, without hooks and without what belongs to a commit in progress.
 
     Raises
     ------
     CheckoutError
         When it does not end.
     """
-    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
-    try:
-        return processes.run(command, folder, seconds=seconds, environment=_without_git())
-    except subprocess.TimeoutExpired:
-        raise CheckoutError(f"git {arguments[0]} was not finished after {seconds:g} s") from None
-
-
-def _without_git() -> dict[str, str]:
-    """The environment without that of a commit in progress (GIT_INDEX_FILE and others), which is not the checkout's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return kept | {"GIT_TERMINAL_PROMPT": "0"}
+    done = run_git(folder, "-c", "core.hooksPath=/dev/null", *arguments, apart=True, seconds=seconds)
+    if done is None:
+        raise CheckoutError(f"git {arguments[0]} was not finished after {seconds:g} s")
+    return done
 
 
 def _last_line(*texts: bytes) -> str:

@@ -101,9 +101,9 @@ def test_a_document(name, recorded, tmp_path):
 def test_the_readme_from_nothing(recorded, tmp_path):
     folder = states.written(tmp_path / "project")
     story = Story()
-    for shown in told("README.md"):
+    for number, shown in enumerate(told("README.md")):
         if make := states.STATES.get(shown.state):
-            story.run(shown, make(recorded, tmp_path / shown.state))
+            story.run(shown, make(recorded, tmp_path / str(number)))
         else:
             story.run(shown, ROOT if shown.text.startswith("make ") else folder)
         if shown.text.startswith("pytest --perf-update"):

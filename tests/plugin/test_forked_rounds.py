@@ -153,7 +153,7 @@ IN_FORKS = """
 
 
     def is_forked():
-        return "isolate.forking" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+        return "workers.forking" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
 
 
     def in_a_fork():

@@ -11,8 +11,8 @@ import numpy as np
 from pytest_perfdl.results.curve import FIGURES, Curve, Figure, Fitted, Size, Time
 from pytest_perfdl.run.scaling_curves.compared import Means, between_occasions, judged_means, means, shape_of, spread
 from pytest_perfdl.scaling.growth import Estimate, Shape
-from pytest_perfdl.scaling.held_out import quantile
 from pytest_perfdl.scaling.smooth import smooth
+from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
     from pytest_perfdl.run.scaling_curves.compared import Compared
@@ -85,12 +85,12 @@ def _difference(base: Estimate, new: Estimate, unit: str) -> Estimate:
 
 def _relative(ratio: Ratio, freedom: int) -> Estimate:
     """The change of a size, by the evidence that the curve was judged by."""
-    half = (quantile(freedom) if ratio.common else 1.96) * math.hypot(ratio.error, ratio.common)
+    half = (student(0.975, freedom) if ratio.common else 1.96) * math.hypot(ratio.error, ratio.common)
     return Estimate(*(math.expm1(ratio.log + off) for off in (0.0, -half, half)))
 
 
 def _times(side: Means) -> list[Time]:
-    half = quantile(side.freedom) * side.errors
+    half = student(0.975, side.freedom) * side.errors
     return [_time(*each) for each in zip(*(np.exp(side.logs + off).tolist() for off in (0, -half, half)), strict=True)]
 
 

@@ -13,8 +13,8 @@ from making import record, timed
 from pytest_perfdl.baseline import code as code_module
 from pytest_perfdl.baseline.code import hashes, measured_code, packages, present
 from pytest_perfdl.baseline.pair import BaselineCode, code_of, few, having, pair_of
-from pytest_perfdl.baseline.source import tree_of_commit, trouble
 from pytest_perfdl.model.record import Code, Key, Occasion
+from pytest_perfdl.system.git import tree_of_commit, trouble
 
 WITHOUT = ("baselines", "perf-report")
 NAMES = ("code.py", "other.py", "pytest.ini")

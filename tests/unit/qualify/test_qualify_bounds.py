@@ -4,7 +4,7 @@ from math import comb
 
 import pytest
 
-from pytest_perfdl.stats.bounds import Rate, quantile
+from pytest_perfdl.stats.bounds import Rate
 
 
 def at_most(count, of, share):
@@ -36,12 +36,3 @@ def test_none_and_all_of_them():
 
 def test_without_a_trial_everything_is_possible():
     assert (Rate(0, 0).share, Rate(0, 0).upper, Rate(0, 0).interval) == (None, 1.0, (0.0, 1.0))
-
-
-@pytest.mark.parametrize(
-    "values, q, expected",
-    [([], 0.99, None), ([3.0], 0.99, 3.0), ([4.0, 1.0, 2.0, 3.0], 0.5, 2.5), ([1.0, 2.0], 1.0, 2.0)],
-    ids=["nothing", "one", "between", "last"],
-)
-def test_quantiles(values, q, expected):
-    assert quantile(values, q) == expected

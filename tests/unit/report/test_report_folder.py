@@ -10,6 +10,7 @@ import pytest
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.files import write_files
+from pytest_perfdl.system.files import TEMPORARY
 from unit.report import runs
 
 
@@ -143,17 +144,20 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
     run = complete(tmp_path)
     write_all(run)
     before = {name: (run.report_dir / name).read_bytes() for name in names(run.report_dir)}
-    written = Path.write_bytes
+    opened = Path.open
     calls = []
 
-    def full(path, data):
-        calls.append(path)
-        if len(calls) == 4:
-            written(path, data[: len(data) // 2])
-            raise OSError(28, "No space left on device")
-        return written(path, data)
+    def full(path, *arguments, **more):
+        file = opened(path, *arguments, **more)
+        if TEMPORARY.fullmatch(path.name):
+            calls.append(path)
+            if len(calls) == 4:
+                file.write(b"half")
+                file.close()
+                raise OSError(28, "No space left on device")
+        return file
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(ReportError, match="No space left on device") as error:
         write_all(replace(run, date="2027-01-01T00:00:00Z"))
     assert "\n" not in str(error.value)

@@ -132,4 +132,4 @@ def test_this_is_the_only_place_that_makes_folders_or_deletes_anything():
     found = {path.name for path in PACKAGE.rglob("*.py") if word.search(path.read_text())}
     # The git folder's own is removed only when it is empty, by rmdir.
     assert found == {"folders.py", "checkout.py"}
-    assert len(word.findall((PACKAGE / "isolate/checkout.py").read_text())) == 1
+    assert len(word.findall((PACKAGE / "workers/checkout.py").read_text())) == 1

@@ -22,16 +22,6 @@ MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
 """What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
 
 
-_NAMED = 3
-"""How many files a message names."""
-
-
-def some(names: Sequence[str]) -> str:
-    """The first of several names, and how many more there are."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def trouble(root: Path) -> str:
     """Why git does not work in a folder, as it says itself; empty where there just is no repository."""
     done = run_git(root, "rev-parse", "--show-toplevel")
@@ -140,20 +130,44 @@ def asked(folder: Path, *arguments: str, given: Iterable[str]) -> str | None:
     return done.output.decode("utf-8", "surrogateescape") if done is not None and done.code == 0 else None
 
 
-def run_git(folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> Finished | None:
-    """A git command that has ended; `None` when git is missing or takes too long."""
-    return _run(folder, ["git", *arguments], environment)
+def run_git(
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    apart: bool = False,
+    seconds: float = GIT_SECONDS,
+) -> Finished | None:
+    """A git command that has ended; `None` when git is missing or takes too long.
+
+    Parameters
+    ----------
+    environment
+        Variables beside this process's.
+    apart
+        Without the variables of a commit in progress (GIT_INDEX_FILE and others), which are of another repository.
+    """
+    return _run(folder, ["git", *arguments], environment, apart=apart, seconds=seconds)
 
 
-def _run(folder: Path, command: Sequence[str], environment: Mapping[str, str] | None) -> Finished | None:
+def environment_apart() -> dict[str, str]:
+    """The variables of this process but git's."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+
+def _run(
+    folder: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str] | None,
+    *,
+    apart: bool = False,
+    seconds: float = GIT_SECONDS,
+) -> Finished | None:
     # What it says is looked at: in English. Nobody is there to type a password.
     settings = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    inherited = environment_apart() if apart else os.environ
     try:
         return processes.run(
-            command,
-            folder,
-            seconds=GIT_SECONDS,
-            environment={**os.environ, **settings, **(environment or {})},
+            command, folder, seconds=seconds, environment={**inherited, **settings, **(environment or {})}
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -1,0 +1,61 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from pytest_perfdl.system.folders import delete_file
+
+TEMPORARY = re.compile(r"\.perfdl-[0-9a-f]{16}\.tmp")
+"""Names of files that are being written: what is left of one was of a process that was killed."""
+
+
+def temporary_name() -> str:
+    """A name that matches `TEMPORARY`, and that nobody else has."""
+    return f".perfdl-{secrets.token_hex(8)}.tmp"
+
+
+def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> list[Path]:
+    """Write each file to a temporary one beside it; only when all are complete, put them in their places.
+
+    Parameters
+    ----------
+    flush
+        Whether they are on the disk before they take their places.
+
+    Returns
+    -------
+    list[Path]
+        Those that differ from what was there; the others are left alone.
+
+    Raises
+    ------
+    OSError
+        When one cannot be written, whose name it has: all are then as they were, and no temporary file is left.
+    """
+    staged: dict[Path, Path] = {}
+    path = Path()
+    try:
+        for path, content in contents.items():
+            if path.is_file() and path.read_bytes() == content:
+                continue
+            staged[path] = temporary = path.with_name(temporary_name())
+            with temporary.open("xb") as file:
+                file.write(content)
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
+        for path, temporary in staged.items():
+            temporary.replace(path)
+    except BaseException as error:
+        for temporary in staged.values():
+            delete_file(temporary, temporary.parent)
+        if isinstance(error, OSError):
+            # Not the temporary file's name, which nobody knows.
+            error.filename = str(path)
+        raise
+    return list(staged)

@@ -1,0 +1,61 @@
+"""Files are written whole, and all of them or none."""
+
+import errno
+import os
+import stat
+
+import pytest
+
+from pytest_perfdl.system import files
+from pytest_perfdl.system.files import write_files
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_differs_is_written_and_the_rest_left_alone(tmp_path):
+    same, other, new = (tmp_path / name for name in ("same", "other", "new"))
+    same.write_bytes(b"1")
+    other.write_bytes(b"1")
+    before = same.stat().st_ino
+    assert write_files({same: b"1", other: b"2", new: b"3"}, flush=True) == [other, new]
+    assert [path.read_bytes() for path in (same, other, new)] == [b"1", b"2", b"3"]
+    assert same.stat().st_ino == before
+    assert names(tmp_path) == ["new", "other", "same"]
+
+
+def test_they_are_as_readable_as_any_file_of_the_user(tmp_path):
+    mask = os.umask(0o027)
+    try:
+        write_files({tmp_path / "made": b"1"})
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o640
+
+
+def test_of_several_all_stay_as_they_were_where_one_cannot_be_written(tmp_path):
+    first = tmp_path / "first"
+    first.write_bytes(b"old")
+    with pytest.raises(OSError) as caught:
+        write_files({first: b"new", tmp_path / "missing" / "second": b"new"})
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, str(tmp_path / "missing" / "second"))
+    assert first.read_bytes() == b"old"
+    assert names(tmp_path) == ["first"]
+
+
+def test_a_full_disk_names_the_file_that_was_meant(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError) as caught:
+        write_files({tmp_path / "made": b"1"}, flush=True)
+    assert caught.value.filename == str(tmp_path / "made")
+    assert names(tmp_path) == []
+
+
+def test_names_of_temporary_files_are_told_from_all_others():
+    assert files.TEMPORARY.fullmatch(files.temporary_name())
+    assert not files.TEMPORARY.fullmatch(".perfdl-notes.tmp")
+    assert files.temporary_name() != files.temporary_name()

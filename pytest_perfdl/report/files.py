@@ -25,15 +25,17 @@ def write_files(contents: Mapping[Path, bytes], *, elsewhere: str = "") -> None:
         When a folder cannot be made or written, or the disk is full. Files of an earlier report are then
         still whole, and no temporary file is left.
     """
-    path = Path()
+    made: Path | None = None
     try:
         for path in contents:
+            made = path
             path.parent.mkdir(parents=True, exist_ok=True)
+        made = None
         files.write_files(contents)
     except OSError as error:
+        named = made or error.filename
         raise ReportError(
-            f"{error.filename or path} cannot be written: {error.strerror or error}"
-            + (f"; {elsewhere}" if elsewhere else "")
+            f"{named} cannot be written: {error.strerror or error}" + (f"; {elsewhere}" if elsewhere else "")
         ) from error
 
 

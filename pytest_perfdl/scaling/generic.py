@@ -131,8 +131,10 @@ class Generic:
         def cost(search: Any, /) -> Any:
             theta = np.array(search.reshape(size, -1))
             theta[logarithmic] = np.exp(theta[logarithmic])
-            residuals = (_times(theta, logs, count) - target[:, None]) / self._weights(target)[:, None]
-            return (residuals**2).mean(axis=0) + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)
+            # What is beyond all bounds is infinitely dear: times that a damaged file has may be.
+            with np.errstate(over="ignore"):
+                residuals = (_times(theta, logs, count) - target[:, None]) / self._weights(target)[:, None]
+                return (residuals**2).mean(axis=0) + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)
 
         least, most = np.array([_LOG_BOUNDS] * count + [_EXPONENTS] * exponents + [_LOG_BOUNDS]).T
         found = differential_evolution(

@@ -91,7 +91,8 @@ AUXILIARIES = """
 
     import pytest_perfdl.analysis
     import pytest_perfdl.trace
-    from pytest_perfdl.measure import counted, reference_load
+    from pytest_perfdl.machine import reference_load
+    from pytest_perfdl.measure import counted
 
 
     class Named(torch.nn.Module):

@@ -13,11 +13,10 @@ _BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|else ['"]e?s['"]|\} (baseline|repe
 _COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")
 _KNOWN = {
     # Sizes of a plan or of arguments, never 1 where they are told; and errors of programs, not of people.
-    "judge/spending.py",
     "judge/rounds.py",
     "judge/budget.py",
-    "record_json.py",
-    "curves/compared.py",
+    "model/record_json.py",
+    "run/scaling_curves/compared.py",
 }
 
 

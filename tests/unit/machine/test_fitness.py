@@ -609,7 +609,7 @@ def test_the_gpu_decides_which_versions_matter(machine):
 
 def test_this_machine_is_examined_without_importing_torch(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from pytest_perfdl.measure import fitness\n"
+        "import os, sys; from pathlib import Path; from pytest_perfdl.machine import fitness\n"
         "found = fitness.examine(fitness.Place(dict(os.environ), {}, Path.cwd()), timed=False, window_s=0.01)\n"
         "assert len(found) > 5 and 'torch' not in sys.modules and 'numpy' not in sys.modules, found"
     )

@@ -131,7 +131,7 @@ class Generic:
         def cost(search: Any, /) -> Any:
             theta = np.array(search.reshape(size, -1))
             theta[logarithmic] = np.exp(theta[logarithmic])
-            # What is beyond all bounds is infinitely dear: times that a damaged file has may be.
+            # Times of a damaged file may be beyond all bounds: the cost of such a fit is infinite.
             with np.errstate(over="ignore"):
                 residuals = (_times(theta, logs, count) - target[:, None]) / self._weights(target)[:, None]
                 return (residuals**2).mean(axis=0) + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)

@@ -187,7 +187,7 @@ def test_what_a_failing_run_shows(case, recorded, tmp_path):
     for number, each in enumerate(dict.fromkeys(each for commands in found.values() for each in commands)):
         folder = states.copy_of(failed, tmp_path / f"copy-{number}") / where
         updates = "--perf-update" in each
-        exits, said = ((0,), "PERF UPDATED") if updates else ((1,), "PERF REGRESSED")
+        exits, said = ((0,), "1 baseline written") if updates else ((1,), "PERF REGRESSED")
         places = ", ".join(place for place, commands in found.items() if each in commands)
         story.run(Shown(each, places, exits), folder, said)
         if updates:

@@ -1,4 +1,4 @@
-"""The process that `model.record.py` measures: one workload, its steps timed by the plugin's own commands.
+"""The process that `record.py` measures: one workload, its steps timed by the plugin's own commands.
 
     python measured.py WORKLOAD SHARE DESCRIPTOR
 

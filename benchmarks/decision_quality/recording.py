@@ -1,4 +1,4 @@
-"""What `model.record.py` writes and `replay.py` reads: processes with every step of them, and rounds.
+"""What `record.py` writes and `replay.py` reads: processes with every step of them, and rounds.
 
 Runs are kept one JSON line each while they are made, and packed into one gzip file with a fixed header, so that
 the same runs give the same bytes. Durations are integer nanoseconds.

@@ -48,7 +48,7 @@ class Rule:
 def benchmark_rounds(steps: Steps, max_seconds: float = 1.0, least: int = 5) -> int:
     """How many rounds pytest-benchmark runs of a step that needs no inner loop, at most all that were recorded.
 
-    pytest-benchmark 5.3.1, `fixture.perf.py`, `BenchmarkFixture._raw`: `ceil(max_time / duration)`, the duration being
+    pytest-benchmark 5.3.1, `fixture.py`, `BenchmarkFixture._raw`: `ceil(max_time / duration)`, the duration being
     the calibrating call's, and at least `--benchmark-min-rounds` (5).
     """
     return min(len(steps), max(math.ceil(max_seconds * SECOND / int(steps[0])), least))
@@ -57,7 +57,7 @@ def benchmark_rounds(steps: Steps, max_seconds: float = 1.0, least: int = 5) -> 
 def precise_rounds(steps: Steps, precision: float = 0.02, confidence: float = 0.99, least: int = 5) -> int:
     """How many rounds until the mean is precise, at most `benchmark_rounds`.
 
-    pytest-benchmark 5.3.1, `fixture.perf.py`, `BenchmarkFixture._run_until_precise` (`--benchmark-precision`,
+    pytest-benchmark 5.3.1, `fixture.py`, `BenchmarkFixture._run_until_precise` (`--benchmark-precision`,
     `--benchmark-confidence`, new in 5.3.0): stop when the normal margin of error of the mean is at most this
     share of the mean. The precision is the one that the option's help gives as its example; there is no default.
     """

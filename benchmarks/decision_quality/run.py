@@ -5,7 +5,7 @@
     python benchmarks/decision_quality/run.py --suites 1000            # false alarms of whole suites
     python benchmarks/decision_quality/run.py --twin                   # the gate beside its twin
 
-`model.record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
+`record.py` made the recording, `rules.py` holds the other tools' rules with their sources, `replay.py` says how
 decisions are drawn, `before.py` how those of an earlier version of this project are made. The same recording and seed
 give the same table.
 """

@@ -18,7 +18,7 @@ from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.system.files import TEMPORARY, temporary_name, write_files
+from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
@@ -167,12 +167,13 @@ class Store:
                 if joined is not None:
                     record = joined(self.load(record.test, record.key.slug))
                 files[path] = self.checked(replace(record, exemplars=digests))
-                changed = write_files(files, flush=True)
+                differing = changed(files)
+                write_files(differing, flush=True)
                 stale = [file for file in _exemplars_beside(path) if file not in files]
                 for file in stale:
                     delete_file(file, self.base)
                 _flush(path.parent)
-        return (*changed, *stale)
+        return (*differing, *stale)
 
     def sweep(self) -> None:
         """Remove what processes that were killed while they wrote left among the baselines."""

@@ -48,7 +48,7 @@ DRIFT_MAX = 0.05
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
 LEAST_SHARE_UNREPEATED = 0.01
-"""The same where a side has too few repeats to show its spread."""
+"""A change of time below this part of the step is not named where a side has too few repeats to show its spread."""
 PYTHON = "Python and host"
 CONFIDENCE = 0.95
 """Of all intervals of a diff together."""

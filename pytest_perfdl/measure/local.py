@@ -11,7 +11,7 @@ from pytest_perfdl.model.record import Better, Plan
 
 
 class LocalHost:
-    """Plays the orchestrating process's part (`fixture.perf.Host`) for one repeat of one test."""
+    """Plays the orchestrating process's part (`fixture.Host`) for one repeat of one test."""
 
     def __init__(self, plan: Plan, key_extra: tuple[str, ...], scratch: str) -> None:
         self.plan = plan

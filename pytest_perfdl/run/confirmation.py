@@ -38,7 +38,7 @@ SLOW_START = 20.0
 class Confirmation:
     """The rounds of one test; it has one level for all that is asked of its times.
 
-    Every method raises `run.paired_rounds.SideError` when a side cannot be measured, and `PerfError` through `serving`.
+    Every method raises `SideError` when a side cannot be measured, and `PerfError` through `serving`.
     """
 
     bench: Bench

@@ -2,7 +2,7 @@
 
 pytest runs its normal protocol over every perf test; only the three phases are replaced, and each waits for the
 same phase in a worker process (`workers.remote`). The first worker's call phase holds the measuring; when that
-worker has ended, more are started as the judgement needs them (`test_run`). The verdict is raised in the call phase.
+worker has ended, more are started as the judgement needs them (`item`). The verdict is raised in the call phase.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Judgement, parse_fail_on
 from pytest_perfdl.run.collection import PerfTest, adopt
 from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.item import Trial, unjudged
 from pytest_perfdl.run.name_rules import name_rules
 from pytest_perfdl.run.progress import Expected, Progress, estimate
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
-from pytest_perfdl.run.test_run import Trial, unjudged
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep

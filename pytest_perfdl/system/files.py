@@ -19,18 +19,18 @@ def temporary_name() -> str:
     return f".perfdl-{secrets.token_hex(8)}.tmp"
 
 
-def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> list[Path]:
+def changed(contents: Mapping[Path, bytes]) -> dict[Path, bytes]:
+    """Those files that differ from what is there."""
+    return {path: data for path, data in contents.items() if not (path.is_file() and path.read_bytes() == data)}
+
+
+def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
     """Write each file to a temporary one beside it; only when all are complete, put them in their places.
 
     Parameters
     ----------
     flush
         Whether they are on the disk before they take their places.
-
-    Returns
-    -------
-    list[Path]
-        Those that differ from what was there; the others are left alone.
 
     Raises
     ------
@@ -41,8 +41,6 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> list[
     path = Path()
     try:
         for path, content in contents.items():
-            if path.is_file() and path.read_bytes() == content:
-                continue
             staged[path] = temporary = path.with_name(temporary_name())
             with temporary.open("xb") as file:
                 file.write(content)
@@ -58,4 +56,3 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> list[
             # Not the temporary file's name, which nobody knows.
             error.filename = str(path)
         raise
-    return list(staged)

@@ -103,7 +103,7 @@ def die_with(parent: int) -> None:
 
 
 class WorkerPlugin:
-    """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.perf.Host`)."""
+    """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
     def __init__(self, channel: Channel, job: Job, watch: Watch | None, reads: Reads | None) -> None:
         self.channel = channel

@@ -17,7 +17,7 @@ ROUNDS = """
 
     from pytest_perfdl.run.paired_rounds import Rounds, Side
     from pytest_perfdl.model.errors import SideError
-    from pytest_perfdl.run.test_run import Trial
+    from pytest_perfdl.run.item import Trial
 
     measure = Trial.measure
 

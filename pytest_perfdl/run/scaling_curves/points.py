@@ -12,7 +12,7 @@ from pytest_perfdl.judge.timed import SD_FLOOR
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record, Series
     from pytest_perfdl.results.verdict import MetricVerdict
-    from pytest_perfdl.run.test_run import Trial
+    from pytest_perfdl.run.item import Trial
 
 CONFIRMING_REPEATS = 3
 """Fresh repeats of every size that a suspected curve draws without pairs, or for an undecided bound."""

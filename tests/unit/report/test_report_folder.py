@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
         file = opened(path, *arguments, **more)
         if TEMPORARY.fullmatch(path.name):
             calls.append(path)
-            if len(calls) == 2:
+            if len(calls) == 4:
                 file.write(b"half")
                 file.close()
                 raise OSError(28, "No space left on device")

@@ -32,6 +32,8 @@ _LOG_BOUNDS = (math.log(1e-6), math.log(1e3))
 """Bounds of the coefficients' logarithms in the search, in units of the median time."""
 _EXPONENTS = (-2.0, 3.0)
 _LARGEST = 1e3
+_HOPELESS = 1e100
+"""No search tells worse costs from this one; the variance of costs, by which it ends, must stay finite."""
 _KINK = 1e-6
 """Size of a constant below which its L1 penalty is rounded off, so that the polish has a derivative."""
 
@@ -131,10 +133,10 @@ class Generic:
         def cost(search: Any, /) -> Any:
             theta = np.array(search.reshape(size, -1))
             theta[logarithmic] = np.exp(theta[logarithmic])
-            # Times of a damaged file may be beyond all bounds: the cost of such a fit is infinite.
             with np.errstate(over="ignore"):
                 residuals = (_times(theta, logs, count) - target[:, None]) / self._weights(target)[:, None]
-                return (residuals**2).mean(axis=0) + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)
+                misfit = np.minimum((residuals**2).mean(axis=0), _HOPELESS)
+            return misfit + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)
 
         least, most = np.array([_LOG_BOUNDS] * count + [_EXPONENTS] * exponents + [_LOG_BOUNDS]).T
         found = differential_evolution(

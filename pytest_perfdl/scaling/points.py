@@ -19,7 +19,9 @@ Rows = npt.NDArray[np.intp]
 _TIMES = {"time_s": 1e9, "time_ms": 1e6, "time_us": 1e3, "time_ns": 1.0}
 """Names of the column of times, with nanoseconds per unit."""
 LARGEST = 1e18
-"""Largest value of a factor: powers of it and products of those must stay finite."""
+"""Largest factor, and longest time in nanoseconds (31 years): powers of them and products of those stay finite."""
+SMALLEST = 1e-18
+"""Smallest factor but 0, and shortest time in nanoseconds, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Points:
     columns: Mapping[str, F64]
     """One column per factor, finite and not negative."""
     ns: F64
-    """Times, finite and positive."""
+    """Times, positive and within `SMALLEST` and `LARGEST`."""
     intrinsic: tuple[str, ...]
     extrinsic: tuple[str, ...]
 
@@ -61,8 +63,8 @@ class Points:
         Raises
         ------
         ScalingError
-            No points, a named factor that a point lacks, or a value that is not finite, a negative factor, a time
-            that is not positive.
+            No points, a named factor that a point lacks, a negative factor, a time that is not positive, or a value
+            that is not finite or not within `SMALLEST` and `LARGEST`.
         """
         rows = list(points)
         if not rows:
@@ -185,8 +187,12 @@ def _problem(point: Point, names: tuple[str, ...]) -> str:
             return f"factor {name} is {value:g}; it must be finite and not negative"
         if value > LARGEST:
             return f"factor {name} is {value:g}; it must be at most {LARGEST:g}: choose a larger unit"
+        if 0 < value < SMALLEST:
+            return f"factor {name} is {value:g}; it must be 0 or at least {SMALLEST:g}: choose a smaller unit"
     if not (math.isfinite(point.ns) and point.ns > 0):
         return f"the time is {point.ns:g} ns; it must be finite and positive"
+    if not SMALLEST <= point.ns <= LARGEST:
+        return f"the time is {point.ns:g} ns; it must be from {SMALLEST:g} to {LARGEST:g} ns"
     return ""
 
 

@@ -292,3 +292,11 @@ def test_a_factor_that_does_not_vary_is_warned_of():
 def test_times_nine_decades_apart_are_warned_of():
     choice = choose(line(lambda batch: batch, (1, 1e3, 1e6, 1e9)))
     assert choice.warnings == ("times differ by a factor of 1e+09: few models hold that far",)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.filterwarnings("error")
+def test_points_at_the_ends_of_what_is_allowed_overflow_nothing(seed):
+    ends = np.random.default_rng(seed).choice([1e-18, 1.0, 1e18], size=(8, 3)).tolist()
+    rows = [Point({"layers": layers, "batch": batch}, ns) for layers, batch, ns in ends]
+    assert choose(Points.of(rows, extrinsic=["batch"])).fits

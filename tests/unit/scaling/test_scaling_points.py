@@ -60,6 +60,14 @@ def test_without_replicates_there_is_no_spread():
         pytest.param({"batch": 0}, 0, "the time is 0 ns; it must be finite and positive", id="no time"),
         pytest.param({"batch": 1}, -5, "the time is -5 ns; it must be finite and positive", id="negative time"),
         pytest.param({"batch": 1}, math.nan, "the time is nan ns; it must be finite and positive", id="nan time"),
+        pytest.param(
+            {"batch": 1e-19},
+            1,
+            "factor batch is 1e-19; it must be 0 or at least 1e-18: choose a smaller unit",
+            id="tiny",
+        ),
+        pytest.param({"batch": 1}, 1e19, "the time is 1e+19 ns; it must be from 1e-18 to 1e+18 ns", id="an eternity"),
+        pytest.param({"batch": 1}, 1e-19, "the time is 1e-19 ns; it must be from 1e-18 to 1e+18 ns", id="no moment"),
     ],
 )
 def test_impossible_points_are_refused(factors, ns, problem):

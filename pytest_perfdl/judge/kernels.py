@@ -21,6 +21,7 @@ import numpy as np
 from pytest_perfdl.judge import wording
 from pytest_perfdl.judge.counted import same
 from pytest_perfdl.judge.paired import OVER
+from pytest_perfdl.judge.rounds import head_second
 from pytest_perfdl.judge.timed import as_ratio
 from pytest_perfdl.model.limits import PER_KERNEL
 from pytest_perfdl.model.record import metric_name, row_name
@@ -79,17 +80,20 @@ class Rows:
     def _over(self, rounds: Sequence[Round], least: float) -> Iterator[tuple[MetricVerdict, bool]]:
         """The rows that are over their limits with at least this probability, and whether each fails the test."""
         for name, limit, base, head, estimate in self._states(rounds):
-            if estimate.over(_past(limit)) >= least:
-                fails = evidence(estimate.differences, _past(limit)) >= self.needed(name)
+            past = _past(limit)
+            # Most rows are within their limits in every round, and estimates take milliseconds.
+            if max(estimate.differences) > past and estimate.over(past) >= least:
+                fails = evidence(estimate.differences, past) >= self.needed(name)
                 yield _verdict(name, limit, base, head, estimate), fails
 
     def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, float, Estimate]]:
         """Of each row on both sides of all rounds: both mean times in nanoseconds, and the estimate."""
+        second = head_second(rounds)
         for name, limit in self.limits.items():
             pairs = [(each.kernels_base.get(name, 0.0), each.kernels_head.get(name, 0.0)) for each in rounds]
             if pairs and min(map(min, pairs)) > 0:
                 base, head = np.log(np.array(pairs)).T
-                estimate = Estimate(tuple((head - base).tolist()))
+                estimate = Estimate(tuple((head - base).tolist()), second)
                 yield name, limit, float(np.exp(base.mean())), float(np.exp(head.mean())), estimate
 
 

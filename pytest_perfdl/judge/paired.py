@@ -318,7 +318,7 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
         base,
         head,
         differences,
-        Estimate(differences),
+        Estimate(differences, pairs.head_second(rounds)),
         held.bound(base),
         evidence.evidence(differences, held.bet),
         len({each.order for each in rounds}) > 1,

@@ -100,3 +100,8 @@ def log_ratios(rounds: Sequence[Round], metric: str) -> NDArray[np.float64]:
     """`log(head / base)` of a metric, one a round."""
     base, head = values(rounds, metric)
     return np.log(head) - np.log(base)
+
+
+def head_second(rounds: Sequence[Round]) -> tuple[bool, ...]:
+    """Whether the head was begun second, one a round."""
+    return tuple(each.order == "base first" for each in rounds)

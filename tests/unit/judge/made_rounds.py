@@ -3,7 +3,8 @@
 import math
 import random
 
-from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.judge.rounds import Round, head_second, orders
+from pytest_perfdl.stats.evidence import Estimate
 
 US = 1_000.0
 SEED = 5
@@ -22,6 +23,12 @@ def of(*differences, name="step_time", base=10_000 * US, **others):
             Round(order, dict.fromkeys(logs, before), {each: before * math.exp(log) for each, log in logs.items()})
         )
     return found
+
+
+def estimate(differences):
+    """The estimate after rounds of these differences."""
+    logs = tuple(differences)
+    return Estimate(logs, head_second(of(*logs)))
 
 
 def noise(count, sd=0.01, seed=1, shift=0.0):

@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.parts import StepParts
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.paired import Gate, Spent
-from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.judge.rounds import Round, head_second, orders
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.standing import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
@@ -159,7 +159,9 @@ def test_it_takes_the_evidence_that_its_row_needs():
 @pytest.mark.parametrize("side, found", [(-1, ["operator gelu"]), (1, [])], ids=["below", "above"])
 def test_it_takes_the_estimate_too(side, found):
     measured_rounds = rounds(25, slower={"gelu": 1.2})
-    edge = math.expm1(Estimate(tuple(differences(measured_rounds, "operator gelu"))).quantile(0.05))
+    edge = math.expm1(
+        Estimate(tuple(differences(measured_rounds, "operator gelu")), head_second(measured_rounds)).quantile(0.05)
+    )
     limit = parse_limit("per_kernel", f"{100 * edge * (1 + side * 1e-4):.9f}%")
     assert named(Rows({"operator gelu": limit}).regressed(measured_rounds)) == found
 
@@ -215,12 +217,12 @@ def test_a_row_that_looks_slower_asks_for_more_rounds_until_it_is_found():
 def test_the_more_rows_there_are_the_surer_one_has_to_look(rows, asked):
     """P(over the limit) of 1 - 0.05 / K."""
     ours = [0.13, 0.02, 0.12, 0.10, 0.11]
-    over = Estimate(tuple(ours)).over(PAST)
-    assert 0.95 < over < 1 - 0.05 / 40
     measured_rounds = [
         Round(order, {}, {}, {"operator 0": 1.0}, {"operator 0": math.exp(each)})
         for order, each in zip(orders(1, 5), ours, strict=True)
     ]
+    over = Estimate(tuple(ours), head_second(measured_rounds)).over(PAST)
+    assert 0.95 < over < 1 - 0.05 / 40
     found = rows_of([f"operator {number}" for number in range(rows)]).promising(measured_rounds)
     assert bool(found) == asked
 

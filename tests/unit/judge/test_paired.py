@@ -14,8 +14,7 @@ from pytest_perfdl.judge.paired import Gate, Held, Spent
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.stats import evidence
-from pytest_perfdl.stats.evidence import Estimate
-from unit.judge.made_rounds import US, noise, of
+from unit.judge.made_rounds import US, estimate, noise, of
 
 LIMIT = math.log1p(0.03)
 
@@ -66,9 +65,9 @@ def test_surely_past_the_limit_is_regressed_with_its_figures():
     measured = of(*differences)
     metric = one(measured)
     assert (metric.verdict, metric.kind, metric.unit, metric.limit) == ("regressed", "timed", "ns", "3%")
-    estimate = Estimate(tuple(differences))
-    assert metric.effect == pytest.approx(math.expm1(estimate.center))
-    assert metric.ci95 == pytest.approx([math.expm1(end) for end in estimate.interval])
+    found = estimate(differences)
+    assert metric.effect == pytest.approx(math.expm1(found.center))
+    assert metric.ci95 == pytest.approx([math.expm1(end) for end in found.interval])
     assert metric.excluded == metric.ci95[1]
     assert metric.times_over == pytest.approx(metric.effect / 0.03)
     assert metric.base == pytest.approx(statistics.geometric_mean(each.base["step_time"] for each in measured))
@@ -101,7 +100,7 @@ def test_it_takes_nine_rounds_at_least_and_fifteen_among_forty_tests():
 def test_it_takes_the_estimate_too(side, verdicts):
     """Code that is surely slower, and slower by more than the limit with 95 % or a little less."""
     differences = noise(20, shift=0.06)
-    edge = math.expm1(Estimate(tuple(differences)).quantile(0.05))
+    edge = math.expm1(estimate(differences).quantile(0.05))
     limit = held(limit=f"{100 * edge * (1 + side * 1e-4):.9f}%")
     assert evidence.evidence(differences, limit.bet) > 1e4
     assert said(gate(limit).look(of(*differences))) == verdicts
@@ -111,7 +110,7 @@ def test_only_what_has_evidence_of_its_own_is_named():
     clear = [0.15] * 13
     doubtful = [0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -0.2, -0.2, -0.2, 0.2, 0.2, 0.2]
     assert evidence.evidence(doubtful, LIMIT) < paired.OWN_EVIDENCE
-    assert Estimate(tuple(doubtful)).over(LIMIT) > 0.95
+    assert estimate(doubtful).over(LIMIT) > 0.95
     outcome = gate(STEP, BLOCK).look(of(*clear, block_time=doubtful))
     assert said(outcome) == {"step_time": "regressed", "block_time": "suspect"}
     outcome = gate(STEP, BLOCK).look(of(*doubtful, block_time=clear))
@@ -185,7 +184,7 @@ def test_nothing_is_excluded_while_the_same_side_always_went_first(order):
 @pytest.mark.parametrize("side, open_", [(-1, True), (1, False)], ids=["below", "above"])
 def test_what_is_excluded_is_excluded_with_975_in_a_thousand(side, open_):
     differences = noise(12, sd=0.02)
-    edge = Estimate(tuple(differences)).quantile(0.975)
+    edge = estimate(differences).quantile(0.975)
     limit = held(limit=f"{100 * math.expm1(edge) * (1 + side * 1e-4):.9f}%")
     assert evidence.rarely_so_few(differences, 0.9 * edge)
     assert gate(limit).look(of(*differences)).open == open_
@@ -193,7 +192,7 @@ def test_what_is_excluded_is_excluded_with_975_in_a_thousand(side, open_):
 
 def test_the_brake_holds_what_the_estimate_would_clear():
     differences = [0.001, -0.001, 0.0, 0.002, 0.05, 0.0015]
-    assert Estimate(tuple(differences[:5])).over(LIMIT) < 0.025
+    assert estimate(differences[:5]).over(LIMIT) < 0.025
     # One round of five is past the limit: a coin shows so few in 6 of 32 cases; one of six in 7 of 64.
     assert gate().look(of(*differences[:5])).open
     assert one(of(*differences)).verdict == "unchanged"
@@ -207,7 +206,7 @@ def test_blocks_need_not_clear_a_test():
 
 def test_blocks_that_look_slower_hold_it():
     blocks = [0.08, -0.05, 0.06]
-    assert 0.5 < Estimate(tuple(blocks)).over(LIMIT) < 0.95
+    assert 0.5 < estimate(blocks).over(LIMIT) < 0.95
     measured = of(0.001, -0.001, 0.0005, block_time=blocks)
     assert gate(STEP, BLOCK).look(measured).open
     # Not for longer than the budget.
@@ -239,8 +238,8 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     assert metric.reason.endswith(f": slower, within its limit; more than {metric.excluded:.1%} is excluded (97.5%)")
     # Where the budget ends first, the limit itself is not excluded: the resolution is.
     differences = noise(12, sd=0.015, seed=3, shift=0.02)
-    estimate = Estimate(tuple(differences))
-    assert 0 < estimate.interval[0] < estimate.center < LIMIT < estimate.interval[1] < 2 * LIMIT
+    found = estimate(differences)
+    assert 0 < found.interval[0] < found.center < LIMIT < found.interval[1] < 2 * LIMIT
     metric = one(of(*differences), spent=ended())
     assert metric.verdict == "unchanged"
     assert f": slower, not shown to be past its limit; more than {metric.excluded:.1%} is excluded" in metric.reason
@@ -288,7 +287,7 @@ def test_some_rounds_past_the_limit_are_counted():
 @pytest.mark.parametrize("side, verdict", [(-1, "suspect"), (1, "inconclusive")], ids=["below", "above"])
 def test_a_suspect_is_past_its_limit_with_95_percent(side, verdict):
     differences = noise(6, sd=0.02, shift=0.08)
-    edge = math.expm1(Estimate(tuple(differences)).quantile(0.05))
+    edge = math.expm1(estimate(differences).quantile(0.05))
     limit = held(limit=f"{100 * edge * (1 + side * 1e-4):.9f}%")
     assert one(of(*differences), limit, spent=twice()).verdict == verdict
     # Who is no suspect has no extension.
@@ -341,7 +340,7 @@ def test_every_round_is_for_times_of_steps_and_for_suspects_only():
 
 def test_within_the_resolution_the_budget_ends_well():
     differences = [0.039, -0.032, 0.026, 0.052, -0.026, 0.02]
-    bound = math.expm1(Estimate(tuple(differences)).quantile(0.975))
+    bound = math.expm1(estimate(differences).quantile(0.975))
     assert 0.04 < bound < 0.059
     measured = of(*differences)
     assert gate().look(measured, Spent(299, 300)).open
@@ -358,7 +357,7 @@ def test_a_resolution_is_a_share_of_what_is_lost_where_more_is_better():
     differences = [-each for each in (0.039, -0.032, 0.026, 0.052, -0.026, 0.02)]
     measured = of(*differences, name="items_per_s")
     bound = one(measured, HIGHER, spent=ended()).excluded
-    assert bound == pytest.approx(-math.expm1(-Estimate(tuple(-each for each in differences)).quantile(0.975)))
+    assert bound == pytest.approx(-math.expm1(-estimate(-each for each in differences).quantile(0.975)))
     for resolution, verdict in ((bound + 1e-4, "unchanged"), (bound - 1e-4, "inconclusive")):
         assert one(measured, HIGHER, resolution=resolution, spent=ended()).verdict == verdict
 
@@ -369,16 +368,16 @@ def test_a_resolution_below_the_limit_is_the_limit():
 
 def test_the_default_resolution_is_twice_the_limit_on_the_log_scale():
     differences = noise(8, sd=0.02, seed=6)
-    edge = Estimate(tuple(differences)).quantile(0.975)
+    edge = estimate(differences).quantile(0.975)
     for factor, verdict in ((0.499, "inconclusive"), (0.501, "unchanged")):
         limit = held(limit=f"{100 * math.expm1(edge * factor):.9f}%")
-        assert Estimate(tuple(differences)).over(math.log1p(limit.limit.relative)) < 0.5
+        assert estimate(differences).over(math.log1p(limit.limit.relative)) < 0.5
         assert one(of(*differences), limit, spent=ended()).verdict == verdict
 
 
 def test_the_brake_holds_at_the_resolution_too():
     differences = [0.001, -0.001, 0.0, 0.002, 0.08]
-    assert Estimate(tuple(differences)).over(2 * LIMIT) < 0.025
+    assert estimate(differences).over(2 * LIMIT) < 0.025
     assert one(of(*differences), spent=ended()).verdict == "inconclusive"
 
 

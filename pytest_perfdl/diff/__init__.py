@@ -6,13 +6,14 @@
     regions(found.new).bound()  # whether its launches or its kernels take the step's time
 
 `side` joins the runs of a side, `account` subtracts them without a remainder, `effects` says why a part changed,
-`causes` names what did, `bound` tells launch-bound from kernel-bound regions, `counterfactual` and `shapley` are for
-what a simulation says where work overlaps. Parts are matched by `diff.matching`.
+`causes` names what did, `bound` tells launch-bound from kernel-bound regions, `shapley` is for what a simulation says
+where work overlaps. What they find is in `changes`. Parts are matched by `diff.matching`.
 """
 
 from pytest_perfdl.diff.account import Diff, Line, diff
 from pytest_perfdl.diff.bound import Regions, regions
-from pytest_perfdl.diff.causes import Cause, causes, likeliest, places
+from pytest_perfdl.diff.causes import causes, likeliest, places
+from pytest_perfdl.diff.changes import Cause
 from pytest_perfdl.diff.side import Side, of_call, of_traces
 
 __all__ = [

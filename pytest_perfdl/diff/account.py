@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtri
 
-from pytest_perfdl.diff.effects import NOTHING, Amount, Effects, effects
+from pytest_perfdl.diff.changes import Change, excludes_zero
+from pytest_perfdl.diff.effects import NOTHING, Amount, effects
 from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff.changes import Counterfactual, Key
     from pytest_perfdl.diff.matching.groups import By, Group
     from pytest_perfdl.diff.matching.names import Rules
-    from pytest_perfdl.diff.naming import Key
     from pytest_perfdl.diff.side import Side, Unit
-    from pytest_perfdl.model.part import Part, PartKind
+    from pytest_perfdl.model.part import Part
     from pytest_perfdl.results.verdict import Verdict
 
     Floats = NDArray[np.float64]
@@ -59,50 +59,6 @@ TESTED_SHARE = 0.002
 POWER = 0.80
 _FAMILY_ALPHA = (1 - CONFIDENCE) / 2
 """Of the groups, and of the names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What one group of matched parts did; a side without parts is new or gone. Nanoseconds per step."""
-
-    group: Group
-    base_parts: tuple[Part, ...]
-    """What takes most time first."""
-    new_parts: tuple[Part, ...]
-    name_class: str
-    """Class of the account."""
-    base: Amount
-    new: Amount
-    base_ns: int
-    new_ns: int
-    """As `base.ns` and `new.ns`, rounded so that they add up."""
-    effects: Effects
-    drift_ns: float
-    """How much of the change is the common factor's."""
-    interval: tuple[float, float] | None
-    """Simultaneous interval of the change; `None` where it was not tested or a side has one column only."""
-
-    @property
-    def delta_ns(self) -> int:
-        """What the step gained."""
-        return self.new_ns - self.base_ns
-
-    @property
-    def own_ns(self) -> float:
-        """What it gained beyond the machine's drift."""
-        return self.delta_ns - self.drift_ns
-
-    @property
-    def certain(self) -> bool:
-        """Whether the interval excludes zero; what came or went needs none."""
-        if self.interval is None:
-            return bool(self.base.count) != bool(self.new.count)
-        return excludes_zero(self.interval)
-
-    @property
-    def kind(self) -> PartKind:
-        """Kernel, operator or idle time."""
-        return (self.new_parts or self.base_parts)[0].kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +174,6 @@ class Diff:
     def residual_ns(self) -> int:
         """What no part explains: 0, since every nanosecond of a step is some part's."""
         return self.delta_ns - sum(change.delta_ns for change in self.changes)
-
-
-def excludes_zero(interval: tuple[float, float] | None) -> bool:
-    """Whether a change is certain by its interval; without one it is not."""
-    return interval is not None and not interval[0] <= 0 <= interval[1]
 
 
 def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES) -> Diff:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff.causes import Cause
+    from pytest_perfdl.diff.changes import Cause
     from pytest_perfdl.diff.side import Side
     from pytest_perfdl.results.verdict import Bound
 

@@ -7,22 +7,23 @@ the innermost module and the line that hold at least `MOSTLY` of it.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pytest_perfdl.diff.account import Line, excludes_zero
+from pytest_perfdl.diff.account import Line
 from pytest_perfdl.diff.bound import of_cause, regions
-from pytest_perfdl.diff.effects import NOTHING, Amount, Effects, summed
-from pytest_perfdl.diff.naming import EXCHANGED, Key, Status, by_name, columns
+from pytest_perfdl.diff.changes import EXCHANGED, Cause, excludes_zero
+from pytest_perfdl.diff.effects import NOTHING, Effects, summed
+from pytest_perfdl.diff.naming import by_name, columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_perfdl.diff.account import Change, Diff
-    from pytest_perfdl.model.part import Part, PartKind
-    from pytest_perfdl.results.verdict import Bound
+    from pytest_perfdl.diff.account import Diff
+    from pytest_perfdl.diff.changes import Change, Key
+    from pytest_perfdl.model.part import Part
 
 MOSTLY = 0.8
 """Share of a cause's change that a module or a line must hold to be named for it."""
@@ -36,32 +37,6 @@ STEADY = 0.9
 """Share of the columns in which a change that is not certain must go the way of those that are to be one of them."""
 _LEAST_SPREAD = 0.05
 """Floor of a spread, as a share of the change: a few equal readings are no certainty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """All changes of one name. Nanoseconds per step."""
-
-    kind: PartKind
-    name: str
-    status: Status
-    module: str
-    """The innermost module that holds most of the change; empty where no module does, or none is known."""
-    line: str
-    """The user's line that holds most of it; the same."""
-    base: Amount
-    new: Amount
-    delta_ns: int
-    own_ns: float
-    """Without the machine's drift: what causes are ordered by."""
-    effects: Effects
-    certain: bool
-    """Whether the interval of their sum or of any of its changes excludes zero, or the work is of another shape."""
-    confidence: float
-    """Of the matching it rests on: the least of its changes that matter."""
-    changes: tuple[Change, ...]
-    bound: Bound = ""
-    """Whether launches or kernels bound the region that it is in; see `bound`."""
 
 
 def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:

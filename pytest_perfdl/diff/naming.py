@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,17 +12,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.diff.account import Change
+    from pytest_perfdl.diff.changes import Change, Key, Status
     from pytest_perfdl.diff.side import Side
-    from pytest_perfdl.model.part import Part, PartKind
+    from pytest_perfdl.model.part import Part
 
     Floats = NDArray[np.float64]
 
-Status = Literal["new", "gone", "changed", "replaced", "fused", "split"]
-EXCHANGED: frozenset[Status] = frozenset({"replaced", "fused", "split"})
-"""Of these the counts of both sides are of different things."""
-Key = tuple["PartKind", str, Status]
-"""Kind of part, name, and what became of it."""
 _LISTED = 3
 """Members of a group that its name lists."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.parts import StepParts
     from pytest_perfdl.diff import Diff
-    from pytest_perfdl.diff.causes import Cause as DiffCause
+    from pytest_perfdl.diff.changes import Cause as DiffCause
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.rounds import Round
     from pytest_perfdl.model.record import Call, Record, Row

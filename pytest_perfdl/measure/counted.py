@@ -17,7 +17,7 @@ from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import MemoryFigures
-    from pytest_perfdl.measure.program import Aside
+    from pytest_perfdl.measure.steps import Aside
 
 
 def run(command: Count) -> Generator[bool, Aside | None, Counted]:

@@ -21,7 +21,7 @@ from pytest_perfdl.measure.timed import synchronize
 from pytest_perfdl.model.record import INJECTED, Finding
 
 if TYPE_CHECKING:
-    from pytest_perfdl.measure.program import Aside
+    from pytest_perfdl.measure.steps import Aside
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from pytest_perfdl.system.folders import delete_file
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.parts import StepParts
-    from pytest_perfdl.measure.program import Aside
+    from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
 
 WAIT_ANNOTATION = "perfdl.data_wait"

@@ -1,17 +1,15 @@
 """Executes commands around the step of a test.
 
-A program is a generator: it yields whenever a step is to be run, and gets back what of that step must not
-count. A loop over function calls, a loop that the test author writes (`perf.steps`) and a training loop that
-only calls back (`perf.step`) all drive the same program.
+A loop over function calls, a loop that the test author writes (`perf.steps`) and a training loop that only calls
+back (`perf.step`) all drive the same program, which runs one pass after another (`steps.Steps`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -20,25 +18,11 @@ from pytest_perfdl.machine.load import Helpers, collect_garbage, run_delay_reade
 from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
+from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
 
 SETTLED_WITHIN = 0.05
 """Warm-up ends when the medians of two successive blocks differ by less."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aside:
-    """What of a step's time is known apart, in nanoseconds."""
-
-    wait_ns: int = 0
-    """Waiting for data: part of the step."""
-    setup_ns: int = 0
-    """Preparing the step: not part of it."""
-
-
-NOTHING = Aside()
-Steps = Generator[bool, "Aside | None", None]
-"""Yields once a step; the flag says whether the step's result is still wanted afterwards."""
 
 
 class Conversation(Protocol):
@@ -210,15 +194,3 @@ class Program:
                 if settled or late or steps >= command.most or spent_ns > command.seconds * 1e9:
                     self._delay.fix(recent)
                     return Settled(steps, settled=settled, spread=spread, step_ns=int(statistics.median(later)))
-
-
-@contextlib.contextmanager
-def annotated(name: str, wanted: bool) -> Iterator[None]:
-    """A range in the profile around the block, where the profiler is on."""
-    if not wanted:
-        yield
-        return
-    from torch.profiler import record_function
-
-    with record_function(name):
-        yield

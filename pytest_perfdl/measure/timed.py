@@ -20,7 +20,7 @@ from pytest_perfdl.model.record import Finding
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
-    from pytest_perfdl.measure.program import Aside
+    from pytest_perfdl.measure.steps import Aside
 
 _WORTH_ASKING_NS = 100_000
 """Shortest step about which the scheduler is asked."""

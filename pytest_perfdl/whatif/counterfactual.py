@@ -26,7 +26,7 @@ from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.diff import Cause, Diff, Side, causes, diff, of_traces
 from pytest_perfdl.diff.account import LEAST_SHARE_UNREPEATED, PYTHON, rounded
 from pytest_perfdl.diff.causes import LEAST_SHARE
-from pytest_perfdl.diff.counterfactual import Counterfactual, Share
+from pytest_perfdl.diff.changes import Counterfactual, Share
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.diff.shapley import shapley
 from pytest_perfdl.model.part import PartKind

@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.ranks import RankFigures, ranks
+from pytest_perfdl.analysis.ranks import ranks
 from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.whatif.graph import task_graph
-from pytest_perfdl.whatif.meetings import Meetings, clocks, meetings
+from pytest_perfdl.whatif.meetings import clocks, meetings
 from pytest_perfdl.whatif.model import (
     NO_RELEASE,
     NO_SCOPE,
     EdgeKind,
     Edges,
+    Job,
     Mask,
+    Meetings,
     StepSpan,
     TaskGraph,
     TaskKind,
@@ -29,31 +31,6 @@ from pytest_perfdl.whatif.model import (
     Track,
     TrackKind,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """The ranks that a graph is of, in the order of their numbers."""
-
-    parts: tuple[TaskGraph, ...]
-    """Each rank's own graph on the clock of its own trace. Edits change these, and then what couples them."""
-    shifts: tuple[int, ...]
-    """Nanoseconds to add to the times of each to get those of the whole graph, which are the first rank's."""
-    meetings: Meetings
-    figures: RankFigures
-    caveat: str
-    """Why predictions are to be trusted with care however well the replay fits; empty if nothing is known."""
-
-    @property
-    def numbers(self) -> tuple[int, ...]:
-        """The ranks' numbers."""
-        return tuple(rank.rank for rank in self.figures.ranks)
-
-    @property
-    def owners(self) -> tuple[int, ...]:
-        """The tracks of the ranks' steps' threads in the whole graph."""
-        before = np.cumsum([0, *(len(part.tracks) for part in self.parts)]).tolist()
-        return tuple(first + part.owner for first, part in zip(before, self.parts, strict=False))
 
 
 def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = task_graph) -> TaskGraph:

@@ -10,27 +10,8 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.ranks import RankFigures
-from pytest_perfdl.trace.model import I64, Rows, Trace
-from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Meetings:
-    """A line for each, in the order of their last arrivals, a column for each rank. Nanoseconds as measured."""
-
-    row: Rows
-    """The row in the rank's trace, -1 where it takes no part."""
-    waits: Mask
-    """Whether the rank waits for all others: in a collective each does, of a sender and a receiver the receiver."""
-    duration: I64
-    """Waiting included."""
-    transfer: I64
-    """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
-    late: I64
-    """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
-
-    def __len__(self) -> int:
-        return len(self.row)
+from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.whatif.model import Meetings, TaskGraph, TaskKind
 
 
 @dataclass(frozen=True, slots=True)

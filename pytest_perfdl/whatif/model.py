@@ -14,7 +14,7 @@ from pytest_perfdl.trace.model import F64, I32, I64, Rows, Trace
 from pytest_perfdl.whatif.columns import taker
 
 if TYPE_CHECKING:
-    from pytest_perfdl.whatif.job import Job
+    from pytest_perfdl.analysis.ranks import RankFigures
 
 Mask = npt.NDArray[np.bool_]
 
@@ -338,3 +338,47 @@ class TaskGraph:
     def name_of(self, task: int) -> str:
         """Name of one task."""
         return self.names[int(self.tasks.name[task])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meetings:
+    """A line for each, in the order of their last arrivals, a column for each rank. Nanoseconds as measured."""
+
+    row: Rows
+    """The row in the rank's trace, -1 where it takes no part."""
+    waits: Mask
+    """Whether the rank waits for all others: in a collective each does, of a sender and a receiver the receiver."""
+    duration: I64
+    """Waiting included."""
+    transfer: I64
+    """What is no waiting: the shortest duration of all, at most what passes from the last arrival to the rank's end."""
+    late: I64
+    """From the last arrival until the rank's transfer begins: what the ends of ranks, or their clocks, differ by."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """The ranks that a graph is of, in the order of their numbers."""
+
+    parts: tuple[TaskGraph, ...]
+    """Each rank's own graph on the clock of its own trace. Edits change these, and then what couples them."""
+    shifts: tuple[int, ...]
+    """Nanoseconds to add to the times of each to get those of the whole graph, which are the first rank's."""
+    meetings: Meetings
+    figures: RankFigures
+    caveat: str
+    """Why predictions are to be trusted with care however well the replay fits; empty if nothing is known."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The ranks' numbers."""
+        return tuple(rank.rank for rank in self.figures.ranks)
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """The tracks of the ranks' steps' threads in the whole graph."""
+        before = np.cumsum([0, *(len(part.tracks) for part in self.parts)]).tolist()
+        return tuple(first + part.owner for first, part in zip(before, self.parts, strict=False))

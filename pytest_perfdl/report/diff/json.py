@@ -12,7 +12,7 @@ from pytest_perfdl.results.verdict import VERDICTS
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import Cause, Diff
-    from pytest_perfdl.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff.changes import Counterfactual
     from pytest_perfdl.diff.effects import Amount
 
 SCHEMA = 1

@@ -13,7 +13,7 @@ from pytest_perfdl.report.words import bound, visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import Cause, Diff, Side
-    from pytest_perfdl.diff.counterfactual import Counterfactual
+    from pytest_perfdl.diff.changes import Counterfactual
 
 LEAST_EFFECT = 0.1
 """Share of a cause's change from which one of its effects is named."""

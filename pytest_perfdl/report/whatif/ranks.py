@@ -8,7 +8,7 @@ from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
     from pytest_perfdl.whatif.advice import Note
-    from pytest_perfdl.whatif.job import Job
+    from pytest_perfdl.whatif.model import Job
 
 
 def listing(job: Job) -> str:

@@ -9,7 +9,8 @@ from pytest_perfdl.machine import load as machine
 from pytest_perfdl.machine import reference_load
 from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
-from pytest_perfdl.measure.program import NOTHING, Aside, Program
+from pytest_perfdl.measure.program import Program
+from pytest_perfdl.measure.steps import NOTHING, Aside
 from pytest_perfdl.model.record import Plan
 from unit.measure.answers import COUNTED, Conversation, info, profiled, timed
 

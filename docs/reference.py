@@ -17,7 +17,7 @@ from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.model import record, record_json
-from pytest_perfdl.model.limits import UNITS
+from pytest_perfdl.model.metrics import METRICS, Counted, Timed
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
@@ -26,32 +26,8 @@ from pytest_perfdl.results.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, VERDICT
 from pytest_perfdl.scaling.growth import Beside, Growth
 
 FOLDER = Path(__file__).resolve().parent / "reference"
+COUNTED_UNITS = {"1": "count", "B": "bytes", "flop": "FLOP"}
 MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"
-TIMES = {
-    "step_time": "lower quartile of the timed steps, one number for each repeat",
-    "block_time": "mean over all timed steps: sees what every n-th step does",
-    "cpu_time": "processor time of the process for a step",
-    "kernel_time": "sum of the durations of the kernels that a step launches",
-    "data_wait": "time that a step waits for its batch",
-    "compile_time": "time that torch.compile takes before the first measured step",
-    "step_p25": "25th percentile of single steps",
-    "step_p50": "median of single steps",
-    "step_p95": "95th percentile of single steps",
-    "step_p99": "99th percentile of single steps",
-}
-COUNTS = {
-    "ops": "operators that a step runs",
-    "kernels": "kernels and copies that a step launches",
-    "launches": "calls that launch device work",
-    "flops": "arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two",
-    "allocations": "allocations of a step",
-    "alloc_bytes": "bytes that a step allocates",
-    "peak_memory": "most bytes allocated at once",
-    "static_memory": "bytes of parameters and optimizer state",
-    "h2d_bytes": "bytes that a step copies to the device",
-    "recompiles": "recompilations in the timed steps",
-    "graph_breaks": "graph breaks of torch.compile",
-}
 
 
 def options() -> str:
@@ -79,8 +55,12 @@ def options() -> str:
 
 def metrics() -> str:
     """Every metric, and the verdicts."""
-    times = [(f"`{name}`", _unit(name), text) for name, text in TIMES.items()]
-    counts = [(f"`{name}`", _unit(name), text, ", ".join(record.scope(name))) for name, text in COUNTS.items()]
+    times = [(f"`{name}`", each.unit, each.what) for name, each in METRICS.items() if isinstance(each, Timed)]
+    counts = [
+        (f"`{name}`", COUNTED_UNITS[each.unit], each.what, ", ".join(each.scope))
+        for name, each in METRICS.items()
+        if isinstance(each, Counted)
+    ]
     verdicts = [
         (f"`{name}`", "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes")
         for name in VERDICTS
@@ -244,10 +224,6 @@ PAGES = {
 def made(name: str) -> str:
     """A page's text as the code says it today."""
     return MADE + PAGES[name]()
-
-
-def _unit(name: str) -> str:
-    return {"ns": "ns", "B": "bytes", "1": "count", "flop": "FLOP"}[UNITS[name]]
 
 
 def _fields(kind: type) -> str:

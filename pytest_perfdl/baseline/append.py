@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import BaselineError, RecordError
-from pytest_perfdl.model.record import BYTE_SCOPE, COUNT_SCOPE, Call, Row, Series, scope
+from pytest_perfdl.model.metrics import BYTE_SCOPE, COUNT_SCOPE, scope
+from pytest_perfdl.model.record import Call, Row, Series
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record

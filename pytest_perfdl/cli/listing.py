@@ -7,6 +7,7 @@ import statistics
 
 from pytest_perfdl.cli.common import baselines, say, shown, table
 from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity
 
@@ -33,7 +34,7 @@ def _row(record: Record) -> tuple[str, ...]:
     times = [
         format_quantity(statistics.median(series.values), series.unit)
         for name, series in record.metrics().items()
-        if name.rpartition(".")[2] == "block_time"
+        if general(name) == "block_time"
     ]
     commit = (last.commit or "")[:9]
     return record.test, record.key.slug, str(record.repeats), last.date[:10], commit, ", ".join(times)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import wording
-from pytest_perfdl.model.record import scope
+from pytest_perfdl.model import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def out_of_scope(name: str, base: Record, new: Record) -> str:
     """What differs in the context within which the metric of this full name is exact; empty if nothing."""
-    return wording.differences(base.context, new.context, scope(name.rpartition(".")[2]))
+    return wording.differences(base.context, new.context, metrics.scope(name))
 
 
 def newest_in_scope(name: str, new: Record, others: Iterable[Record]) -> Record | None:
@@ -36,10 +36,6 @@ def same(base: float, new: float) -> bool:
     return math.isclose(base, new, rel_tol=1e-9)
 
 
-_REPRODUCED = frozenset({"ops", "kernels", "launches", "flops", "h2d_bytes"})
-"""Counts that the same code gives again, whatever else the machine does."""
-
-
 def not_reproduced(stored: Record, now: Record) -> str:
     """The first count that the same code gives otherwise now than stored, "ops 412 -> 415"; empty if there is none.
 
@@ -47,7 +43,10 @@ def not_reproduced(stored: Record, now: Record) -> str:
     """
     before, after = stored.metrics(), now.metrics()
     for name, series in before.items():
-        if name.rpartition(".")[2] not in _REPRODUCED or name not in after or out_of_scope(name, stored, now):
+        known = metrics.of(name)
+        if not (isinstance(known, metrics.Counted) and known.reproducible) or name not in after:
+            continue
+        if out_of_scope(name, stored, now):
             continue
         again = after[name]
         if series.stable and again.stable and not same(series.values[0], again.values[0]):

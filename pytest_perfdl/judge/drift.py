@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import timed
+from pytest_perfdl.model.metrics import general
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +48,7 @@ def between(base: Record, new: Record) -> float | None:
 
 def follows(metric: MetricVerdict) -> int:
     """How a metric follows the reference load's time: 1 with it (a time), -1 against it (a rate), 0 not at all."""
-    if metric.kind != "timed" or metric.name.rpartition(".")[2] in _ON_DEVICES:
+    if metric.kind != "timed" or general(metric.name) in _ON_DEVICES:
         return 0
     return 1 if metric.unit in _TIMES else -1 if metric.unit.endswith("/s") else 0
 

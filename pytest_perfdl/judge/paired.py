@@ -32,6 +32,7 @@ import numpy as np
 from pytest_perfdl.judge import rounds as pairs
 from pytest_perfdl.judge import wording
 from pytest_perfdl.judge.timed import as_ratio, worsening
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.stats import evidence
@@ -84,7 +85,7 @@ class Held:
         A block's mean holds every step's outlier, so it is noisier than the quartile of steps: beside that it may fail
         a test, as where one step of five got slower, and need not clear it.
         """
-        return self.name.rpartition(".")[2] != "block_time"
+        return general(self.name) != "block_time"
 
     @property
     def bet(self) -> float:
@@ -219,7 +220,7 @@ class Gate:
     @property
     def every_round(self) -> int:
         """The least number of rounds, all past the limit, for which a suspect fails."""
-        steps = sum(each.name.rpartition(".")[2] == "step_time" for each in self.held)
+        steps = sum(general(each.name) == "step_time" for each in self.held)
         return math.ceil(EVERY_ROUND + math.log2(self.tests * max(steps, 1)))
 
     def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> Outcome:
@@ -267,7 +268,7 @@ class Gate:
         times_over = None
         if verdict == "regressed" and shown.effect is not None and 0 < state.limit < math.inf:
             times_over = abs(shown.effect) / worsening(state.limit, state.held.sign)
-        every = state.held.name.rpartition(".")[2] == "step_time" and len(state.differences) >= self.every_round
+        every = general(state.held.name) == "step_time" and len(state.differences) >= self.every_round
         return replace(
             shown,
             verdict=verdict,

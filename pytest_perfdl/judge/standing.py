@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, counted, timed, wording
 from pytest_perfdl.judge.blame import blame
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Plan
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
@@ -175,7 +176,7 @@ def _metric(
         return replace(shown, verdict="invalid", reason=reason)
     if base is not None and before is not None:
         shown = _against(shown, base, before, new, series, limit, standing)
-    elif standing is None and limit is not None and name.rpartition(".")[2] in _ALWAYS_RECORDED:
+    elif standing is None and limit is not None and general(name) in _ALWAYS_RECORDED:
         reason = "is not in the baseline, as it is in every whole one: restore it from git, or record it again"
         shown = replace(shown, verdict="missing", reason=reason)
     elif standing is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdic
         return why or "nothing is held to a limit"
     first, *others = guilty
     if verdict == "unchanged":
-        first = next((metric for metric in guilty if metric.name.rpartition(".")[2] == "step_time"), first)
+        first = next((metric for metric in guilty if general(metric.name) == "step_time"), first)
         return f"{first.name} {first.reason}"
     also = ", ".join(metric.name for metric in others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.model.metrics import METRICS
 from pytest_perfdl.model.record import (
     Better,
     Call,
@@ -220,28 +221,28 @@ def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
     def per_step(counts: tuple[int, ...] | None) -> float | None:
         return None if counts is None else _mean(counts)
 
-    measures: dict[str, tuple[str, Callable[[CallResult], float | None]]] = {
-        "ops": ("1", lambda result: per_step(result.profiled.op_counts)),
-        "kernels": ("1", lambda result: per_step(result.profiled.kernel_counts)),
-        "launches": ("1", lambda result: per_step(result.profiled.launch_counts)),
-        "h2d_bytes": ("B", lambda result: per_step(result.profiled.h2d_bytes)),
-        "flops": ("flop", lambda result: result.counted.flops),
-        "allocations": ("1", lambda result: result.counted.allocations),
-        "alloc_bytes": ("B", lambda result: result.counted.alloc_bytes),
-        "peak_memory": ("B", lambda result: result.counted.peak_memory),
-        "static_memory": ("B", lambda result: result.counted.static_memory),
+    measures: dict[str, Callable[[CallResult], float | None]] = {
+        "ops": lambda result: per_step(result.profiled.op_counts),
+        "kernels": lambda result: per_step(result.profiled.kernel_counts),
+        "launches": lambda result: per_step(result.profiled.launch_counts),
+        "h2d_bytes": lambda result: per_step(result.profiled.h2d_bytes),
+        "flops": lambda result: result.counted.flops,
+        "allocations": lambda result: result.counted.allocations,
+        "alloc_bytes": lambda result: result.counted.alloc_bytes,
+        "peak_memory": lambda result: result.counted.peak_memory,
+        "static_memory": lambda result: result.counted.static_memory,
     }
     if any(result.compiled.used for result in results):
         measures |= {
-            "recompiles": ("1", lambda result: result.compiled.recompiles),
-            "graph_breaks": ("1", lambda result: result.compiled.graph_breaks),
+            "recompiles": lambda result: result.compiled.recompiles,
+            "graph_breaks": lambda result: result.compiled.graph_breaks,
         }
     found = {}
-    for name, (unit, measure) in measures.items():
+    for name, measure in measures.items():
         values = [measure(result) for result in results]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
-            found[name] = Series("counted", unit, "lower", tuple(known))
+            found[name] = Series("counted", METRICS[name].unit, "lower", tuple(known))
     return found
 
 

@@ -19,6 +19,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
+from pytest_perfdl.model import metrics
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -35,17 +37,8 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
 _LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
 _EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
-_TIMES = ("step_time", "block_time", "cpu_time", "kernel_time", "data_wait", "compile_time")
-_STEPS = ("step_p25", "step_p50", "step_p95", "step_p99")
 PER_KERNEL = "per_kernel"
 """Stands for the time of every single kernel and operator: not a metric, but what each of them is held to."""
-UNITS = {
-    **dict.fromkeys((*_TIMES, *_STEPS), "ns"),
-    **dict.fromkeys(("ops", "kernels", "launches", "allocations", "recompiles", "graph_breaks"), "1"),
-    **dict.fromkeys(("alloc_bytes", "peak_memory", "static_memory", "h2d_bytes"), "B"),
-    "flops": "flop",
-}
-"""Base units of the metrics that every project has: lower is better for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +176,7 @@ class Limits:
         """Names in these limits and budgets that no measured metric answers to, such as a misspelt one."""
         measured = tuple(full_names)
         kernels = (f"{full.rpartition('.')[0]}.{PER_KERNEL}".lstrip(".") for full in measured)
-        known = {name for full in (*measured, *kernels) for name in (full, _general(full))}
+        known = {name for full in (*measured, *kernels) for name in (full, general(full))}
         return tuple(sorted({*self.limits, *self.budgets} - known))
 
 
@@ -213,9 +206,9 @@ def parse_limit(metric: str, text: Spec) -> Limit:
     limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
     if not all(map(math.isfinite, shares)):
         raise ValueError(f"limit of {metric}: {written!r} is not finite")
-    if _general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
+    if general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
         raise ValueError(f"limit of {metric}: {written!r} is not a share: write it as 5% or off")
-    unit = UNITS.get(_general(metric))
+    unit = metrics.unit(metric)
     if unit is not None:
         try:
             limit.check(unit, "lower")
@@ -235,10 +228,10 @@ def parse_budget(metric: str, value: Spec) -> Budget:
     written = str(value).strip()
     if isinstance(value, bool) or not written:
         raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
-    if _general(metric) == PER_KERNEL:
+    if general(metric) == PER_KERNEL:
         raise ValueError(f"budget of {metric}: kernels have a limit only")
     budget = Budget(written)
-    unit = UNITS.get(_general(metric))
+    unit = metrics.unit(metric)
     if unit is not None and not budget.off:
         try:
             bound = budget.bound(unit)
@@ -282,25 +275,21 @@ def _resolve(text: str, unit: str) -> float:
 
 
 def _unpaired(name: str, limit: Limit) -> Limit:
-    if UNITS.get(_general(name), "ns") != "ns" or limit.relative is None or limit.relative >= UNPAIRED_LIMIT:
+    if (metrics.unit(name) or "ns") != "ns" or limit.relative is None or limit.relative >= UNPAIRED_LIMIT:
         return limit
     text = f"{UNPAIRED_LIMIT:.0%}" + (f"+{limit.absolute}" if limit.absolute else "")
     return replace(limit, text=text, relative=UNPAIRED_LIMIT)
 
 
-def _general(full_name: str) -> str:
-    return full_name.rpartition(".")[2]
-
-
 def _over(above: Mapping[str, Demand], below: Mapping[str, Demand]) -> dict[str, Demand]:
     return {
-        **{name: demand for name, demand in below.items() if _general(name) not in above},
+        **{name: demand for name, demand in below.items() if general(name) not in above},
         **above,
     }
 
 
 def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | None:
-    demand = demands.get(full_name) or demands.get(_general(full_name))
+    demand = demands.get(full_name) or demands.get(general(full_name))
     return None if demand is None or demand.off else demand
 
 

@@ -19,24 +19,6 @@ RowKind = Literal["operator", "kernel", "idle"]
 Scalar = str | int | float | bool | None
 
 
-COUNT_SCOPE = ("torch", "flags", "device")
-"""Context in which operators, launches and arithmetic are exact."""
-BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
-"""Context in which sizes and allocations are exact too."""
-_COUNTS = frozenset({"ops", "kernels", "launches", "flops", "h2d_bytes", "recompiles", "graph_breaks"})
-
-
-def scope(metric: str) -> tuple[str, ...]:
-    """Names of the context that must be equal for a counted metric (without its call) to compare exactly.
-
-    A metric that is not known to need less is exact only in the narrower scope.
-
-    >>> scope("ops"), scope("peak_memory")[3:]
-    (('torch', 'flags', 'device'), ('threads', 'cpu_capability'))
-    """
-    return COUNT_SCOPE if metric in _COUNTS else BYTE_SCOPE
-
-
 @dataclass(frozen=True, slots=True)
 class Key:
     """What decides whether timed metrics may be compared: the hardware that matters.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from pytest_perfdl.model.errors import OutcomeError
-from pytest_perfdl.model.limits import UNITS
+from pytest_perfdl.model.metrics import unit
 from pytest_perfdl.report.compared import COMPARED
 from pytest_perfdl.report.words import is_budget
 from pytest_perfdl.results.verdict import VERDICTS, Evidence, Verdict
@@ -132,11 +132,6 @@ def from_json(data: Any) -> Outcome:
         raise OutcomeError(f"is not a run of perfdl qualify ({_what(error)})") from error
 
 
-def general(metric: str) -> str:
-    """A metric's name without its call's."""
-    return metric.rpartition(".")[2]
-
-
 def _case(test: Mapping[str, Any]) -> Case:
     verdict: Verdict = _one_of(test["verdict"], VERDICTS)
     return Case(
@@ -147,7 +142,7 @@ def _case(test: Mapping[str, Any]) -> Case:
         metrics={
             name: _metric(metric)
             for name, metric in test["metrics"].items()
-            if metric["verdict"] in COMPARED and UNITS.get(general(name)) == "ns" and _is_relative(metric["limit"])
+            if metric["verdict"] in COMPARED and unit(name) == "ns" and _is_relative(metric["limit"])
         },
     )
 

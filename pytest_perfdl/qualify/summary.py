@@ -16,7 +16,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_perfdl.qualify.outcomes import Basis, Case, Outcome, general
+from pytest_perfdl.model.metrics import general
+from pytest_perfdl.qualify.outcomes import Basis, Case, Outcome
 from pytest_perfdl.results.verdict import Verdict
 from pytest_perfdl.stats.bounds import Rate
 from pytest_perfdl.stats.quantiles import quantile

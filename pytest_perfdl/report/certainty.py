@@ -8,6 +8,7 @@ import statistics
 from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
 from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.results.run import Run
 
@@ -44,7 +45,7 @@ def certainty(run: Run) -> list[str]:
         if metric.excluded is not None
         and math.isfinite(metric.excluded)
         and metric.verdict in ("unchanged", "improved")
-        and metric.name.rpartition(".")[2] == "step_time"
+        and general(metric.name) == "step_time"
     )
     if seen:
         middle, most = (format_percent(max(each, 0.0), signed=False) for each in (statistics.median(seen), seen[-1]))

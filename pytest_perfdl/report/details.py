@@ -20,6 +20,7 @@ from pytest_perfdl.analysis.tree import call_tree
 from pytest_perfdl.diff import diff, of_traces, places
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.report import words
 from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
 from pytest_perfdl.trace import Trace, loads
@@ -129,7 +130,7 @@ def _metrics(result: Result) -> list[dict[str, Any]]:
     sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
     found = []
     for metric in words.metrics_worst_first(result.judgement.metrics):
-        telling = metric.verdict is not None or metric.name.rpartition(".")[2] == "step_time"
+        telling = metric.verdict is not None or general(metric.name) == "step_time"
         values = [_finite(side[metric.name].values) if metric.name in side else [] for side in sides]
         if metric.kind == "timed" and telling and any(values):
             found.append(
@@ -172,7 +173,7 @@ def _history(result: Result) -> list[dict[str, Any]]:
 
 
 def _occasions(source: str, record: Record) -> list[dict[str, Any]]:
-    series = {name: one for name, one in record.metrics().items() if name.rpartition(".")[2] == "step_time"}
+    series = {name: one for name, one in record.metrics().items() if general(name) == "step_time"}
     found, first = [], 0
     for occasion in record.occasions:
         found.append(

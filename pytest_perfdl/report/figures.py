@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from pytest_perfdl.model import metrics
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.report.words import is_budget
 from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
-PER_STEP = frozenset({"ops", "kernels", "launches", "flops", "allocations", "alloc_bytes", "h2d_bytes"})
-"""Counted metrics that are means per step."""
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
 EXCLUDED_LEGEND = "excludes: a change for the worse by more than this, with 97.5% probability"
 
@@ -131,4 +130,5 @@ def _pair(base: float, new: float, unit: str) -> str:
 
 
 def _a_step(metric: MetricVerdict) -> str:
-    return " a step" if metric.kind == "counted" and metric.name.rpartition(".")[2] in PER_STEP else ""
+    known = metrics.of(metric.name)
+    return " a step" if isinstance(known, metrics.Counted) and known.per_step else ""

@@ -17,6 +17,7 @@ from typing import Any
 
 import jinja2
 
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.report import charts, compared, figures, page, traces, words
 from pytest_perfdl.report.certainty import certainty
@@ -129,7 +130,7 @@ def headline_metric(result: Result) -> MetricVerdict | None:
     """The metric that a row about the test shows: its worst one, else its step time."""
     ordered = words.metrics_worst_first(result.judgement.metrics)
     telling = [metric for metric in ordered if words.judged(metric)]
-    timed = [metric for metric in ordered if metric.name.rpartition(".")[2] == "step_time"]
+    timed = [metric for metric in ordered if general(metric.name) == "step_time"]
     return next(iter([*telling, *timed, *ordered]), None)
 
 

@@ -10,6 +10,7 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.report import compared, figures, words
 from pytest_perfdl.report.layout import shorten
@@ -101,7 +102,7 @@ def _overall(run: Run) -> str:
     effects: dict[str, list[float]] = {"slower": [], "faster": [], "all that changed": []}
     for result in run.results:
         for metric in result.judgement.metrics:
-            is_step = metric.name.rpartition(".")[2] == "step_time"
+            is_step = general(metric.name) == "step_time"
             if is_step and metric.verdict in ("regressed", "improved") and metric.effect is not None:
                 effects["slower" if metric.verdict == "regressed" else "faster"].append(metric.effect)
                 effects["all that changed"].append(metric.effect)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, words
@@ -200,7 +201,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
 def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
     if verbosity > 1 or not run.judged:
         return True
-    if words.judged(metric) or metric.name.rpartition(".")[2] == "step_time":
+    if words.judged(metric) or general(metric.name) == "step_time":
         return True
     return verbosity > 0 and metric.verdict is not None
 

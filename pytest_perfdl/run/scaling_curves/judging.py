@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.scaling_curves.compared import Compared, compared
@@ -67,7 +68,7 @@ class Curves:
             self._join(last, [], Finding("note", "curve", said))
             return
         records = {size: trial.result.new for size, trial in trials.items() if trial.result and trial.result.new}
-        for name in (each for each in records[max(records)].metrics() if each.rpartition(".")[2] == "step_time"):
+        for name in (each for each in records[max(records)].metrics() if general(each) == "step_time"):
             family = Family(name, axis, trials)
             points = family.points(records)
             if len(points) >= LEAST_SIZES:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from making import TEST, counted, invalid, record, rows, timed
 
 from pytest_perfdl.model.errors import NewerRecordError, RecordError
-from pytest_perfdl.model.record import Call, Code, Occasion, scope
+from pytest_perfdl.model.record import Call, Code, Occasion
 from pytest_perfdl.model.record_json import from_json, significant, to_json
 
 RECORD = record(
@@ -97,12 +97,6 @@ def test_a_record_of_before_the_reference_load_was_timed_is_read_and_written_as_
 def test_stability_is_agreement_of_all_repeats():
     assert counted(3, 3, 3).stable
     assert not counted(3, 3, 4).stable
-
-
-def test_sizes_are_exact_in_a_narrower_scope_than_counts():
-    assert scope("ops") == ("torch", "flags", "device")
-    assert scope("peak_memory") == ("torch", "flags", "device", "threads", "cpu_capability")
-    assert scope("of_my_own") == scope("peak_memory")
 
 
 def broken(**change):

@@ -1,7 +1,7 @@
 # make test     sets up a virtual environment and runs the tests
 # make commands  runs every command that documents, messages and reports show
 # make demo     shows the tool at work: records baselines, runs green, plants a regression, catches it
-# make lint     ruff, mypy and import-linter
+# make lint     ruff, mypy, import-linter and the map in CONTRIBUTING.md
 # make browser  tests the reports in Chromium
 # make docs     builds the documentation into build/site
 # make clean    removes the virtual environment and everything that was generated
@@ -64,6 +64,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/package_map.py --check
 
 clean:
 	rm -rf $(VENV) build demo perf-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -8,7 +8,7 @@ import pytest
 from pytest_perfdl.analysis.memory_timeline import memory_timeline
 from pytest_perfdl.trace import exemplar, loads, with_memory
 from unit.trace.chrome import MAIN, memory, step, trace, x
-from unit.trace.test_trace_exemplar import EVENTS, _cut
+from unit.trace.test_exemplar import EVENTS, _cut
 
 BACKWARD = 333
 """The thread of autograd's engine."""

@@ -35,8 +35,8 @@ from unit.analysis.test_critical_path import events_of_any_kind
 from unit.trace.chrome import corpus_file, each_recording, trace
 from unit.whatif import slow_edits
 from unit.whatif.hand import HOST, STREAMS, graph, slow
-from unit.whatif.test_edits import STREAM_8, plans
-from unit.whatif.test_task_graph import back_pressure
+from unit.whatif.test_edit import STREAM_8, plans
+from unit.whatif.test_graph import back_pressure
 
 
 def compared(real, slowly):

@@ -9,7 +9,7 @@ import pytest
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import Category, exemplar, loads, read, read_exemplar
 from unit.trace.chrome import DATA, each_corpus_file, each_recording, kernel, launch, step, text, trace, x
-from unit.trace.test_trace_write import assert_nests
+from unit.trace.test_writer import assert_nests
 
 EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 100, "tid": 0, "args": {"name": "python"}},

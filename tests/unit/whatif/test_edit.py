@@ -14,7 +14,7 @@ from unit.analysis.generated import traces
 from unit.analysis.test_critical_path import events_of_any_kind, sync
 from unit.trace.chrome import corpus_file, kernel, launch, trace, x
 from unit.whatif.hand import CHANNEL, HOST, STREAMS, graph, slow, times
-from unit.whatif.test_task_graph import back_pressure
+from unit.whatif.test_graph import back_pressure
 
 STREAM_8 = Track(TrackKind.STREAM, 0, 8)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.cli import _load, main
-from unit.cli.test_cli_trace import events
+from unit.cli.test_trace import events
 from unit.trace.chrome import text
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,148 @@
+"""Draws the packages and what they import into CONTRIBUTING.md, from the code.
+
+python docs/package_map.py            # rewrite the part between the markers
+python docs/package_map.py --check    # say whether it is what the code says, and whether files import one another
+
+Runs where the linters are installed (`make lint` does the check).
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import grimp
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+PAGE = ROOT / "CONTRIBUTING.md"
+BEGIN, END = "<!-- Made by docs/package_map.py from the code: change it there. -->\n", "<!-- End of what is made. -->\n"
+PACKAGE = "pytest_perfdl"
+
+Graph = Mapping[str, set[str]]
+"""What each module or package imports."""
+
+
+def files() -> Graph:
+    """What each file of the package imports of it, imports for annotations included."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None, exclude_type_checking_imports=False)
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def packages() -> Graph:
+    """What each package, or module of the root, needs of the others when it runs."""
+    graph = grimp.build_graph(PACKAGE, cache_dir=None, exclude_type_checking_imports=True)
+    found: dict[str, set[str]] = {}
+    for module in sorted(graph.modules - {PACKAGE}):
+        own = module.split(".")[1]
+        others = (other.split(".") for other in graph.find_modules_directly_imported_by(module))
+        found.setdefault(own, set()).update(parts[1] for parts in others if len(parts) > 1 and parts[1] != own)
+    return found
+
+
+def layers() -> list[list[str]]:
+    """The layers of the contract in pyproject.toml, the highest first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (lines,) = [each["layers"] for each in contracts if each["type"] == "layers"]
+    return [[name.strip().removeprefix(f"{PACKAGE}.") for name in line.split("|")] for line in lines]
+
+
+def circles(graph: Graph) -> Iterator[list[str]]:
+    """Groups of modules that import one another, directly or not (Tarjan's strongly connected components)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+
+    def visit(module: str) -> Iterator[list[str]]:
+        number[module] = lowest[module] = len(number)
+        path.append(module)
+        for other in sorted(graph[module]):
+            if other not in number:
+                yield from visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in path:
+                lowest[module] = min(lowest[module], number[other])
+        if lowest[module] == number[module]:
+            group = path[path.index(module) :]
+            del path[path.index(module) :]
+            if len(group) > 1:
+                yield sorted(group)
+
+    sys.setrecursionlimit(10_000)
+    for module in sorted(graph):
+        if module not in number:
+            yield from visit(module)
+
+
+def beyond_others(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The imports that a drawing needs: those of a package that nothing else it imports has too."""
+
+    def reached(name: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for other in graph.get(waiting.pop(), set()) - found:
+                found.add(other)
+                waiting.append(other)
+        return found
+
+    for name, others in graph.items():
+        yield from ((name, other) for other in sorted(others) if not any(other in reached(each) for each in others))
+
+
+def subject(package: str) -> str:
+    """The first sentence of a package's docstring."""
+    text = import_module(f"{PACKAGE}.{package}").__doc__ or ""
+    return " ".join(text.partition("\n\n")[0].split()).rstrip(".")
+
+
+def drawn() -> str:
+    """The diagram and the list."""
+    graph, order = packages(), layers()
+    lines = ["```mermaid", "flowchart TD"]
+    for number, names in enumerate(order, 1):
+        lines.append(f'  subgraph layer{number}[" "]')
+        lines += [f"    {name}" for name in names]
+        lines.append("  end")
+    lines += [f"  {name} --> {other}" for name, other in beyond_others(graph) if name != "hookspecs"]
+    lines += ["```", "", "| package | subject |", "| --- | --- |"]
+    root = f"{PACKAGE}/"
+    for name in (each for names in order for each in names):
+        path = f"{root}{name}.py" if (ROOT / root / f"{name}.py").exists() else f"{root}{name}/"
+        lines.append(f"| [`{name}`]({path}) | {subject(name)} |")
+    return "\n".join(lines) + "\n"
+
+
+def rewritten(text: str) -> str:
+    """The page with what the code says today between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"{PAGE.name} has lost its markers")
+    return f"{before}{begin}\n{drawn()}\n{end}{after}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check or write the page; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(arguments)
+    found = [f"files import one another: {', '.join(group)}" for group in circles(files())]
+    text = PAGE.read_text(encoding="utf-8")
+    wanted = rewritten(text)
+    if not options.check:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif text != wanted:
+        found.append(f"{PAGE.name} is not what the code says: run python docs/package_map.py")
+    print("\n".join(found) or f"{PAGE.name} is what the code says, and no files import one another")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

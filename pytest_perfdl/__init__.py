@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import communication_overlap, profile_tables
-    from pytest_perfdl.analysis.summary import summarize
+    from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.run import Result, Run
@@ -64,7 +64,7 @@ __all__ = [
 ]
 _MODULES = {
     "analysis": ("communication_overlap", "profile_tables"),
-    "analysis.summary": ("summarize",),
+    "analysis.overview.summary": ("summarize",),
     "model.errors": ("PerfdlError",),
     "model.record": ("Record",),
     "results.run": ("Result", "Run"),

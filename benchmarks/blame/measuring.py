@@ -34,7 +34,7 @@ from pytest_perfdl.workers.channel import pair  # noqa: E402
 from pytest_perfdl.workers.process import environment  # noqa: E402
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
 
 TIMEOUT_SECONDS = 120.0
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import NewTask, Plan, quality, simulate, task_graph
-from pytest_perfdl.whatif.job import job_graph
+from pytest_perfdl.whatif.from_trace.job import job_graph
 from pytest_perfdl.whatif.model import TaskGraph, TaskKind
 
 WHATIFS = 100

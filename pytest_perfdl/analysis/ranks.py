@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.communication import collective_annotation_rows, communication_kernels, covered
-from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.steps import steps_of
+from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels, covered
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 OFFSETS = 101

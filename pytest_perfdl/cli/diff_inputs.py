@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.diff import Side, of_call, of_traces
 from pytest_perfdl.model import run_json

@@ -16,10 +16,10 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
+    from pytest_perfdl.analysis.efficiency.roofline import Peaks
+    from pytest_perfdl.analysis.overview.selection import Selection
+    from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankFigures
-    from pytest_perfdl.analysis.roofline import Peaks
-    from pytest_perfdl.analysis.selection import Selection
-    from pytest_perfdl.analysis.summary import TraceSummary
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.analysis.selection import parse, select
-    from pytest_perfdl.analysis.summary import summarize
+    from pytest_perfdl.analysis.overview.selection import parse, select
+    from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.model.errors import SelectionError
 
     if arguments.top < 1:
@@ -124,7 +124,7 @@ def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls and kernels."""
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise
-    from pytest_perfdl.whatif.graph import task_graph
+    from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.machine import ACHIEVED, Machine
     from pytest_perfdl.whatif.predict import Base
     from pytest_perfdl.whatif.transform import Context
@@ -149,7 +149,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
 
 
 def _peaks(texts: Sequence[str]) -> Peaks | None:
-    from pytest_perfdl.analysis.roofline import Peaks
+    from pytest_perfdl.analysis.efficiency.roofline import Peaks
     from pytest_perfdl.model.units import parse_quantity
 
     if not texts:

@@ -19,10 +19,10 @@ from pytest_perfdl.model.errors import CommandError
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.whatif.editing.select import Select
     from pytest_perfdl.whatif.machine import Machine
     from pytest_perfdl.whatif.model import TaskGraph
     from pytest_perfdl.whatif.predict import WhatIf
-    from pytest_perfdl.whatif.select import Select
 
 _SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2, rank=1"
 _KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step", "rank")
@@ -142,8 +142,8 @@ def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import Trace, read
-    from pytest_perfdl.whatif.graph import task_graph
-    from pytest_perfdl.whatif.job import job_graph
+    from pytest_perfdl.whatif.from_trace.graph import task_graph
+    from pytest_perfdl.whatif.from_trace.job import job_graph
 
     try:
         traces = [one_run(read(path)) for path in _paths(arguments.files)]
@@ -195,7 +195,7 @@ def _without_profiler(graph: TaskGraph, step_time: str | None) -> TaskGraph:
 
 
 def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
-    from pytest_perfdl.whatif.edit import Plan
+    from pytest_perfdl.whatif.editing.edit import Plan
     from pytest_perfdl.whatif.predict import WhatIf
     from pytest_perfdl.whatif.transform import parameters
 
@@ -254,8 +254,8 @@ class _Found:
 
 
 def _select(text: str, option: str) -> Select:
+    from pytest_perfdl.whatif.editing.select import Select
     from pytest_perfdl.whatif.model import TaskKind, TrackKind
-    from pytest_perfdl.whatif.select import Select
 
     known: dict[str, Any] = {}
     for part in _PART.split(text):

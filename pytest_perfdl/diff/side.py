@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pytest_perfdl.analysis.host_account import COPIES
+from pytest_perfdl.analysis.account.host_account import COPIES
 from pytest_perfdl.model.part import Part
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.model.record import Call
 
     Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from pytest_perfdl.stats.quantiles import student
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.changes import Cause as DiffCause
     from pytest_perfdl.diff.matching.names import Rules

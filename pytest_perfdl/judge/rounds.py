@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
 
 Order = Literal["base first", "head first"]
 Start = Literal["forked", "started"]

@@ -28,7 +28,7 @@ from pytest_perfdl.model.record import (
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""

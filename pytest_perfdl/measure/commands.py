@@ -16,7 +16,7 @@ from pytest_perfdl.measure.sizes import Pace, Sizes, full
 from pytest_perfdl.model.record import Finding, Key, Plan, RowKind, Scalar
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
 
 BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronised only between them."""

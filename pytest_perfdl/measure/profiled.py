@@ -23,7 +23,7 @@ from pytest_perfdl.system.folders import delete_file
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
-    from pytest_perfdl.analysis.parts import StepParts
+    from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
 
@@ -40,7 +40,7 @@ SETUP_ANNOTATION = "perfdl.setup"
 def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
     from pytest_perfdl.analysis import profile_tables
-    from pytest_perfdl.analysis.parts import step_parts, without_delays
+    from pytest_perfdl.analysis.account.parts import step_parts, without_delays
     from pytest_perfdl.trace import exemplar
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.communication import covered
-from pytest_perfdl.analysis.device_account import IDLE_CLASSES, idle_time
-from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.memory_timeline import device_name
-from pytest_perfdl.analysis.steps import steps_of
-from pytest_perfdl.analysis.threads import input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.account.device_account import IDLE_CLASSES, idle_time
+from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import Category, Event, Trace, loads
 from pytest_perfdl.trace.exemplar import UNPACKED_LIMIT

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from pytest_perfdl.analysis.memory_timeline import BEFORE, memory_timeline
-from pytest_perfdl.analysis.modules import module_paths
-from pytest_perfdl.analysis.parts import step_parts
-from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.analysis.account.parts import step_parts
+from pytest_perfdl.analysis.events.modules import module_paths
+from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.overview.memory_timeline import BEFORE, memory_timeline
 from pytest_perfdl.diff import diff, of_traces, places
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
@@ -27,7 +27,7 @@ from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+    from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result

@@ -11,9 +11,9 @@ import numpy as np
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.whatif.editing.select import Select
 from pytest_perfdl.whatif.facts import input_tasks, inside
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
-from pytest_perfdl.whatif.select import Select
 
 MOST = 20
 """Causes that are looked for: each one takes a millisecond or so, and what matters comes first."""

@@ -20,10 +20,10 @@ from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.exemplar import LIMIT, is_whole
-from pytest_perfdl.whatif.graph import task_graph
+from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.machine import Machine, machine_of_key
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
-from pytest_perfdl.whatif.quality import REFUSED_ERROR
+from pytest_perfdl.whatif.simulation.quality import REFUSED_ERROR
 from pytest_perfdl.whatif.transform import Context, NotTold
 from pytest_perfdl.whatif.unprofiled import unprofiled
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.analysis.source_lines import FRAME
+from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.model.part import Part
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Cause, SourceDiff

@@ -18,11 +18,11 @@ from functools import partial
 
 import numpy as np
 
-from pytest_perfdl.analysis.nesting import Mask
-from pytest_perfdl.analysis.parts.labels import labels
-from pytest_perfdl.analysis.parts.ledger import Ledger
-from pytest_perfdl.analysis.threads import input_rows
-from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.analysis.account.parts.labels import labels
+from pytest_perfdl.analysis.account.parts.ledger import Ledger
+from pytest_perfdl.analysis.events.nesting import Mask
+from pytest_perfdl.analysis.events.threads import input_rows
+from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.diff import Cause, Diff, Side, causes, diff, of_traces
 from pytest_perfdl.diff.account import LEAST_SHARE_UNREPEATED, PYTHON, rounded
 from pytest_perfdl.diff.causes import LEAST_SHARE

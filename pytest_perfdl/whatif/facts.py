@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.cost_models import cost_model
-from pytest_perfdl.analysis.intervals import Intervals
-from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.operator_costs import Call, Cost
-from pytest_perfdl.analysis.steps import steps_of
-from pytest_perfdl.analysis.threads import input_rows
-from pytest_perfdl.analysis.tree import call_tree, launching_operator
+from pytest_perfdl.analysis.efficiency.cost_models import cost_model
+from pytest_perfdl.analysis.efficiency.operator_costs import Call, Cost
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.threads import input_rows
+from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.machine import operator_key

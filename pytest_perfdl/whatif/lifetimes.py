@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.memory_timeline import memory_timeline
-from pytest_perfdl.analysis.operator_time import operator_at
+from pytest_perfdl.analysis.events.operator_time import operator_at
+from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
 from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.model import Mask

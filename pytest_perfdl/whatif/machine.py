@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from pytest_perfdl.analysis.peaks import Peaks
-from pytest_perfdl.analysis.roofline import roofline
-from pytest_perfdl.analysis.transfers import copy_figures
+from pytest_perfdl.analysis.account.transfers import copy_figures
+from pytest_perfdl.analysis.efficiency.peaks import Peaks
+from pytest_perfdl.analysis.efficiency.roofline import roofline
 from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.trace.once import once

@@ -268,7 +268,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class StepSpan:
-    """One step as measured: see `pytest_perfdl.analysis.steps.step_windows`."""
+    """One step as measured: see `pytest_perfdl.analysis.events.steps.step_windows`."""
 
     number: int
     start: int

@@ -11,10 +11,10 @@ import numpy as np
 
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import I64
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import TaskGraph
-from pytest_perfdl.whatif.quality import Quality, Trust, quality
-from pytest_perfdl.whatif.simulate import Simulation, simulate
+from pytest_perfdl.whatif.simulation.quality import Quality, Trust, quality
+from pytest_perfdl.whatif.simulation.simulate import Simulation, simulate
 from pytest_perfdl.whatif.transform import Change, Context, find
 
 LEAST_BAND = 0.005

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.model import F64, I64, Category, Rows
 from pytest_perfdl.whatif.model import TaskGraph, TaskKind, TrackKind, of_kinds
-from pytest_perfdl.whatif.simulate import simulate
+from pytest_perfdl.whatif.simulation.simulate import simulate
 
 OWN = 0.25
 """Share of the profiler's work on an operator that is part of the operator's own time: its shapes are read then."""

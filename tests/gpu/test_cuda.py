@@ -110,7 +110,7 @@ def test_counts_are_exact_and_kernels_are_timed(project, name):
 
 
 def test_the_account_of_a_trace_closes(project):
-    from pytest_perfdl.analysis.parts import step_parts
+    from pytest_perfdl.analysis.account.parts import step_parts
     from pytest_perfdl.trace import read
 
     write(project, "sync")

@@ -243,9 +243,9 @@ TRAINED = """
 
 def test_the_exemplar_holds_the_memory_that_the_counted_pass_saw(project):
     """And names its modules: their ranges are no operators, though torch's fast ranges are written as such."""
-    from pytest_perfdl.analysis.memory_timeline import memory_timeline
-    from pytest_perfdl.analysis.modules import module_paths
-    from pytest_perfdl.analysis.tree import call_tree
+    from pytest_perfdl.analysis.events.modules import module_paths
+    from pytest_perfdl.analysis.events.tree import call_tree
+    from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
     from pytest_perfdl.baseline.text import parse
     from pytest_perfdl.trace import Category, read
 

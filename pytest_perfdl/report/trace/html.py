@@ -12,11 +12,11 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.overview.selection import Selection
+from pytest_perfdl.analysis.overview.summary import TraceSummary
+from pytest_perfdl.analysis.overview.trace_findings import Finding
 from pytest_perfdl.analysis.ranks import RankFigures
-from pytest_perfdl.analysis.selection import Selection
-from pytest_perfdl.analysis.summary import TraceSummary
-from pytest_perfdl.analysis.trace_findings import Finding
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import page
 from pytest_perfdl.report.files import write_files

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_perfdl.analysis.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.ranks import RankFigures
-from pytest_perfdl.analysis.summary import TraceSummary
 from pytest_perfdl.report.whatif.json import advice_json, replay_json
 
 if TYPE_CHECKING:

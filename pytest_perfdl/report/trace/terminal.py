@@ -11,10 +11,10 @@ from pytest_perfdl.report.whatif.advice import advice_lines
 from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
+    from pytest_perfdl.analysis.account.transfers import CopyRow
+    from pytest_perfdl.analysis.overview.selection import Selection
+    from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankFigures
-    from pytest_perfdl.analysis.selection import Selection
-    from pytest_perfdl.analysis.summary import TraceSummary
-    from pytest_perfdl.analysis.transfers import CopyRow
     from pytest_perfdl.report.whatif import Answers
 
 BAR = 24

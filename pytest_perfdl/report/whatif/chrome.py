@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_perfdl.trace.writer import Event, write
 from pytest_perfdl.whatif.model import TrackKind
-from pytest_perfdl.whatif.simulate import Simulation
+from pytest_perfdl.whatif.simulation.simulate import Simulation
 
 _NAMES = {TrackKind.THREAD: "thread", TrackKind.STREAM: "stream", TrackKind.CHANNEL: "channel"}
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.analysis.waits import QUEUE
+from pytest_perfdl.analysis.waiting.waits import QUEUE
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.whatif.advice.evidence import Evidence
 from pytest_perfdl.whatif.advice.rules import RULES, Finding
+from pytest_perfdl.whatif.editing.select import Selector, chosen
 from pytest_perfdl.whatif.model import EdgeKind
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
-from pytest_perfdl.whatif.select import Selector, chosen
 from pytest_perfdl.whatif.transform import Context
 
 EXAMPLES = "examples/strategies"

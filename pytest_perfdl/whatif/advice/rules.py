@@ -11,9 +11,9 @@ import numpy as np
 
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.whatif.advice.evidence import Evidence
+from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import SHORT_TYPES, autocast, input_tasks, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskKind, TrackKind, of_kinds
-from pytest_perfdl.whatif.select import of_rows
 from pytest_perfdl.whatif.transforms.layout import TRANSPOSING
 from pytest_perfdl.whatif.transforms.operators import operator_rows
 from pytest_perfdl.whatif.transforms.precision import LOWER

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I64
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import input_tasks
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, TrackKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, transform

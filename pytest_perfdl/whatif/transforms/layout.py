@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 
-from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, operator_costs
 from pytest_perfdl.whatif.model import Mask, TaskGraph
-from pytest_perfdl.whatif.select import of_rows
 from pytest_perfdl.whatif.transform import Change, Context, transform
 
 TRANSPOSING = re.compile(

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import input_tasks
-from pytest_perfdl.whatif.simulate import simulate
+from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 
 HAND_OVER_NS = (50_000, 0, 300_000)

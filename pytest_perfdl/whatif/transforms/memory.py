@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 
-from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-from pytest_perfdl.whatif.edit import Plan
-from pytest_perfdl.whatif.insertion import NewTask
+from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.layers import Layer, bounds, layers, saved
 from pytest_perfdl.whatif.lifetimes import Lifetimes
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind

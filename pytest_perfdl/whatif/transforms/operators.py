@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from pytest_perfdl.analysis.autograd import forward_of
-from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.threads import backward_rows
-from pytest_perfdl.analysis.tree import call_tree
+from pytest_perfdl.analysis.events.autograd import forward_of
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.threads import backward_rows
+from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import Category, Rows, Trace
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.whatif.select import of_rows
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 from pytest_perfdl.whatif.transforms.precision import LOWER
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I64, Rows
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, per_step
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform

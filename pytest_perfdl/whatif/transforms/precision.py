@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_perfdl.analysis.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Rows
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.insertion import NewTask
+from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import (
     SHORT_TYPES,
     Costs,
@@ -18,10 +20,8 @@ from pytest_perfdl.whatif.facts import (
     operator_costs,
     optimizer_steps,
 )
-from pytest_perfdl.whatif.insertion import NewTask
 from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.model import Mask, TaskGraph
-from pytest_perfdl.whatif.select import of_rows
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 
 

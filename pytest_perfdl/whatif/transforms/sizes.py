@@ -8,18 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_perfdl.analysis.intervals import Intervals
-from pytest_perfdl.analysis.parts.labels import PHASES, labels
-from pytest_perfdl.analysis.threads import AUTOGRAD
+from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.threads import AUTOGRAD
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.model import F64, I64
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
+from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
-from pytest_perfdl.whatif.graph import task_graph
+from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.layers import gradient_share, layers
 from pytest_perfdl.whatif.model import Mask, TaskGraph
-from pytest_perfdl.whatif.select import of_rows
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 
 _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}

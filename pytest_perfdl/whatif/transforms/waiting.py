@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
-from pytest_perfdl.whatif.edit import Plan
+from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, transform
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis import communication_overlap, memory_figures, profile_tables, step_windows
-from pytest_perfdl.analysis.communication import covered
-from pytest_perfdl.analysis.device_account import device_accounts
-from pytest_perfdl.analysis.device_figures import device_figures
-from pytest_perfdl.analysis.kernel_tables import kernel_table
-from pytest_perfdl.analysis.launches import launches
-from pytest_perfdl.analysis.steps import steps_of
+from pytest_perfdl.analysis.account.device_account import device_accounts
+from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.overview.device_figures import device_figures
+from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
 from pytest_perfdl.trace import Category, read
 from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
 from unit.trace.chrome import corpus, corpus_file

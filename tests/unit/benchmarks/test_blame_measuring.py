@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.parts import StepParts
+from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.rounds import Round, orders
 from pytest_perfdl.model.part import Part
 

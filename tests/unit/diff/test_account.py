@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import causes, diff, of_call, of_traces, places
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.model.part import Part

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import causes, diff, of_call, of_traces, regions
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.judge.blame import of_diffs

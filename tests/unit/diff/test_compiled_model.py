@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import causes, diff, of_traces
 from pytest_perfdl.trace import read
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from making import record, timed
 
-from pytest_perfdl.analysis.parts import StepParts
+from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.paired import Gate, Spent

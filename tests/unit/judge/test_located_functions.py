@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.judge.blame import located
 from pytest_perfdl.results.verdict import Cause
 from unit.trace.chrome import step, trace, x

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pytest_perfdl.analysis.memory_timeline import memory_timeline
+from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
 from pytest_perfdl.trace import exemplar, loads, with_memory
 from unit.trace.chrome import MAIN, memory, step, trace, x
 from unit.trace.test_exemplar import EVENTS, _cut

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import diff, of_traces
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import counterfactual as module

@@ -27,16 +27,16 @@ from pytest_perfdl.whatif import (
     task_graph,
 )
 from pytest_perfdl.whatif import columns as columns_module
-from pytest_perfdl.whatif.chains import apart
 from pytest_perfdl.whatif.columns import taker
 from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind
+from pytest_perfdl.whatif.simulation.chains import apart
 from unit.analysis.generated import traces
-from unit.analysis.test_critical_path import events_of_any_kind
+from unit.analysis.waiting.test_critical_path import events_of_any_kind
 from unit.trace.chrome import corpus_file, each_recording, trace
 from unit.whatif import slow_edits
+from unit.whatif.editing.test_edit import STREAM_8, plans
+from unit.whatif.from_trace.test_graph import back_pressure
 from unit.whatif.hand import HOST, STREAMS, graph, slow
-from unit.whatif.test_edit import STREAM_8, plans
-from unit.whatif.test_graph import back_pressure
 
 
 def compared(real, slowly):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_perfdl.analysis.parts import step_parts
+from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import diff
 from pytest_perfdl.diff.matching.names import NO_RULES, normalised, rules_of
 from pytest_perfdl.diff.side import Side

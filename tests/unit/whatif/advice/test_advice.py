@@ -97,7 +97,7 @@ def test_advice_on_public_traces_is_worthwhile(name):
 
 
 def test_a_full_queue_is_explained():
-    from unit.whatif.test_graph import back_pressure
+    from unit.whatif.from_trace.test_graph import back_pressure
 
     [note] = notes(context(trace(*back_pressure(10, count=1300)[0])))
     assert note.kind == "queue"

@@ -1,0 +1,62 @@
+"""Where a step's time goes on a trace without device events: operators by class, input, communication, the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from pytest_perfdl.analysis.events.communication import collective_annotation_rows, covered
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, on_thread, optimizer_rows, thread_of
+from pytest_perfdl.trace.model import Category, Rows, Trace
+
+OPERATOR_CLASSES = ("forward", "backward", "optimizer", "copies")
+HOST_IDLE_CLASSES = ("input", "communication", "Python and host")
+
+COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
+"""Operators that move data themselves; `aten::to`, `aten::clone` and `aten::contiguous` call one of them."""
+
+
+def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
+    """Nanoseconds of each class in each step, on the step thread's timeline; they add up to `host_ns` exactly.
+
+    *Input* is time inside a DataLoader's `__next__` or `perfdl.data_wait`, operators in it included. Time inside
+    operators is *copies* where the operator moves data, else *optimizer* inside `Optimizer.step` or `zero_grad`,
+    else *backward* under an operator of the autograd engine, else *forward*. In the gaps that are left, time
+    during which any thread is in a collective is *communication*, and the rest is *Python and host*.
+    """
+    if not steps.windows:
+        return ()
+    thread = thread_of(steps.windows[0])
+
+    def own(rows: Rows) -> Intervals:
+        return covered(trace, on_thread(trace, rows, thread))
+
+    operators = trace.rows(Category.CPU_OP)
+    waiting = own(input_rows(trace))
+    busy = own(operators).difference(waiting)
+    copying = own(_named(trace, operators, lambda name: name in COPIES)).intersection(busy)
+    updating = own(optimizer_rows(trace)).intersection(busy)
+    backward = own(backward_rows(trace)).intersection(busy)
+    collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)
+    classes = {
+        "forward": busy.difference(backward).difference(updating).difference(copying),
+        "backward": backward.difference(updating).difference(copying),
+        "optimizer": updating.difference(copying),
+        "copies": copying,
+        "input": waiting,
+        "communication": collectives,
+    }
+    accounts = []
+    for index, window in enumerate(steps.windows):
+        time = steps.host_time(index)
+        account = {name: intervals.intersection(time).length for name, intervals in classes.items()}
+        account["Python and host"] = window.host_ns - sum(account.values())
+        accounts.append(account)
+    return tuple(accounts)
+
+
+def _named(trace: Trace, rows: Rows, wanted: Callable[[str], bool]) -> Rows:
+    return trace.matching(np.array([wanted(name) for name in trace.names], dtype=bool), rows)

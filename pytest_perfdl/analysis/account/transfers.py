@@ -1,0 +1,134 @@
+"""Copies between host and device: bytes of each step, and bytes, time and bandwidth by kind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.events.device_steps import device_steps
+from pytest_perfdl.analysis.events.launches import Launches, launches
+from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+
+_KINDS = (
+    ("h2d", re.compile(r"HtoD|HostToDevice|H2D|Host -> Device", re.IGNORECASE)),
+    ("d2h", re.compile(r"DtoH|DeviceToHost|D2H|Device -> Host", re.IGNORECASE)),
+    ("p2p", re.compile(r"PtoP|P2P|PeerToPeer", re.IGNORECASE)),
+    ("d2d", re.compile(r"DtoD|DeviceToDevice|D2D", re.IGNORECASE)),
+    ("h2h", re.compile(r"HtoH|HostToHost|H2H", re.IGNORECASE)),
+)
+_MOST_DIGITS = 19
+"""Decimal digits with which a number may pass 64 bits."""
+_HOST_MEMORY = re.compile(r"\b(pinned|pageable)\b", re.IGNORECASE)
+
+
+class _Copy(msgspec.Struct, gc=False):
+    bytes: int | str = 0
+    size: int | str = 0
+    """Older ROCm's name for `bytes`; on calls both are numerals in quotes."""
+
+    @property
+    def amount(self) -> int:
+        """Bytes copied, 0 if unknown."""
+        text = str(self.bytes or self.size)
+        return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Bytes copied in each step, in the order of the steps, by direction; memsets are not copies."""
+
+    h2d_bytes: tuple[int, ...]
+    d2h_bytes: tuple[int, ...]
+    d2d_bytes: tuple[int, ...]
+    """Within a device and from one to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """The copies or memsets of one kind in a whole file."""
+
+    kind: str
+    """`h2d`, `d2h`, `d2d` (within a device), `p2p` (between devices), `h2h`, `memset` or `other`."""
+    host_memory: str
+    """`pinned` or `pageable`: the host's side of the copy; empty where there is none or the trace does not say."""
+    count: int
+    bytes: int
+    """0 where the trace does not say."""
+    total_ns: int
+    """Sum of durations; copies that run at once count each."""
+    bandwidth: float | None
+    """Bytes per second: bytes over durations of the copies whose size is known; `None` without a duration."""
+
+
+def copies(trace: Trace) -> Copies:
+    """Bytes of the copies launched in each step, from the device's `gpu_memcpy` events.
+
+    The direction is read from the event's name. ROCm writes the size on the launching call, from where it is
+    taken if the device event has none. A copy whose launch is not known belongs to the step in whose window it runs.
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    is_copy = trace.category[joined.device] == Category.GPU_MEMCPY
+    step = device_steps(trace, steps, joined)[is_copy]
+    joined = Launches(joined.device[is_copy], joined.call[is_copy])
+    sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
+    totals = {kind: np.zeros(len(steps.windows), dtype=np.int64) for kind in ("h2d", "d2h", "d2d", "p2p")}
+    for kind, total in totals.items():
+        own = (kinds == kind) & (step >= 0)
+        np.add.at(total, step[own], sizes[own])
+    within = totals["d2d"] + totals["p2p"]
+    return Copies(tuple(totals["h2d"].tolist()), tuple(totals["d2h"].tolist()), tuple(within.tolist()))
+
+
+def copy_figures(trace: Trace) -> tuple[CopyRow, ...]:
+    """All copies and memsets of a file by kind and host memory, the longest total first, then by kind.
+
+    Sizes are read as in `copies`; the direction and the host's memory from the event's name, such as
+    `Memcpy HtoD (Pinned -> Device)`.
+    """
+    joined = launches(trace)
+    keep = trace.category[joined.device] != Category.KERNEL
+    joined = Launches(joined.device[keep], joined.call[keep])
+    sizes, kinds = _sizes(trace, joined), _kinds(trace, joined.device)
+    hosts = np.array([_host_memory(name) for name in trace.names], dtype=np.str_)[trace.name[joined.device]]
+    durations = trace.duration[joined.device]
+    rows = []
+    for kind, host in sorted(set(zip(kinds.tolist(), hosts.tolist(), strict=True))):
+        own = (kinds == kind) & (hosts == host)
+        timed = int(durations[own & (sizes > 0)].sum())
+        moved = int(sizes[own].sum())
+        rows.append(
+            CopyRow(
+                kind=kind,
+                host_memory=host,
+                count=int(np.count_nonzero(own)),
+                bytes=moved,
+                total_ns=int(durations[own].sum()),
+                bandwidth=moved / timed * 1e9 if timed else None,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.kind, row.host_memory)))
+
+
+def _kinds(trace: Trace, device: Rows) -> np.typing.NDArray[np.str_]:
+    """Kind of each copy or memset."""
+    named = [next((kind for kind, pattern in _KINDS if pattern.search(name)), "other") for name in trace.names]
+    found: np.typing.NDArray[np.str_] = np.array(named, dtype="<U6")[trace.name[device]]
+    found[trace.category[device] == Category.GPU_MEMSET] = "memset"
+    return found
+
+
+def _host_memory(name: str) -> str:
+    found = _HOST_MEMORY.search(name)
+    return found[1].lower() if found else ""
+
+
+def _sizes(trace: Trace, joined: Launches) -> I64:
+    sizes = np.array([copy.amount for copy in trace.decode_args(joined.device, _Copy)], dtype=np.int64)
+    missing = np.flatnonzero((sizes == 0) & joined.linked)
+    sizes[missing] = [copy.amount for copy in trace.decode_args(joined.call[missing], _Copy)]
+    return sizes

@@ -1,0 +1,279 @@
+"""How close each operator comes to what its device could do at best."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from pytest_perfdl.analysis.efficiency.cost_models import cost_model
+from pytest_perfdl.analysis.efficiency.operator_costs import Call, Cost
+from pytest_perfdl.analysis.efficiency.peaks import Peaks
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.operator_time import operator_time
+from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_operator
+from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
+
+__all__ = ["Peaks", "RooflineRow", "roofline"]
+
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE)
+_TF32 = re.compile(r"tf32|s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)
+"""Kernels of tensor cores that round float32 to TF32."""
+
+NO_MODEL = "no model"
+NO_ARGUMENTS = "arguments not recorded"
+HOST_COPY = "copy between host and device"
+NO_OPERATOR = "no operator known"
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineRow:
+    """The calls of one operator with equal shapes and element type; or one that has no model, with its time only."""
+
+    operator: str
+    """Empty for device events whose launching operator is not known."""
+    shapes: str
+    """`Input Dims`, as JSON; empty without a model."""
+    dtype: str
+    """Element type that the arithmetic is done on: float32, tf32, bfloat16, ...; empty without a model."""
+    count: int
+    """Calls."""
+    time_ns: int
+    """With device events |U(the calls' device events)|, else their time on the host, operators inside included."""
+    share: float
+    """Of the durations of all device events (else the time in operators), 0 to 1; all rows add up to 1."""
+    roofline_flops: int | None = None
+    """Floating-point operations of all calls, from shapes; not the counted metric `flops`."""
+    bytes: int | None = None
+    """Bytes that all calls must move: every input read once, every output written once."""
+    floor_ns: float | None = None
+    """Least time for all calls: the sum of max(FLOPs / peak FLOP/s, bytes / peak bandwidth)."""
+    bound: Literal["compute", "memory"] | None = None
+    """Which of the two is larger."""
+    not_covered: str = ""
+    """Why there is no model's figure; empty if there is."""
+
+    @property
+    def efficiency(self) -> float | None:
+        """Floor over measured time; `None` where either is not known.
+
+        It may pass 1 where inputs came from a cache instead of memory.
+        """
+        return self.floor_ns / self.time_ns if self.floor_ns is not None and self.time_ns else None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Achieved FLOP/s; `None` for what is not covered or does no arithmetic worth counting."""
+        return self.roofline_flops * 1e9 / self.time_ns if self.roofline_flops and self.time_ns else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Achieved bytes per second, of the bytes that must be moved."""
+        return self.bytes * 1e9 / self.time_ns if self.bytes is not None and self.time_ns else None
+
+
+class _Key(NamedTuple):
+    """What the rows of the result are told apart by."""
+
+    operator: str
+    shapes: str = ""
+    dtype: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What makes one `RooflineRow`."""
+
+    calls: dict[int, int] = field(default_factory=dict)
+    """Rows of calls, and the number of each one's cost."""
+    events: list[int] = field(default_factory=list)
+    """Rows that the time is taken from."""
+    owners: list[int] = field(default_factory=list)
+    """The call of each event."""
+
+    def add(self, event: int, call: int, cost: int) -> None:
+        self.calls[call] = cost
+        self.events.append(event)
+        self.owners.append(call)
+
+
+class _Args(msgspec.Struct, gc=False):
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
+    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b"[]"))
+    texts: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
+
+
+def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...]:
+    """Efficiency of operators against the roofline: the least time that they need over the time measured.
+
+    The least time is max(FLOPs / peak FLOP/s, compulsory bytes / peak bandwidth) (S. Williams, A. Waterman,
+    D. Patterson, "Roofline", CACM 52(4), 2009). FLOPs and bytes come from the shapes in the trace, by `cost_model`;
+    a fused multiply-add is 2 FLOPs. An operator with a model stands for everything inside it, so that a `linear` is
+    one call and not also the `addmm` in it; device events count for the outermost operator with a model around
+    their launch. `peaks` are those of the trace's device unless given; without them floors are `None`, achieved
+    rates are not.
+
+    What has no model, or lacks the arguments that its model needs, is listed by operator with its time, and so are
+    copies between host and device and events without an operator. Largest share first. With device events,
+    operators that launched none are left out; without, time is host time.
+    """
+    peaks = peaks or _peaks_of(trace)
+    costs = _Costs(trace)
+    tree = call_tree(trace)
+    caller = tree.outermost(costs.number >= 0)
+    on_device = len(trace.device_rows()) > 0
+    groups: dict[_Key, _Group] = defaultdict(_Group)
+    numbers = costs.number.tolist()
+    for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
+        if call >= 0:
+            groups[costs.keys[numbers[call]]].add(event, call, numbers[call])
+        else:
+            name = "" if operator < 0 else trace.name_of(operator)
+            key = _Key(name, reason=reason or costs.reason(operator))
+            groups[key].add(event, operator if operator >= 0 else event, -1)
+    if on_device:
+        groups = _with_tf32(trace, groups)
+        time = trace.duration
+    else:
+        time = _self_times(trace)
+    whole = sum(int(time[group.events].sum()) for group in groups.values())
+    rows = []
+    for key, group in groups.items():
+        events = np.array(group.events, dtype=np.intp)
+        spent = int(time[events].sum())
+        measured = _covered(trace, events) if on_device else spent
+        rows.append(
+            _row(
+                key,
+                group,
+                [costs.costs[number] for number in group.calls.values() if number >= 0],
+                measured,
+                spent / whole if whole else 0.0,
+                peaks,
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: (-row.share, row.operator, row.shapes, row.dtype, row.not_covered)))
+
+
+def _row(key: _Key, group: _Group, costs: list[Cost], measured: int, share: float, peaks: Peaks | None) -> RooflineRow:
+    if key.reason:
+        return RooflineRow(key.operator, "", "", len(group.calls), measured, share, not_covered=key.reason)
+    flops, moved = sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs)
+    rate = peaks.flops_per_s.get(key.dtype) if peaks else None
+    floor: float | None = None
+    bound: Literal["compute", "memory"] | None = None
+    if peaks and (rate or not flops):
+        pairs = [(cost.flops / rate if rate else 0.0, cost.bytes / peaks.bytes_per_s) for cost in costs]
+        floor = sum(map(max, pairs)) * 1e9
+        bound = "compute" if sum(compute - memory for compute, memory in pairs) > 0 else "memory"
+    return RooflineRow(key.operator, key.shapes, key.dtype, len(costs), measured, share, flops, moved, floor, bound)
+
+
+class _Costs:
+    """The cost of every operator that has a model and the arguments that it needs."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.costs: list[Cost] = []
+        self.keys: list[_Key] = []
+        """Operator, shapes and element type of each cost."""
+        self.number: I32 = np.full(len(trace), -1, dtype=np.int32)
+        """Which of the costs is that of each row, -1 for none."""
+        self.modelled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
+        operators = np.flatnonzero(trace.category == Category.CPU_OP)
+        rows = operators[self.modelled[trace.name[operators]]]
+        known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
+        for block, decoded in trace.args_by_block(rows, _Args):
+            numbers = []
+            for name, args in zip(trace.name[block].tolist(), decoded, strict=True):
+                key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
+                number = known.get(key)
+                if number is None:
+                    number = known[key] = self._add(trace.names[name], *key[1:])
+                numbers.append(number)
+            self.number[block] = numbers
+
+    def reason(self, operator: int) -> str:
+        """Why an operator has no cost."""
+        return NO_ARGUMENTS if self.modelled[self.trace.name[operator]] else NO_MODEL
+
+    def _add(self, name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes) -> int:
+        model = cost_model(name)
+        lists = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
+        if model is None or not all(isinstance(values, list) for values in lists):
+            return -1
+        cost = model(Call.recorded(*lists))
+        if cost is None:
+            return -1
+        self.costs.append(cost)
+        self.keys.append(_Key(name, b"".join(dims.split()).replace(b",", b", ").decode(), cost.dtype))
+        return len(self.costs) - 1
+
+
+_Attributed = Iterator[tuple[int, int, int, str]]
+"""A row whose time is counted, the operator whose it is, its caller (the operator with a model, or -1), the reason."""
+
+
+def _on_device(trace: Trace, tree: CallTree, caller: Rows) -> _Attributed:
+    device = trace.device_rows()
+    operator = launching_operator(trace, tree)[device]
+    call = np.where(operator >= 0, caller[operator], -1)
+    between = np.array([bool(_HOST_COPY.search(name)) for name in trace.names], dtype=bool)
+    copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
+    for row, own, modelled, copy in zip(
+        device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True
+    ):
+        if own < 0:
+            yield row, -1, -1, NO_OPERATOR
+        elif copy:
+            yield row, own, -1, HOST_COPY
+        else:
+            yield row, own, modelled, ""
+
+
+def _on_host(trace: Trace, caller: Rows) -> _Attributed:
+    rows = np.flatnonzero(trace.category == Category.CPU_OP)
+    return ((row, row, call, "") for row, call in zip(rows.tolist(), caller[rows].tolist(), strict=True))
+
+
+def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
+    """The groups, those of float32 split by what their kernels tell about the arithmetic."""
+    is_tf32 = np.array([bool(_TF32.search(name)) for name in trace.names], dtype=bool)
+    found: dict[_Key, _Group] = defaultdict(_Group)
+    for key, group in groups.items():
+        rounding: set[int] = set()
+        if key.dtype == "float32":
+            owners = np.array(group.owners, dtype=np.intp)
+            rounding = set(owners[is_tf32[trace.name[group.events]]].tolist())
+        if not rounding:
+            found[key] = group
+            continue
+        for event, call in zip(group.events, group.owners, strict=True):
+            found[key._replace(dtype="tf32") if call in rounding else key].add(event, call, group.calls[call])
+    return found
+
+
+def _self_times(trace: Trace) -> I64:
+    """Nanoseconds on the host in each operator and in none inside it."""
+    time = np.zeros(len(trace), dtype=np.int64)
+    for rows, owned in operator_time(trace).values():
+        time[rows] = owned.self_time(len(rows))
+    return time
+
+
+def _covered(trace: Trace, rows: Rows) -> int:
+    return Intervals.union_of(trace.start[rows], trace.end[rows]).length
+
+
+def _peaks_of(trace: Trace) -> Peaks | None:
+    """The peaks of the first device that the trace names."""
+    devices = trace.metadata.get("deviceProperties")
+    names = [device.get("name") for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
+    return next((Peaks.of_device(name) for name in names if isinstance(name, str)), None)

@@ -1,0 +1,154 @@
+"""Which device events are communication, by which evidence, and how much of it hides behind computing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.events.enclosing import innermost
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.trace.model import Category, Rows, Trace
+from pytest_perfdl.trace.once import once
+
+Evidence = npt.NDArray[np.int8]
+"""For each row of a trace an index into `EVIDENCE`, -1 for rows that are not communication."""
+
+EVIDENCE = ("collective arguments", "parent operator", "name")
+"""What can show that a kernel communicates, the strongest first."""
+
+_KERNEL = re.compile(
+    r"nccl|rccl|hccl|oneccl|\bccl::|cross_device_reduce|deep_ep|dpsk::ep|nvshmem",
+    re.IGNORECASE,
+)
+_COLLECTIVE = re.compile(r"(nccl|gloo|mpi|ucc|hccl|xccl):|c10d::", re.IGNORECASE)
+_PARENT = re.compile(rf"{_COLLECTIVE.pattern}|record_param_comms$", re.IGNORECASE)
+_PLAIN = re.compile(r"at::native::")
+"""Kernels of torch's own operators, which a collective may launch to flatten, cast or average."""
+
+_EMPTY = (b"", b'""', b"null")
+
+
+class _Collective(msgspec.Struct, gc=False):
+    name: msgspec.Raw = msgspec.field(name="Collective name", default=msgspec.Raw(b""))
+    group: msgspec.Raw = msgspec.field(name="Process Group Name", default=msgspec.Raw(b""))
+
+
+def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
+    """By which evidence each row of the trace is a communication kernel: an index into `EVIDENCE`, -1 for none.
+
+    *Collective arguments*: the kernel carries a `Collective name` or a `Process Group Name`, which kineto copies
+    from the `record_param_comms` that launched it.
+
+    *Parent operator*: the innermost operator or annotation around the launching call, on its thread, is `c10d::*`,
+    `record_param_comms` or a backend's annotation (`nccl:*`, `hccl:*`, ...). It has to be the innermost one:
+    collectives also copy, flatten, cast and divide, by operators of their own (`aten::copy_` inside
+    `c10d::allreduce_`) whose kernels are computing. For the same reason kernels of `at::native::` are never
+    communication by this evidence, even where the operator around them was not recorded.
+
+    *Name*: NCCL, RCCL, HCCL, oneCCL, `cross_device_reduce` (vLLM), DeepEP (`deep_ep`, `dpsk::ep`), NVSHMEM.
+
+    Copies and memsets are never communication.
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    also
+        Further regular expressions; a kernel in whose name one is found, ignoring case, counts by name.
+
+    Raises
+    ------
+    re.error
+        When one of `also` is not a regular expression.
+    """
+    return _evidence(trace, *also)
+
+
+@once
+def _evidence(trace: Trace, *also: str) -> Evidence:
+    rows = trace.rows(Category.KERNEL)
+    patterns = [_KERNEL, *(re.compile(pattern, re.IGNORECASE) for pattern in also)]
+    named = np.array([any(pattern.search(name) for pattern in patterns) for name in trace.names], dtype=bool)
+    found = np.full(len(rows), -1, dtype=np.int8)
+    found[named[trace.name[rows]]] = EVIDENCE.index("name")
+    found[_launched_by_collectives(trace, rows)] = EVIDENCE.index("parent operator")
+    found[_with_collective_arguments(trace, rows)] = EVIDENCE.index("collective arguments")
+    evidence = np.full(len(trace), -1, dtype=np.int8)
+    evidence[rows] = found
+    return evidence
+
+
+def evidence_counts(evidence: Evidence) -> Mapping[str, int]:
+    """How many kernels count as communication by each kind of evidence; those without any are left out."""
+    counts = np.bincount(evidence[evidence >= 0], minlength=len(EVIDENCE)).tolist()
+    return {name: count for name, count in zip(EVIDENCE, counts, strict=True) if count}
+
+
+def communication_kernels(trace: Trace, also: Sequence[str] = ()) -> npt.NDArray[np.bool_]:
+    """Whether each row of the trace is a communication kernel: see `communication_evidence`."""
+    found: npt.NDArray[np.bool_] = communication_evidence(trace, also) >= 0
+    return found
+
+
+def collective_annotation_rows(trace: Trace) -> Rows:
+    """Host rows of collectives, on any thread: `gloo:all_reduce`, `nccl:*`, `c10d::*` and their like."""
+    named = np.array([bool(_COLLECTIVE.match(name)) for name in trace.names], dtype=bool)
+    return trace.matching(named, trace.rows(Category.USER_ANNOTATION, Category.CPU_OP))
+
+
+def covered(trace: Trace, rows: Rows) -> Intervals:
+    """The union of the intervals of these events, over all streams and threads."""
+    return Intervals.union_of(trace.start[rows], trace.end[rows])
+
+
+def communication_overlap(trace: Trace, also: Sequence[str] = ()) -> float | None:
+    """|U(comm) and U(compute)| / |U(comm)|, from 0 to 1; `None` without communication.
+
+    U is the union over all streams. Copies do not count as computing.
+    """
+    kernels = trace.rows(Category.KERNEL)
+    is_communication = communication_kernels(trace, also)[kernels]
+    communication = covered(trace, kernels[is_communication])
+    compute = covered(trace, kernels[~is_communication])
+    if communication.length == 0:
+        return None
+    return communication.intersection(compute).length / communication.length
+
+
+def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
+    place = np.argsort(rows)
+    rows = rows[place]  # in the order of the file, in which their text lies together
+    named = trace.raw_args.containing(rows, (b'"Collective name"', b'"Process Group Name"'))
+    known = trace.decode_args(rows[named], _Collective)
+    found = np.zeros(len(rows), dtype=bool)
+    found[place[named]] = [bytes(args.name) not in _EMPTY or bytes(args.group) not in _EMPTY for args in known]
+    return found
+
+
+def _launched_by_collectives(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
+    """Which of these kernels a collective launched itself, not through another operator."""
+    is_parent = np.array([bool(_PARENT.match(name)) for name in trace.names], dtype=bool)
+    found = np.zeros(len(rows), dtype=bool)
+    hosts = trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
+    parents = trace.matching(is_parent, hosts)
+    if len(parents) == 0 or len(rows) == 0:
+        return found
+    joined = launches(trace)
+    call_of = np.full(len(trace), -1, dtype=np.intp)
+    call_of[joined.device] = joined.call
+    call = call_of[rows]
+    is_plain = np.array([bool(_PLAIN.search(name)) for name in trace.names], dtype=bool)
+    asked = np.flatnonzero((call >= 0) & ~is_plain[trace.name[rows]])
+    # An operator that matters runs while a collective does, which leaves few.
+    near = covered(trace, parents)
+    asked = asked[near.contains(trace.start[call[asked]])]
+    hosts = hosts[near.contains(trace.start[hosts])]
+    calls = call[asked]
+    parent = innermost(trace, hosts, trace.start[calls], trace.pid[calls], trace.tid[calls])
+    found[asked] = (parent >= 0) & is_parent[trace.name[parent]]
+    return found

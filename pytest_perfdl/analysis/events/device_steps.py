@@ -1,0 +1,48 @@
+"""Which step a device event belongs to, and which belong to none because they were launched before."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.events.launches import Launches
+from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.trace.model import Rows, Trace
+from pytest_perfdl.trace.once import once
+
+
+@once
+def device_steps(trace: Trace, steps: Steps, joined: Launches) -> Rows:
+    """Index of the step that launched each device event of `joined`, -1 for none.
+
+    Where the launch is not known it is the step in whose window the event runs, unless it is `carried_over`.
+    """
+    starts = trace.start[joined.device]
+    step = steps.of_host_time(np.where(joined.linked, trace.start[joined.call], starts))
+    unlinked = ~joined.linked
+    step[unlinked] = steps.of_window_time(starts[unlinked])
+    step[carried_over(trace, joined)] = -1
+    return step
+
+
+def streams_of(trace: Trace, device: Rows) -> Rows:
+    """Number of each device event's stream, counted from 0 over all devices: by device, then by stream."""
+    _, process = np.unique(trace.pid[device], return_inverse=True)
+    _, thread = np.unique(trace.tid[device], return_inverse=True)
+    both = process.astype(np.intp) * (int(thread.max(initial=0)) + 1) + thread
+    stream: Rows = np.unique(both, return_inverse=True)[1].astype(np.intp)
+    return stream
+
+
+@once
+def carried_over(trace: Trace, joined: Launches) -> npt.NDArray[np.bool_]:
+    """Unlinked device events ahead of the first linked one of their stream.
+
+    A stream runs in the order of launches, so they were launched before profiling began.
+    """
+    stream = streams_of(trace, joined.device)
+    position = np.arange(len(stream))
+    first_linked = np.zeros(len(stream), dtype=np.intp)
+    linked = np.flatnonzero(joined.linked)[::-1]
+    first_linked[stream[linked]] = linked
+    return (position < first_linked[stream]) & ~joined.linked

@@ -1,0 +1,140 @@
+"""Everything that is said about one trace, computed once: what `perfdl trace` prints, writes and draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
+from pytest_perfdl.analysis.account.tables import ProfileTables, profile_tables
+from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
+from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
+from pytest_perfdl.analysis.efficiency.sm import launch_geometry, occupancy_est, sm_efficiency_est
+from pytest_perfdl.analysis.events.communication import communication_evidence
+from pytest_perfdl.analysis.events.modules import module_paths
+from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
+from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures
+from pytest_perfdl.analysis.overview.integrity import TraceIntegrity, trace_integrity
+from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_table
+from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
+from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memory_timeline
+from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
+from pytest_perfdl.analysis.overview.trace_findings import Finding, trace_findings
+from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
+from pytest_perfdl.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """One step and where its time went."""
+
+    name: str
+    wall_ns: int
+    """The step's window on the device's clock, or its annotation on a CPU-only trace."""
+    account: Mapping[str, int]
+    """Nanoseconds by class; adds up to `wall_ns` exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """The figures of one trace; each field's type says how it is defined."""
+
+    source: str
+    events: int
+    device: str
+    """Name of the first accelerator in the file; empty where it names none."""
+    rank: int | None
+    world_size: int | None
+    steps: tuple[StepSummary, ...]
+    gpu: DeviceFigures | None
+    kernels: tuple[KernelRow, ...]
+    operators: tuple[OperatorRow, ...]
+    """By name."""
+    shapes: tuple[OperatorRow, ...]
+    """By name and input shapes; empty if the trace has no shapes."""
+    modules: tuple[OperatorRow, ...]
+    lines: tuple[OperatorRow, ...]
+    roofline: tuple[RooflineRow, ...]
+    launches: LaunchStats | None
+    copies: tuple[CopyRow, ...]
+    sm_efficiency_est: float | None
+    occupancy_est: float | None
+    memory: tuple[DeviceTimeline, ...]
+    input: InputFigures
+    critical_path: CriticalPath
+    integrity: TraceIntegrity
+    bottleneck: Bottleneck
+    findings: tuple[str, ...]
+    """What the reader repaired or found odd, one line each."""
+    noticed: tuple[Finding, ...]
+    """What the analyses noticed beside the bottleneck, the largest share first."""
+
+
+def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
+    """Run every analysis over a trace.
+
+    Parameters
+    ----------
+    trace
+        Any trace, with or without steps, devices, shapes, stacks or memory events.
+    peaks
+        What the hardware can do, for the roofline; by default what the trace's device is known for.
+    """
+    tree = call_tree(trace)
+    modules = module_paths(trace, tree)
+    geometry = launch_geometry(trace)
+    evidence = communication_evidence(trace)
+    tables = profile_tables(trace)
+    path = critical_path(trace)
+    bound = bottleneck(trace, tables, path)
+    operators = operator_tables(trace)
+    rank, world_size = _rank(trace)
+    return TraceSummary(
+        source=trace.source,
+        events=len(trace),
+        device=_device(trace),
+        rank=rank,
+        world_size=world_size,
+        steps=_steps(tables),
+        gpu=device_figures(trace, evidence=evidence),
+        kernels=kernel_table(trace, geometry=geometry, evidence=evidence),
+        operators=operators["name"],
+        shapes=operators["shapes"],
+        modules=operators["module"],
+        lines=operators["line"],
+        roofline=roofline(trace, peaks),
+        launches=launch_stats(trace),
+        copies=copy_figures(trace),
+        sm_efficiency_est=sm_efficiency_est(trace, geometry),
+        occupancy_est=occupancy_est(trace, geometry),
+        memory=memory_timeline(trace, modules=modules),
+        input=input_pipeline(trace),
+        critical_path=path,
+        integrity=trace_integrity(trace, len(tree.bled)),
+        bottleneck=bound,
+        findings=trace.findings,
+        noticed=trace_findings(trace, tables, path, bound.kind),
+    )
+
+
+def _steps(tables: ProfileTables) -> tuple[StepSummary, ...]:
+    return tuple(
+        StepSummary(f"ProfilerStep#{number}" if number >= 0 else "whole trace", wall, account)
+        for number, wall, account in zip(tables.numbers, tables.step_ns, tables.accounts, strict=True)
+    )
+
+
+def _device(trace: Trace) -> str:
+    devices = trace.metadata.get("deviceProperties")
+    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
+        return str(devices[0].get("name", ""))
+    return ""
+
+
+def _rank(trace: Trace) -> tuple[int | None, int | None]:
+    known = trace.metadata.get("distributedInfo")
+    if not isinstance(known, dict):
+        return None, None
+    rank, size = known.get("rank"), known.get("world_size")
+    return (rank if isinstance(rank, int) else None, size if isinstance(size, int) else None)

@@ -1,0 +1,302 @@
+"""The longest chain of binding constraints through a trace: what a moment's work had to wait for, and so on back.
+
+`device_order` says what each device event waited for, `waits` what each host thread waited for; here the chain is
+walked back from the end, and each stretch of it gets its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.nesting import ownership
+from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.threads import input_rows, on_thread
+from pytest_perfdl.analysis.waiting.device_order import (
+    RESIDUAL_NS,
+    Bindings,
+    CallsByCorrelation,
+    DeviceOrder,
+    Wait,
+    bindings,
+    device_order,
+)
+from pytest_perfdl.analysis.waiting.host_timeline import HostThread, host_threads
+from pytest_perfdl.analysis.waiting.waits import RETURN_NS, host_waits
+from pytest_perfdl.analysis.waiting.walk import Walk
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+
+CLASSES = (
+    "compute",
+    "communication",
+    "copy",
+    "kernel gap",
+    "launch latency",
+    "operator",
+    "runtime call",
+    "input",
+    "synchronisation",
+    "Python and host",
+    "unexplained wait",
+)
+"""What a stretch of the path is: see `critical_path`."""
+
+(
+    _COMPUTE,
+    _COMMUNICATION,
+    _COPY,
+    _KERNEL_GAP,
+    _LAUNCH,
+    _OPERATOR,
+    _CALL,
+    _INPUT,
+    _SYNC,
+    _PYTHON,
+    _UNEXPLAINED,
+) = range(len(CLASSES))
+
+
+@dataclass(frozen=True, slots=True)
+class PathRow:
+    """What one kernel, operator, call or kind of waiting contributes to the path."""
+
+    kind: str
+    """One of `CLASSES`."""
+    name: str
+    """Name of the events; the kind again for stretches without an event."""
+    count: int
+    """Stretches of the path."""
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CriticalPath:
+    """A chain of stretches, one beginning where the other ends, that covers the whole span."""
+
+    span_ns: int
+    """From the first start to the last end; the sum of all stretches."""
+    start_ns: I64
+    """Start of each stretch, in the order of time."""
+    end_ns: I64
+    row: Rows
+    """The event that each stretch is spent in; -1 for gaps, delays and Python."""
+    kind: npt.NDArray[np.int8]
+    """Index into `CLASSES` of each stretch."""
+    by_class: Mapping[str, int]
+    """Nanoseconds of each class, in the order of `CLASSES`; adds up to `span_ns` exactly."""
+    by_name: tuple[PathRow, ...]
+    """The same by class and name, the longest first."""
+    inferred_share: float
+    """Share of the span that is attributed as it is because a wait was inferred from times alone, 0 to 1."""
+    unexplained_share: float
+    """Share of the span that is `unexplained wait`, 0 to 1."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> CriticalPath:
+    """Walk back from the end of a trace, at each point along the constraint that was satisfied last.
+
+    The span reaches from the first start to the last end of operators, runtime calls, input and step annotations
+    (on threads that run operators or launch) and device events; `window` = (start, end) in nanoseconds on the
+    clock of `Trace.start` asks for a part instead, such as a step's window. By construction the stretches tile the
+    span, so that the path's length says nothing; which constraints bind does.
+
+    A device event waits for the one before it on its stream (*kernel gap*), its launching call's start (*launch
+    latency*) or another stream's event; a host thread goes on with what it did before, unless it waited: in a
+    blocking call, for room in a full launch queue, for its data, for another thread, or polling (see
+    `bindings` and `host_waits` for rules and thresholds). Host time is that of the innermost *operator* or *runtime
+    call*, *input* inside a DataLoader's annotation, *synchronisation* for up to 60 us that a blocking call takes
+    to return, and *Python and host* in gaps (on CPU-only traces *communication* where a collective runs
+    meanwhile). Delays beyond these are *unexplained wait*; so is what a kernel launched before the trace began
+    waited for. Works in O(n log n).
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    threads = host_threads(trace, steps, joined)
+    order = device_order(trace, joined)
+    span = window or _span(trace, steps, threads, order)
+    if span is None or span[1] <= span[0]:
+        return _assembled(trace, [], 0, 0)
+    calls = CallsByCorrelation(trace)
+    bound = bindings(trace, order, calls)
+    waiting = host_waits(trace, order, threads, calls, span[1])
+    walk = Walk(order, bound, waiting, span)
+    walk.run(*_last(steps, threads, order, span[1]))
+    parts = [_device_part(trace, order, walk), _delay_part(order, bound, walk)]
+    for number, thread in enumerate(threads):
+        if runs := walk.host_runs(number):
+            parts.append(_host_part(trace, thread, runs, waiting.blocking, on_device=len(order) > 0))
+    guessed = Intervals.union_of(*walk.guesses()).clip(*span).length
+    return _assembled(trace, parts, span[1] - span[0], guessed)
+
+
+def _span(trace: Trace, steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder) -> tuple[int, int] | None:
+    rows = np.concatenate([order.row, *(thread.rows for thread in threads)])
+    # The one window of a trace without steps is made of its events.
+    annotated = [window for window in steps.windows if window.number >= 0]
+    starts = [trace.start[rows], *(thread.activity.start for thread in threads)]
+    starts.append(np.array([window.host_start for window in annotated], dtype=np.int64))
+    ends = [trace.end[rows], *(thread.activity.end for thread in threads)]
+    ends.append(np.array([window.host_end for window in annotated], dtype=np.int64))
+    start, end = np.concatenate(starts), np.concatenate(ends)
+    return (int(start.min()), int(end.max())) if len(start) else None
+
+
+def _last(steps: Steps, threads: tuple[HostThread, ...], order: DeviceOrder, end: int) -> tuple[int, int]:
+    """Where the walk begins: device event and thread, -1 for the other; what ended last, the steps' thread first."""
+    ends = [int(thread.activity.end[-1]) if len(thread.activity) else None for thread in threads]
+    annotated = any(window.host_end == end and window.number >= 0 for window in steps.windows)
+    if threads and (annotated or ends[0] == end):
+        return -1, 0
+    if len(order):
+        last = np.flatnonzero(order.end == end)
+        if len(last):
+            return int(last[-1]), -1
+    return -1, ends.index(end) if end in ends else 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    start: I64
+    end: I64
+    row: Rows
+    kind: Rows
+
+
+def _device_part(trace: Trace, order: DeviceOrder, walk: Walk) -> _Part:
+    kinds = np.full(len(order), _COPY, dtype=np.intp)
+    kinds[trace.category[order.row] == Category.KERNEL] = _COMPUTE
+    kinds[communication_kernels(trace)[order.row]] = _COMMUNICATION
+    events = np.array(walk.events[::-1], dtype=np.intp)
+    start, end = np.array(walk.event_start[::-1], dtype=np.int64), np.array(walk.event_end[::-1], dtype=np.int64)
+    return _Part(start, end, order.row[events], kinds[events])
+
+
+def _delay_part(order: DeviceOrder, bound: Bindings, walk: Walk) -> _Part:
+    """The delays before device events: as much as is usual, and the rest."""
+    events = np.array(walk.delays[::-1], dtype=np.intp)
+    start, end = np.array(walk.delay_start[::-1], dtype=np.int64), np.array(walk.delay_end[::-1], dtype=np.int64)
+    explained = bound.explained[events]
+    explained = np.where(order.start[events] - explained > RESIDUAL_NS, np.clip(explained, start, end), end)
+    usual = np.where(bound.kind[events] == Wait.LAUNCH, _LAUNCH, _KERNEL_GAP)
+    none = np.full(2 * len(events), -1, dtype=np.intp)
+    return _Part(
+        np.concatenate((start, explained)),
+        np.concatenate((explained, end)),
+        none,
+        np.concatenate((usual, np.full(len(events), _UNEXPLAINED, dtype=np.intp))),
+    )
+
+
+def _host_part(trace: Trace, thread: HostThread, runs: Intervals, blocking: Rows, *, on_device: bool) -> _Part:
+    """Cut the runs of one thread where another event becomes the innermost, and name the pieces."""
+    rows = thread.rows[runs.within(trace.start[thread.rows], trace.end[thread.rows]) > 0]
+    owned = ownership(trace.start[rows], trace.end[rows])
+    annotations = on_thread(trace, input_rows(trace), thread.thread)
+    layers = [_Layer(owned.start, owned.end, rows[owned.owner]), _Layer.of(trace, annotations)]
+    if not on_device:
+        layers.append(_Layer.of(trace, collective_annotation_rows(trace)))
+    cuts = np.concatenate([runs.start, runs.end, *(bound for layer in layers for bound in (layer.start, layer.end))])
+    cuts = np.sort(cuts, kind="stable")  # runs that are sorted already, which this kind merges
+    bounds = cuts[np.flatnonzero(np.diff(cuts, prepend=cuts[:1] - 1))]
+    start, end = bounds[:-1], bounds[1:]
+    on_path = runs.contains(start)
+    start, end = start[on_path], end[on_path]
+    owner, waiting = layers[0].at(start), layers[1].at(start)
+    kind = np.full(len(start), _PYTHON, dtype=np.intp)
+    row = np.where(waiting >= 0, waiting, owner)
+    kind[owner >= 0] = np.where(trace.category[owner[owner >= 0]] == Category.CPU_OP, _OPERATOR, _CALL)
+    kind[np.isin(owner, blocking) & (owner >= 0)] = _SYNC
+    kind[waiting >= 0] = _INPUT
+    if not on_device:
+        collective = layers[2].at(start)
+        gap = (kind == _PYTHON) & (collective >= 0)
+        kind[gap], row[gap] = _COMMUNICATION, collective[gap]
+    # A blocking call that takes longer waits for something that the trace does not show.
+    returns = np.where(kind == _SYNC, np.maximum(start, end - RETURN_NS), start)
+    lost = returns > start
+    return _Part(
+        np.concatenate((start[lost], returns)),
+        np.concatenate((returns[lost], end)),
+        np.concatenate((row[lost], row)),
+        np.concatenate((np.full(int(lost.sum()), _UNEXPLAINED, dtype=np.intp), kind)),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    """Disjoint intervals in the order of time, each of one event."""
+
+    start: I64
+    end: I64
+    row: Rows
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Rows) -> _Layer:
+        """Annotations; where several overlap the one that started last."""
+        owned = ownership(trace.start[rows], trace.end[rows])
+        return cls(owned.start, owned.end, rows[owned.owner])
+
+    def at(self, time: I64) -> Rows:
+        """The event that holds each moment, -1 for none."""
+        found = np.full(len(time), -1, dtype=np.intp)
+        if len(self.start):
+            index = np.searchsorted(self.start, time, side="right") - 1
+            inside = (index >= 0) & (time < self.end[np.maximum(index, 0)])
+            found[inside] = self.row[index[inside]]
+        return found
+
+
+def _assembled(trace: Trace, parts: list[_Part], span_ns: int, guessed_ns: int) -> CriticalPath:
+    def column(name: str, kind: type) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64] = np.concatenate([np.zeros(0, kind), *(getattr(part, name) for part in parts)])
+        return found
+
+    start, end, row, kind = (
+        column("start", np.int64),
+        column("end", np.int64),
+        column("row", np.intp),
+        column("kind", np.intp),
+    )
+    some = np.flatnonzero(end > start)
+    some = some[np.argsort(start[some], kind="stable")]
+    start, end, row, kind = start[some], end[some], row[some], kind[some]
+    if len(start):
+        first = np.concatenate(([True], (row[1:] != row[:-1]) | (kind[1:] != kind[:-1])))
+        start, row, kind = start[first], row[first], kind[first]
+        end = end[np.concatenate((first[1:], [True]))]
+    by_class = {name: int((end - start)[kind == code].sum()) for code, name in enumerate(CLASSES)}
+    unexplained = by_class["unexplained wait"]
+    return CriticalPath(
+        span_ns=span_ns,
+        start_ns=start,
+        end_ns=end,
+        row=row,
+        kind=kind.astype(np.int8),
+        by_class=by_class,
+        by_name=_by_name(trace, row, kind, end - start),
+        inferred_share=guessed_ns / span_ns if span_ns else 0.0,
+        unexplained_share=unexplained / span_ns if span_ns else 0.0,
+    )
+
+
+def _by_name(trace: Trace, row: Rows, kind: Rows, length: I64) -> tuple[PathRow, ...]:
+    names = len(trace.names) + 1
+    code = kind * names
+    code[row >= 0] += trace.name[row[row >= 0]] + 1
+    counts = np.bincount(code)
+    totals = np.bincount(code, length)  # sums below 2**53 ns, 104 days, are exact as floats
+    rows = []
+    for found in np.flatnonzero(counts).tolist():
+        label, index = CLASSES[found // names], found % names - 1
+        name = trace.names[index] if index >= 0 else label
+        rows.append(PathRow(label, name, int(counts[found]), int(totals[found])))
+    return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.kind, row.name)))

@@ -1,0 +1,377 @@
+"""When a host thread waited, for what, and since when: for the device, or for another thread."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.waiting.device_order import NEVER, CallsByCorrelation, DeviceOrder, SyncArgs
+from pytest_perfdl.analysis.waiting.host_timeline import HostThread
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
+
+SYNC_CALL = re.compile(
+    r"(?:(cudaDeviceSynchronize|hipDeviceSynchronize|cuCtxSynchronize)"
+    r"|((?:cuda|hip|cu)StreamSynchronize|urQueueFinish)"
+    r"|((?:cuda|hip|cu)EventSynchronize|urEventWait))(?:_\w+)?$"
+)
+"""Calls that return when a device, a stream or an event is done: groups 1, 2 and 3."""
+
+_FREE = re.compile(r"(cuda|hip)Free$")
+"""Frees device memory, for which it waits until the device is idle."""
+
+EARLY_NS = 2_000
+"""Clocks of host and device agree no better: a wait may seem to return this long before what it waited for ended."""
+
+RETURN_NS = 60_000
+"""A blocking call returns this soon after the end of what it waited for: wake-up of the thread (public traces)."""
+
+GAP_NS = 100_000
+"""Gaps of a thread from here on are looked into; Python between two operators is shorter."""
+
+WAKE_NS = 200_000
+"""A thread goes on this soon after the one that it joined, with Python in between."""
+
+SPIN_BEFORE_NS, SPIN_AFTER_NS = 100_000, 80_000
+"""A thread that polls for its last kernel goes on this long before (signalled from inside) or after its end."""
+
+QUEUE = 1024
+"""Launches that a stream's queue holds; the next one blocks until there is room (measured on CUDA)."""
+
+QUEUE_NEAR = 1_000
+"""Outstanding launches from which a slow call is taken for one that waits for room."""
+
+SLOW_CALL = 3
+"""Such a call takes this many times the median."""
+
+
+class Cause(IntEnum):
+    """Why a thread waited."""
+
+    SYNC = 0
+    """A call that synchronises."""
+    COPY = 1
+    """A copy's call that returned with its copy."""
+    FREE = 2
+    """Device memory was freed, for which the device had to be idle."""
+    QUEUE = 3
+    """The launch queue was full."""
+    SPIN = 4
+    """It polled for its last kernel."""
+    JOIN = 5
+    """Another thread had to finish or begin."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """The waits of one thread in the order of `release`: columns of equal length."""
+
+    release: I64
+    """When what it waited for was there."""
+    since: I64
+    """When it began to wait."""
+    event: Rows
+    """Position of the device event waited for, -1 for a thread."""
+    thread: Rows
+    """Index of the thread waited for, -1 for a device event."""
+    inferred: npt.NDArray[np.bool_]
+    """Whether only the times suggest the wait."""
+    cause: npt.NDArray[np.int8]
+    """As `Cause`."""
+    call: Rows
+    """Row of the call that waited, -1 for a wait in a gap."""
+
+
+_Part = tuple[I64, I64, Rows, Rows, npt.NDArray[np.bool_], npt.NDArray[np.int8], Rows]
+
+
+class _Found:
+    """Collects the waits of all threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._by_thread: list[list[_Part]] = [[] for _ in range(threads)]
+
+    def in_calls(self, cause: Cause, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
+        """Waits in calls for device events."""
+        for number in np.unique(waiter[waiter >= 0]).tolist():
+            own = waiter == number
+            count = int(own.sum())
+            none, flags = np.full(count, -1, dtype=np.intp), np.zeros(count, dtype=bool)
+            causes = np.full(count, cause, dtype=np.int8)
+            self._by_thread[number].append((release[own], since[own], event[own], none, flags, causes, call[own]))
+
+    def in_gaps(
+        self, cause: Cause, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
+    ) -> None:
+        """Waits of one thread in its gaps."""
+        flags = np.full(len(release), inferred, dtype=bool)
+        causes, none = np.full(len(release), cause, dtype=np.int8), np.full(len(release), -1, dtype=np.intp)
+        self._by_thread[waiter].append((release, since, event, thread, flags, causes, none))
+
+    def waits(self, waiter: int) -> Waits:
+        parts = self._by_thread[waiter]
+        if not parts:
+            none, rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.intp)
+            return Waits(none, none, rows, rows, np.zeros(0, dtype=bool), np.zeros(0, dtype=np.int8), rows)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        release, since = columns[:2]
+        keep = np.flatnonzero(release > since)
+        keep = keep[np.lexsort((since[keep], release[keep]))]
+        return Waits(*(column[keep] for column in columns))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostWaits:
+    """The waits of all threads, in their order, and the calls that block."""
+
+    by_thread: tuple[Waits, ...]
+    thread_of_row: Rows
+    """Index of the thread of each row of the trace; -1 for what is not on one of them."""
+    blocking: Rows
+    """Rows of calls whose time is waiting: the synchronising ones, and copies that returned with their copy."""
+    sync_call: Rows
+    """Rows of synchronising calls, one entry for each device event that they had to be ready for."""
+    sync_event: Rows
+    """Positions of these events: of every stream the last one ahead of a call that synchronises with the device."""
+    whole_device: Rows
+    """Rows of the calls that synchronise with the device, those that free memory among them."""
+    sync_stream: tuple[tuple[int, int], ...]
+    """Rows of the calls that synchronise with a stream which is known, and the number of that stream."""
+
+
+def host_waits(
+    trace: Trace, order: DeviceOrder, threads: tuple[HostThread, ...], calls: CallsByCorrelation, end: int
+) -> HostWaits:
+    """Find where host threads waited; the steps' thread up to `end`, which it may have reached in a gap.
+
+    *Known*: a synchronising call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
+    the one that ended last before the call returned); a copy's call that returned with its own copy; a launch into
+    a full queue; the autograd engine's threads for their caller and the caller for them.
+    *Inferred*: a long gap that ends with the thread's last kernel (polling), or soon after another thread went idle.
+    """
+    thread_of_row = np.full(len(trace), -1, dtype=np.intp)
+    for number, thread in enumerate(threads):
+        thread_of_row[thread.rows] = number
+    found = _Found(len(threads))
+    syncs, kinds = _sync_calls(trace, threads)
+    named = _named_targets(trace, order, syncs, kinds, calls) if len(order) else []
+    sync_call, sync_event = _synchronisations(trace, order, thread_of_row, syncs, kinds, named, found)
+    copies = _blocking_copies(trace, order, thread_of_row, found)
+    _full_queues(trace, order, thread_of_row, found)
+    _spinning(order, threads, thread_of_row, end, found)
+    for waiter in range(len(threads)):
+        _joins(threads, waiter, end, found)
+    blocking = np.concatenate((syncs[kinds < _FREEING], copies))
+    return HostWaits(
+        by_thread=tuple(found.waits(waiter) for waiter in range(len(threads))),
+        thread_of_row=thread_of_row,
+        blocking=blocking,
+        sync_call=sync_call,
+        sync_event=sync_event,
+        whole_device=syncs[np.isin(kinds, (_DEVICE, _FREEING))],
+        sync_stream=tuple((int(syncs[at]), stream) for at, _, stream in named if kinds[at] == _STREAM),
+    )
+
+
+_DEVICE, _STREAM, _EVENT, _FREEING = 1, 2, 3, 4
+
+
+def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Rows]:
+    """Rows of the calls that synchronise, and what with."""
+    matches = [SYNC_CALL.match(name) for name in trace.names]
+    kind_of = np.array([match.lastindex or 0 if match else 0 for match in matches], dtype=np.intp)
+    kind_of[[bool(_FREE.match(name)) for name in trace.names]] = _FREEING
+    rows = np.concatenate([thread.rows for thread in threads] or [np.zeros(0, dtype=np.intp)])
+    rows = rows[(kind_of[trace.name[rows]] > 0) & (trace.category[rows] != Category.CPU_OP)]
+    return rows, kind_of[trace.name[rows]]
+
+
+def _synchronisations(
+    trace: Trace,
+    order: DeviceOrder,
+    thread_of_row: Rows,
+    rows: Rows,
+    kinds: Rows,
+    named: list[tuple[int, int, int]],
+    found: _Found,
+) -> tuple[Rows, Rows]:
+    """Add the waits, and return the calls and the events that they had to be ready for."""
+    if len(rows) == 0 or len(order) == 0:
+        return np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp)
+    since, until = trace.start[rows], trace.end[rows]
+    event = np.full(len(rows), -1, dtype=np.intp)
+    end = np.full(len(rows), NEVER, dtype=np.int64)
+    pairs = []
+    for stream in range(len(order.sequence)):
+        last = order.last_before(stream, since)
+        its_end = np.where(last >= 0, order.end[last], NEVER)
+        done = (its_end > NEVER) & (its_end <= until + EARLY_NS)
+        later = done & (its_end > end)
+        event[later], end[later] = last[later], its_end[later]
+        some = np.flatnonzero(done & np.isin(kinds, (_DEVICE, _FREEING)))
+        pairs.append((rows[some], last[some]))
+    by_end = np.argsort(order.end, kind="stable")
+    for at in np.flatnonzero(kinds == _EVENT).tolist():
+        event[at] = _ended_last(order, by_end, int(since[at]), int(until[at]) + EARLY_NS)
+    for at, target, _ in named:
+        event[at] = target
+    end = np.where(event >= 0, order.end[event], NEVER)
+    one = np.flatnonzero(np.isin(kinds, (_STREAM, _EVENT)) & (event >= 0) & (end <= until + EARLY_NS))
+    pairs.append((rows[one], event[one]))
+    waited = (end > since) & (end <= until + EARLY_NS)
+    for freeing in (False, True):
+        some = np.flatnonzero(waited & ((kinds == _FREEING) == freeing))
+        release = np.minimum(end[some], until[some])
+        cause = Cause.FREE if freeing else Cause.SYNC
+        found.in_calls(cause, thread_of_row[rows[some]], rows[some], release, since[some], event[some])
+    return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+
+
+def _ended_last(order: DeviceOrder, by_end: Rows, since: int, until: int) -> int:
+    """Position of the event launched before `since` that ended last up to `until`, -1 for none after `since`."""
+    index = int(np.searchsorted(order.end, until, side="right", sorter=by_end)) - 1
+    while index >= 0 and order.end[by_end[index]] > since:
+        if order.launched[by_end[index]] < since:
+            return int(by_end[index])
+        index -= 1
+    return -1
+
+
+def _named_targets(
+    trace: Trace, order: DeviceOrder, rows: Rows, kinds: Rows, calls: CallsByCorrelation
+) -> list[tuple[int, int, int]]:
+    """Calls whose target a `cuda_sync` event names: index, position of the target (-1 for none) and its stream."""
+    events = trace.rows(Category.CUDA_SYNC)
+    place = {row: at for at, row in enumerate(rows.tolist())}
+    targets = []
+    args = trace.decode_args(events, SyncArgs)
+    callers = calls.find(trace.correlation[events]).tolist()
+    records = calls.find(np.array([arg.record for arg in args], dtype=np.int64)).tolist()
+    for event, arg, caller, record in zip(events.tolist(), args, callers, records, strict=True):
+        at = place.get(caller, -1)
+        if at < 0 or kinds[at] not in (_STREAM, _EVENT):
+            continue
+        is_stream = kinds[at] == _STREAM
+        ahead = order.streams.get((int(trace.pid[event]), arg.stream if is_stream else arg.wait_on_stream), -1)
+        if ahead >= 0 and (is_stream or record >= 0):
+            before = trace.start[[caller if is_stream else record]]
+            targets.append((at, int(order.last_before(ahead, before)[0]), ahead))
+    return targets
+
+
+def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> Rows:
+    """Copies whose calls returned with them; pinned ones by an asynchronous call do so only by accident."""
+    copy = np.flatnonzero((trace.category[order.row] == Category.GPU_MEMCPY) & (order.call >= 0))
+    call: Rows = order.call[copy]
+    pinned = np.array(["Pinned" in name for name in trace.names], dtype=bool)[trace.name[order.row[copy]]]
+    asynchronous = np.array(["Async" in name for name in trace.names], dtype=bool)[trace.name[call]]
+    start, end = trace.start[call], trace.end[call]
+    lag = end - order.end[copy]
+    blocks = (lag >= -EARLY_NS) & (lag <= RETURN_NS) & (order.end[copy] > start) & ~(pinned & asynchronous)
+    copy, call, start, end = copy[blocks], call[blocks], start[blocks], end[blocks]
+    found.in_calls(Cause.COPY, thread_of_row[call], call, np.minimum(order.end[copy], end), start, copy)
+    return call
+
+
+def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> None:
+    for own in order.sequence:
+        call, before, released = full_queue(trace, order, own)
+        found.in_calls(Cause.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
+
+
+def full_queue(trace: Trace, order: DeviceOrder, own: Rows) -> tuple[Rows, Rows, I64]:
+    """Rows of the calls that waited for room in a stream's queue, positions of what made room, and when that was.
+
+    `own` are the positions of the stream's events in their order. What a launch usually takes is told by those
+    before the first that could have had to wait: of the later ones most may.
+    """
+    free = order.call[own[: QUEUE - 1]]
+    free = free[free >= 0]
+    if len(own) < QUEUE or not len(free):
+        return own[:0], own[:0], order.end[:0]
+    usual_ns = float(np.median(trace.duration[free]))
+    call, before = order.call[own[QUEUE - 1 :]], own[: 1 - QUEUE]
+    linked = call >= 0
+    call, before = call[linked], before[linked]
+    start, end = trace.start[call], trace.end[call]
+    number = np.flatnonzero(linked) + QUEUE - 1
+    outstanding = number - np.searchsorted(order.start[own], start, side="left")
+    released = np.minimum(order.end[before], end)
+    full = (outstanding >= QUEUE_NEAR) & (end - start > SLOW_CALL * usual_ns) & (released > start)
+    full &= (order.end[before] <= end + EARLY_NS) & (order.launched[before] < start)
+    return call[full], before[full], released[full]
+
+
+def _spinning(
+    order: DeviceOrder,
+    threads: tuple[HostThread, ...],
+    thread_of_row: Rows,
+    span_end: int,
+    found: _Found,
+) -> None:
+    linked = np.flatnonzero(order.call >= 0)
+    linked = linked[np.lexsort((order.end[linked], order.launched[linked]))]
+    launcher = thread_of_row[order.call[linked]]
+    for number, thread in enumerate(threads):
+        own = linked[launcher == number]
+        since, until = thread.gaps(span_end if number == 0 else None)
+        long = until - since > GAP_NS
+        since, until = since[long], until[long]
+        last = np.searchsorted(order.launched[own], since, side="right") - 1
+        since, until, event = since[last >= 0], until[last >= 0], own[last[last >= 0]]
+        end = order.end[event]
+        # The kernel must have run for most of the gap: a short one ends anywhere.
+        polled = (end - until <= SPIN_BEFORE_NS) & (until - end <= SPIN_AFTER_NS) & (order.start[event] < until)
+        polled &= (np.minimum(end, until) - since) * 2 >= until - since
+        event, none = event[polled], np.full(int(polled.sum()), -1, dtype=np.intp)
+        release = np.minimum(end, until)[polled]
+        found.in_gaps(Cause.SPIN, number, release, since[polled], event, none, inferred=True)
+
+
+def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
+    """Waits of one thread for others: the one that went idle last before it went on."""
+    own = threads[waiter]
+    if len(own.activity) == 0:
+        return
+    first = waiter > 0
+    since, until = own.gaps(None if first else end)
+    if first:
+        since, until = np.insert(since, 0, NEVER), np.insert(until, 0, own.activity.start[0])
+    release = np.full(len(until), NEVER, dtype=np.int64)
+    source = np.full(len(until), -1, dtype=np.intp)
+    sure = np.zeros(len(until), dtype=bool)
+    for number, other in enumerate(threads):
+        if number == waiter or len(other.activity) == 0:
+            continue
+        known = (own.is_engine and (number == 0 or other.is_engine)) or (waiter == 0 and other.is_engine)
+        place = np.searchsorted(other.activity.end, until, side="right") - 1
+        ended = np.where(place >= 0, other.activity.end[place], NEVER)
+        accepted = (ended > since) & ~other.activity.contains(until)
+        if not known:
+            accepted &= (until - since > GAP_NS) & (until - ended <= WAKE_NS)
+        elif number == 0:
+            # The engine starts while its caller is inside an operator of its own, too.
+            inside = other.activity.contains(until)
+            ended, accepted = np.where(inside, until, ended), accepted | inside
+        accepted &= ended > release
+        release[accepted] = ended[accepted]
+        source[accepted] = number
+        sure[accepted] = known
+    if first and source[0] < 0:
+        _started(threads[0], int(until[0]), release, source)
+    for flag in (True, False):
+        some = (source >= 0) & (sure == flag)
+        none = np.full(int(some.sum()), -1, dtype=np.intp)
+        found.in_gaps(Cause.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
+
+
+def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:
+    """A thread whose first work nothing else explains was started by the steps' thread, if that ran before."""
+    activity = owner.activity
+    if len(activity) and activity.start[0] < start:
+        place = int(np.searchsorted(activity.start, start, side="right")) - 1
+        release[0] = min(int(activity.end[place]), start)
+        source[0] = 0

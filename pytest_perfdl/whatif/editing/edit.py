@@ -1,0 +1,259 @@
+"""Edits of a task graph, composed without changing it: Daydream's primitives, and those that users add.
+
+    plan = Plan().scale(Select(name="gemm"), 0.5).remove(Select(operator="aten::dropout"))
+    faster = plan.apply(graph)
+
+Each method returns a longer plan; `apply` carries out its edits one after the other, each on the graph that the one
+before left, and selections are looked up then. What a program decides while it runs (what a synchronisation waits
+for, when the launch queue is full) is worked out again after every edit that changes tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from pytest_perfdl.trace.model import I64, Rows
+from pytest_perfdl.whatif.editing.insertion import NewTask, inserted, moved
+from pytest_perfdl.whatif.editing.schedule import Policy, scheduled
+from pytest_perfdl.whatif.editing.select import Selector, chosen
+from pytest_perfdl.whatif.editing.surgery import with_launches, without
+from pytest_perfdl.whatif.from_trace.job import coupled
+from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
+from pytest_perfdl.whatif.registry import registering
+from pytest_perfdl.whatif.simulation.structure import inherit
+
+Edit = Callable[..., TaskGraph]
+"""Takes a graph and parameters, and returns another graph."""
+
+Durations = int | Callable[[I64], int]
+"""Nanoseconds, or what makes them of those of the tasks that are replaced."""
+
+PRIMITIVES: dict[str, Edit] = {}
+"""The edits that plans know, by name."""
+
+Function = TypeVar("Function", bound=Edit)
+
+
+def primitive(name: str) -> Callable[[Function], Function]:
+    """Register an edit under a name, for `Plan.then`.
+
+    >>> @primitive("stop_the_world")
+    ... def stop_the_world(graph, *, ns):
+    ...     return graph.with_durations(graph.tasks.duration + ns)
+    >>> Plan().then("stop_the_world", ns=5)
+    Plan(stop_the_world(ns=5))
+
+    Raises
+    ------
+    ValueError
+        If the name is taken by another function.
+    """
+    return registering(PRIMITIVES, name, "an edit")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One edit of a plan with its parameters."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items() if value is not None)
+        return f"{self.name}({told})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Edits in the order in which they are carried out."""
+
+    edits: tuple[Step, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({', '.join(map(repr, self.edits))})"
+
+    def __add__(self, other: Plan) -> Plan:
+        return Plan(self.edits + other.edits)
+
+    def apply(self, graph: TaskGraph) -> TaskGraph:
+        """The graph that the edits make of one, which itself stays as it is; in a job each rank's, one by one.
+
+        Raises
+        ------
+        ValueError
+            If an edit cannot be carried out on the graph; the message says why.
+        """
+        for edit in self.edits:
+            if graph.job is not None and edit.name != "each_rank":
+                edit = Step("each_rank", {"plans": (Plan((edit,)),) * len(graph.job.parts)})
+            graph = PRIMITIVES[edit.name](graph, **edit.parameters)
+        return graph
+
+    def then(self, edit: str, /, **parameters: Any) -> Plan:
+        """Any registered edit.
+
+        Raises
+        ------
+        ValueError
+            If there is none of that name.
+        """
+        if edit not in PRIMITIVES:
+            raise ValueError(f"there is no edit named {edit!r}: {', '.join(sorted(PRIMITIVES))}")
+        return Plan((*self.edits, Step(edit, parameters)))
+
+    def scale(self, tasks: Selector, factor: float) -> Plan:
+        """Tasks take `factor` times as long, rounded to nanoseconds; at least 0."""
+        return self.then("scale", tasks=tasks, factor=factor)
+
+    def retime(self, tasks: Selector, ns: int | I64 | Callable[[TaskGraph, Rows], I64]) -> Plan:
+        """Tasks take so long: one value, one each, or what a function of the graph and the tasks gives."""
+        return self.then("retime", tasks=tasks, ns=ns)
+
+    def timed(self, ns: I64) -> Plan:
+        """All tasks take so long, one value each."""
+        return self.then("timed", ns=ns)
+
+    def remove(self, tasks: Selector, *, launches: bool = True) -> Plan:
+        """Tasks vanish; with `launches` also what they launched, and calls that have nothing left to launch.
+
+        What waited for them waits for what was ahead of them on their track (see `surgery.without`).
+        """
+        return self.then("remove", tasks=tasks, launches=launches)
+
+    def insert(
+        self, task: NewTask, after: Selector, *, track: Track | None = None, before: Selector | None = None
+    ) -> Plan:
+        """A new task behind each of the tasks `after`.
+
+        A device task goes on `track`, or the track of the task before it; on another track than that it waits for
+        it. It is launched by a call of its own behind that task's (Daydream: a GPU insert is a launch and a kernel),
+        unless it has no `launch_ns`. A task of a host thread goes on the same thread. Each of the tasks `before`
+        waits for the last new task that belongs before it; calls that synchronise wait for new tasks as for others.
+        """
+        return self.then("insert", task=task, after=after, track=track, before=before)
+
+    def replace(self, tasks: Selector, name: str, ns: Durations) -> Plan:
+        """Each run of neighbouring tasks becomes one task, in the place of its first: a fusion.
+
+        Launches of the others vanish. `ns` is the new duration, or a function of the durations of the run.
+        """
+        return self.then("replace", tasks=tasks, name=name, ns=ns)
+
+    def move(self, tasks: Selector, track: Track) -> Plan:
+        """Device tasks go to another stream, which may be new, and run there in the order of their submission."""
+        return self.then("move", tasks=tasks, track=track)
+
+    def schedule(self, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> Plan:
+        """Streams or channels take their tasks in the order of a policy: see `schedule.scheduled`."""
+        return self.then("schedule", tracks=tracks, policy=policy)
+
+    def each_rank(self, plans: Sequence[Plan]) -> Plan:
+        """Each rank of a job has its own plan, in the order of their numbers."""
+        return self.then("each_rank", plans=tuple(plans))
+
+    def drop_edges(self, kind: EdgeKind, within: Selector | None = None) -> Plan:
+        """Edges of a kind vanish, all of them or those into some tasks.
+
+        Dropped synchronisations stay dropped whatever is edited later; dropping any QUEUE edge ends back-pressure.
+        """
+        return self.then("drop_edges", kind=kind, within=within)
+
+
+@primitive("scale")
+def _scale(graph: TaskGraph, tasks: Selector, factor: float) -> TaskGraph:
+    if not factor >= 0:
+        raise ValueError(f"a duration cannot be scaled by {factor}")
+    own = chosen(graph, tasks)
+    duration = graph.tasks.duration.copy()
+    duration[own] = np.rint(duration[own] * factor).astype(np.int64)
+    return graph.with_durations(duration)
+
+
+@primitive("retime")
+def _retime(graph: TaskGraph, tasks: Selector, ns: int | I64 | Callable[[TaskGraph, Rows], I64]) -> TaskGraph:
+    own = np.flatnonzero(chosen(graph, tasks))
+    duration = graph.tasks.duration.copy()
+    duration[own] = ns(graph, own) if callable(ns) else ns
+    if (duration[own] < 0).any():
+        raise ValueError("a duration cannot be negative")
+    return graph.with_durations(duration)
+
+
+@primitive("timed")
+def _timed(graph: TaskGraph, ns: I64) -> TaskGraph:
+    if ns.shape != (len(graph),) or (ns < 0).any():
+        raise ValueError(f"{len(graph)} durations of 0 ns or more are needed")
+    return graph.with_durations(ns)
+
+
+@primitive("remove")
+def _remove(graph: TaskGraph, tasks: Selector, launches: bool = True) -> TaskGraph:
+    own = chosen(graph, tasks)
+    return without(graph, with_launches(graph, own) if launches else own)
+
+
+@primitive("insert")
+def _insert(
+    graph: TaskGraph, task: NewTask, after: Selector, track: Track | None = None, before: Selector | None = None
+) -> TaskGraph:
+    waiting = None if before is None else chosen(graph, before)
+    return inserted(graph, task, chosen(graph, after), track, waiting)
+
+
+@primitive("replace")
+def _replace(graph: TaskGraph, tasks: Selector, name: str, ns: Durations) -> TaskGraph:
+    own = chosen(graph, tasks)
+    track = graph.tasks.track
+    behind = np.concatenate(([False], own[:-1] & (track[1:] == track[:-1])))
+    first = np.flatnonzero(own & ~behind)
+    duration, names = graph.tasks.duration.copy(), graph.names if name in graph.names else (*graph.names, name)
+    runs = np.split(graph.tasks.duration[own], np.flatnonzero(~behind[own])[1:])
+    for task, old in zip(first.tolist(), runs if len(first) else [], strict=True):
+        duration[task] = ns(old) if callable(ns) else ns
+    renamed = graph.tasks.name.copy()
+    renamed[first] = names.index(name)
+    fused = replace(graph, names=names, tasks=replace(graph.tasks, name=renamed, duration=duration))
+    return without(fused, with_launches(fused, own & behind))
+
+
+@primitive("move")
+def _move(graph: TaskGraph, tasks: Selector, track: Track) -> TaskGraph:
+    return moved(graph, chosen(graph, tasks), track)
+
+
+@primitive("schedule")
+def _schedule(graph: TaskGraph, tracks: Track | TrackKind | Iterable[Track], policy: Policy) -> TaskGraph:
+    wanted = (tracks,) if isinstance(tracks, Track | TrackKind) else tuple(tracks)
+    own = np.array([track in wanted or track.kind in wanted for track in graph.tracks], dtype=bool)
+    return scheduled(graph, own, policy)
+
+
+@primitive("drop_edges")
+def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None) -> TaskGraph:
+    edges = graph.edges
+    dropped = edges.kind == kind
+    if within is not None:
+        dropped &= chosen(graph, within)[edges.target]
+    tasks, constants = graph.tasks, graph.constants
+    if kind == EdgeKind.SYNC:
+        scope = tasks.scope.copy()
+        scope[edges.target[dropped]] = NO_SCOPE
+        tasks = replace(tasks, scope=scope)
+    if kind == EdgeKind.QUEUE and dropped.any():
+        constants = replace(constants, queue_depth=0)
+    left = edges.take(~dropped)
+    inherit(graph, left, np.arange(len(graph)))
+    return replace(graph, tasks=tasks, edges=left, constants=constants)
+
+
+@primitive("each_rank")
+def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
+    job = graph.job
+    if job is None or len(plans) != len(job.parts):
+        raise ValueError(f"{len(plans)} plans for ranks are of no use for a graph of {len(graph.owners)}")
+    parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
+    return coupled(replace(job, parts=parts))

@@ -1,0 +1,160 @@
+"""Which tasks an edit means: by name, kind, track, layer, operator, phase, step or any condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from pytest_perfdl.analysis.account.parts.labels import PHASES, Labels, labels
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.tree import call_tree
+from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
+
+Selector = Mask | Callable[[TaskGraph], Mask]
+"""One boolean per task, or what makes them of a graph, such as a `Select`."""
+
+
+def chosen(graph: TaskGraph, selector: Selector) -> Mask:
+    """One boolean per task.
+
+    Raises
+    ------
+    ValueError
+        If it is not one value per task.
+    """
+    mask = np.asarray(selector(graph) if callable(selector) else selector, dtype=bool)
+    if mask.shape != (len(graph),):
+        raise ValueError(f"a selection of {len(graph)} tasks is needed, not {mask.shape}")
+    return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Tasks that fulfil every condition that is given; without one, all.
+
+    >>> Select(name="gemm", device=True) | Select(operator="aten::dropout")
+    Either(selectors=(Select(name='gemm', ... Select(...operator='aten::dropout'...)))
+    """
+
+    name: str | None = None
+    """Regular expression that the task's name contains, whatever the case."""
+    kind: TaskKind | None = None
+    track: Track | TrackKind | int | None = None
+    """A track, its kind, or its index in the graph."""
+    device: bool | None = None
+    """Whether it runs on a stream or channel."""
+    operator: str | None = None
+    """Name of an operator, `*` and `?` as in file names: tasks inside it, those of the device that it launched, too."""
+    layer: str | None = None
+    """Path of a module, likewise: tasks of it and of the modules inside it."""
+    phase: str | None = None
+    """"forward", "backward" or "optimizer"."""
+    step: int | None = None
+    """Index of the step in the graph."""
+    row: int | None = None
+    """Row of the trace."""
+    rank: int | None = None
+    """Number of the rank, in a job of several."""
+    where: Callable[[TaskGraph], Mask] | None = None
+    """Any further condition: one boolean per task."""
+
+    def __call__(self, graph: TaskGraph) -> Mask:
+        """One boolean per task of a graph.
+
+        Raises
+        ------
+        ValueError
+            If the graph has no trace to look labels up in, or a phase is unknown.
+        """
+        tasks = graph.tasks
+        found = np.ones(len(graph), dtype=bool)
+        if self.name is not None:
+            pattern = re.compile(self.name, re.IGNORECASE)
+            found &= np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)[tasks.name]
+        if self.kind is not None:
+            found &= tasks.kind == self.kind
+        if self.track is not None:
+            found &= np.isin(tasks.track, _tracks(graph, self.track))
+        if self.device is not None:
+            found &= graph.is_device == self.device
+        if self.step is not None:
+            found &= tasks.step == self.step
+        if self.row is not None:
+            found &= tasks.row == self.row
+        if self.rank is not None:
+            found &= _of_rank(graph, self.rank)
+        if self.operator is not None:
+            found &= of_rows(graph, _inside(_trace(graph), self.operator))
+        if self.layer is not None:
+            found &= of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
+        if self.phase is not None:
+            if self.phase not in PHASES[1:]:
+                raise ValueError(f"there is no phase {self.phase!r}: {', '.join(PHASES[1:])}")
+            found &= of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
+        if self.where is not None:
+            found &= chosen(graph, self.where)
+        return found
+
+    def __or__(self, other: Select | Either) -> Either:
+        return Either((self, *(other.selectors if isinstance(other, Either) else (other,))))
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """Tasks that at least one of several selections has."""
+
+    selectors: tuple[Select, ...]
+
+    def __call__(self, graph: TaskGraph) -> Mask:
+        """One boolean per task of a graph."""
+        found: Mask = np.any([selector(graph) for selector in self.selectors], axis=0)
+        return found
+
+    def __or__(self, other: Select) -> Either:
+        return Either((*self.selectors, other))
+
+
+def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
+    if isinstance(track, Track):
+        return [number for number, each in enumerate(graph.tracks) if each == track]
+    if isinstance(track, TrackKind):
+        return [number for number, each in enumerate(graph.tracks) if each.kind == track]
+    return [track]
+
+
+def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
+    if graph.job is None:
+        return graph.rank == rank
+    return np.array([track.rank == rank for track in graph.tracks], dtype=bool)[graph.tasks.track]
+
+
+def _trace(graph: TaskGraph) -> Trace:
+    if graph.trace is None:
+        raise ValueError("operators, layers and phases are known only of a graph that was made from a trace")
+    return graph.trace
+
+
+def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
+    """Which tasks are of rows of the trace that a mask has."""
+    rows = graph.tasks.row
+    return np.where(rows >= 0, mask[rows], False)
+
+
+def _inside(trace: Trace, operator: str) -> Mask:
+    named = np.array([fnmatchcase(name, operator) for name in trace.names], dtype=bool)
+    around = call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
+    joined = launches(trace)
+    found: Mask = around.copy()
+    linked = joined.linked
+    found[joined.device[linked]] = around[joined.call[linked]]
+    return found
+
+
+def _in_layer(marks: Labels, layer: str) -> Mask:
+    inside = [fnmatchcase(path, layer) or fnmatchcase(path, f"{layer}.*") for path in marks.modules]
+    return np.array([*inside, False], dtype=bool)[marks.module]

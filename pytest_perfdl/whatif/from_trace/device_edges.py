@@ -1,0 +1,183 @@
+"""What the tasks of streams and channels wait for: the order of the stream, their launch, other streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_perfdl.analysis.waiting.device_order import RESIDUAL_NS, Wait
+from pytest_perfdl.trace.model import I64, Rows
+from pytest_perfdl.whatif.from_trace.layout import Layout
+from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskKind, Tasks
+from pytest_perfdl.whatif.simulation.lags import CONFIDENCE, Usual
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceEdges:
+    """Edges into the tasks of streams, and what is left over."""
+
+    parts: tuple[Edges, ...]
+    released: Rows
+    """Tasks that were launched before the window, or whose launch is not in the trace, and that no other task held
+    up: they keep their measured start."""
+    unexplained: I64
+    """Nanoseconds of delay before each task that nothing explains."""
+    launch: Usual
+    gap: Usual
+
+
+def device_edges(layout: Layout, tasks: Tasks) -> DeviceEdges:
+    """Edges from what `bindings` says: for each device event the constraint that was satisfied last, and the others.
+
+    Launches and kernel gaps of events that were launched with others by one call, as graphs are, have constants of
+    their own.
+    """
+    found, order, bound = layout.found, layout.found.order, layout.found.bound
+    task = layout.of_position
+    if len(order) == 0:
+        return DeviceEdges((), np.zeros(0, dtype=np.intp), np.zeros(len(tasks), dtype=np.int64), Usual(), Usual())
+    delay = order.start - bound.explained
+    unexplained = np.zeros(len(tasks), dtype=np.int64)
+    lost = (delay > RESIDUAL_NS) & (bound.kind != Wait.NOTHING)
+    unexplained[task[lost]] = delay[lost]
+    carried = (layout.launcher < 0) & (delay > RESIDUAL_NS) & (bound.kind < Wait.OTHER_STREAM)
+    in_graph = _in_graph(order.call)
+    parts = []
+    gaps, launching = Usual(), Usual()
+    for together in (True, False):
+        launches, launch = _launches(layout, tasks, np.flatnonzero(in_graph == together))
+        streams, gap = _streams(layout, tasks, np.flatnonzero((in_graph == together) & ~carried), carried)
+        parts += [launches, *streams]
+        # What is launched alone tells what is usual, if anything is.
+        launching, gaps = (launch if launch.known else launching), (gap if gap.known else gaps)
+    late = np.flatnonzero(carried & (order.previous >= 0))
+    parts.append(_held_back(layout, tasks, late, gaps))
+    binding = (bound.kind[found.event_waiter] == Wait.EVENT) & (bound.source[found.event_waiter] == found.event_source)
+    waiter, source = task[found.event_waiter], task[found.event_source]
+    residual = tasks.start[waiter] - tasks.end[source]
+    parts += _by_purpose(
+        tasks, EdgeKind.EVENT, source, waiter, gaps.lags(residual, binding), np.minimum(residual, gaps.median)
+    )
+    for wait, kind in ((Wait.OTHER_STREAM, EdgeKind.OTHER_STREAM), (Wait.CONTENTION, EdgeKind.CONTENTION)):
+        own = np.flatnonzero(bound.kind == wait)
+        waiter, source = task[own], task[bound.source[own]]
+        lag = tasks.start[waiter] - tasks.end[source]
+        parts += _by_purpose(tasks, kind, source, waiter, lag, lag)
+    return DeviceEdges(tuple(parts), task[carried | (bound.kind == Wait.NOTHING)], unexplained, launching, gaps)
+
+
+def _in_graph(call: Rows) -> Mask:
+    """Which events were launched by a call that launched several."""
+    found = np.zeros(len(call), dtype=bool)
+    known = call >= 0
+    found[known] = np.bincount(call[known])[call[known]] > 1
+    return found
+
+
+def _launches(layout: Layout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usual]:
+    own = positions[layout.launcher[positions] >= 0]
+    target, source = layout.of_position[own], layout.launcher[own]
+    residual = tasks.start[target] - tasks.start[source]
+    binding = layout.found.bound.kind[own] == Wait.LAUNCH
+    usual = Usual.of(residual[binding])
+    lag = usual.lags(residual, binding)
+    return Edges.of(EdgeKind.LAUNCH, source, target, lag, usual.median if binding.any() else lag, at_start=True), usual
+
+
+def _streams(layout: Layout, tasks: Tasks, positions: Rows, carried: Mask) -> tuple[list[Edges], Usual]:
+    """Each event after the one before it, and after the one that ended last before it if that is another.
+
+    An event may begin before the one before it ends, by as much as a launch is early under programmatic dependent
+    launch. What overlaps further only begins in the order of the stream.
+    """
+    order, bound = layout.found.order, layout.found.bound
+    task = layout.of_position
+    own = positions[order.previous[positions] >= 0]
+    last, target = task[order.previous[own]], task[own]
+    residual = tasks.start[target] - tasks.end[last]
+    binding = (bound.kind[own] == Wait.STREAM) & ~carried[own]
+    usual = Usual.of(residual[binding & (residual >= -RESIDUAL_NS)])
+    ended = residual >= -RESIDUAL_NS
+    next_to = last == target - 1
+    found = []
+    for chosen, at_start in ((ended, False), (next_to & ~ended, True)):
+        some = np.flatnonzero(chosen)
+        if at_start:
+            since = tasks.start[target[some]] - tasks.start[last[some]]
+            lag = np.where(binding[some], since, 0)
+            constant = lag
+        else:
+            lag = usual.lags(residual[some], binding[some])
+            constant = np.full(len(some), usual.median, dtype=np.int64)
+        found.append(Edges.of(EdgeKind.STREAM, last[some], target[some], lag, constant, at_start=at_start))
+    # What ended last is further back: the neighbour has only to have begun, or ended as early as it did.
+    apart = target[~next_to]
+    gap = tasks.start[apart] - tasks.end[apart - 1]
+    overlaps = gap < -RESIDUAL_NS
+    lag = np.where(overlaps, 0, np.minimum(gap, usual.least))
+    found.append(Edges.of(EdgeKind.STREAM, apart - 1, apart, lag, at_start=overlaps))
+    return found, usual
+
+
+def _held_back(layout: Layout, tasks: Tasks, positions: Rows, usual: Usual) -> Edges:
+    """What was launched before the trace began keeps its start, unless its stream is later than it was."""
+    target = layout.of_position[positions]
+    gap = tasks.start[target] - tasks.end[target - 1]
+    overlaps = gap < -RESIDUAL_NS
+    lag = np.where(overlaps, 0, np.minimum(gap, usual.least))
+    return Edges.of(EdgeKind.STREAM, target - 1, target, lag, at_start=overlaps)
+
+
+def _by_purpose(tasks: Tasks, kind: EdgeKind, source: Rows, target: Rows, lag: I64, constant: I64) -> list[Edges]:
+    """Edges between streams: those from or to communication are `COMMUNICATION`."""
+    sure = CONFIDENCE.get(kind, 1.0)
+    is_communication = tasks.kind == TaskKind.COMMUNICATION
+    across = is_communication[source] != is_communication[target]
+    found = []
+    for chosen, label in ((across, EdgeKind.COMMUNICATION), (~across, kind)):
+        found.append(Edges.of(label, source[chosen], target[chosen], lag[chosen], constant[chosen], confidence=sure))
+    return found
+
+
+def channel_edges(layout: Layout, tasks: Tasks) -> list[Edges]:
+    """Collectives beside the host: in the order of their channel, each after the operator that asked for it.
+
+    If the steps' thread has as many collective operators as there are collectives, they belong together in their
+    order; else a collective belongs to the last task of that thread that ended before it began.
+    """
+    found = layout.found
+    count = len(layout.channel_rows)
+    if count == 0 or not layout.hosts:
+        return []
+    every = np.arange(layout.first[-1] - count, layout.first[-1])
+    behind = every[1:][tasks.track[every[1:]] == tasks.track[every[:-1]]]
+    gap = tasks.start[behind] - tasks.end[behind - 1]
+    after = gap <= RESIDUAL_NS
+    queued = np.zeros(len(tasks), dtype=bool)
+    queued[behind[after]] = True
+    parts = [Edges.of(EdgeKind.STREAM, behind - 1, behind, np.where(after, gap, 0))]
+    host = layout.hosts[0]
+    asked = np.flatnonzero(np.isin(host.row, found.asking) & (host.start == found.trace.start[host.row]))
+    _, first = np.unique(host.row[asked], return_index=True)
+    asked = np.sort(asked[first])
+    in_order = every[np.argsort(tasks.start[every], kind="stable")]
+    if len(asked) == count and (host.start[asked] <= tasks.start[in_order]).all():
+        source, at_start = asked, True
+        lag = tasks.start[in_order] - host.start[asked]
+    else:
+        source, at_start = host.ended_by(tasks.start[in_order]), False
+        lag = tasks.start[in_order] - host.end[np.maximum(source, 0)]
+    known = source >= 0
+    lag = np.where(queued[in_order], np.minimum(lag, 0), lag)
+    parts.append(
+        Edges.of(
+            EdgeKind.COMMUNICATION,
+            source[known] + layout.first[0],
+            in_order[known],
+            lag[known],
+            at_start=at_start,
+            confidence=CONFIDENCE[EdgeKind.COMMUNICATION],
+        )
+    )
+    return parts

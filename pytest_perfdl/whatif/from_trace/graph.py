@@ -1,0 +1,101 @@
+"""A trace as a graph of tasks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.trace.once import once
+from pytest_perfdl.whatif.from_trace.device_edges import channel_edges, device_edges
+from pytest_perfdl.whatif.from_trace.evidence import evidence_of
+from pytest_perfdl.whatif.from_trace.host_edges import host_edges
+from pytest_perfdl.whatif.from_trace.layout import Layout, layout_of, tasks_of
+from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
+from pytest_perfdl.whatif.simulation.lags import settled
+from pytest_perfdl.whatif.simulation.rederive import queue_edges
+from pytest_perfdl.whatif.simulation.structure import sorted_topologically
+from pytest_perfdl.whatif.simulation.window import between
+
+
+def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph:
+    """The tasks of a trace and what each waits for, so that simulating the graph gives the measured times.
+
+    *Tasks.* Each host thread that runs operators or launches is cut into pieces of the innermost operator, call or
+    input annotation, and gaps between them; each device event is a task on its stream. What a thread spent waiting
+    is taken out: a WAIT and a RETURN without duration are left, and edges into the RETURN. Annotations are no tasks;
+    the steps' bounds and each launch cut the pieces.
+
+    *Edges.* See `EdgeKind`: Daydream's five (program order, stream order, launch by correlation, synchronisation,
+    communication), and blocking copies, event waits, full launch queues, joins of threads, polling, waiting for
+    another stream and contention. They rest on the same evidence as `critical_path`: `bindings` for device events,
+    `host_waits` for threads. What only times suggest is marked by a confidence below 1.
+
+    *From before the window.* Device events whose launch is not in the trace keep their measured start, unless what
+    is ahead of them on their stream is late. On traces without device events, collectives that run beside the host's
+    threads are tasks on channels.
+
+    Edges that would lead in a circle, as times of broken clocks may, are left out and counted (`contradicted`).
+
+    Parameters
+    ----------
+    trace
+        The trace.
+    window
+        Start and end in nanoseconds on the clock of `Trace.start`, for a part of the trace: what is waited for from
+        outside is there at the measured moment. A step's window holds work of the step after it, too.
+    """
+    graph = _whole(trace)
+    return graph if window is None else between(graph, *window)
+
+
+@once
+def _whole(trace: Trace) -> TaskGraph:
+    found = evidence_of(trace)
+    layout = layout_of(found)
+    names: dict[str, int] = {}
+    tasks = tasks_of(layout, names)
+    streams = np.flatnonzero([track.kind == TrackKind.STREAM for track in layout.tracks])
+    all_names = (*trace.names, *names)
+    queued, depth = queue_edges(tasks, streams, all_names)
+    on_host, returning, lost = host_edges(layout, tasks, depth)
+    on_device = device_edges(layout, tasks)
+    release = tasks.release.copy()
+    release[on_device.released] = tasks.start[on_device.released]
+    tasks = replace(tasks, release=release, unexplained=lost + on_device.unexplained)
+    edges = Edges.joined(*on_host, *on_device.parts, *channel_edges(layout, tasks), queued)
+    edges, contradicted = _without_circles(tasks, edges)
+    tasks, edges = settled(tasks, edges)
+    return TaskGraph(
+        tasks=tasks,
+        edges=edges,
+        tracks=layout.tracks,
+        names=all_names,
+        steps=_steps(layout),
+        on_device=len(found.order) > 0,
+        constants=Constants(
+            launch_lag=on_device.launch.median,
+            kernel_gap=on_device.gap.median,
+            sync_return=returning.median,
+            queue_depth=depth,
+        ),
+        trace=trace,
+        contradicted=contradicted,
+    )
+
+
+def _steps(layout: Layout) -> tuple[StepSpan, ...]:
+    return tuple(StepSpan(window.number, window.start, window.end) for window in layout.found.steps.windows)
+
+
+def _without_circles(tasks: Tasks, edges: Edges) -> tuple[Edges, int]:
+    """Edges that tasks can satisfy in some order, the measured one where possible, and how many are left out."""
+    order = np.argsort(tasks.start, kind="stable")
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = np.arange(len(order))
+    sane = edges.source != edges.target
+    if not (rank[edges.source] < rank[edges.target]).all():
+        _, kept = sorted_topologically(edges.source, edges.target, rank)
+        sane &= kept
+    return (edges, 0) if sane.all() else (edges.take(sane), int((~sane).sum()))

@@ -1,0 +1,239 @@
+"""Several ranks as one task graph: each one's own tasks, and in each collective all wait for the last to come.
+
+A rank's own trace has its waiting for others inside its collectives. Here each collective that a rank waits in is cut
+in two: the rank's arrival, a moment, and the transfer, which begins when all have arrived. So a straggler's slow kernel
+has its effect on every rank, and without it the others do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_perfdl.analysis.ranks import ranks
+from pytest_perfdl.trace.model import I64, Rows, Trace
+from pytest_perfdl.whatif.from_trace.graph import task_graph
+from pytest_perfdl.whatif.from_trace.meetings import clocks, meetings
+from pytest_perfdl.whatif.model import (
+    NO_RELEASE,
+    NO_SCOPE,
+    EdgeKind,
+    Edges,
+    Job,
+    Mask,
+    Meetings,
+    StepSpan,
+    TaskGraph,
+    TaskKind,
+    Tasks,
+    Track,
+    TrackKind,
+)
+
+
+def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = task_graph) -> TaskGraph:
+    """The ranks of one job as one graph, whose unchanged replay gives the measured times of all of them.
+
+    Clocks are aligned, collectives matched and ranks numbered by `analysis.ranks`. In a collective the transfer takes
+    the duration of the shortest-running rank; it begins on no rank before the last has arrived; what passes beyond
+    that on a rank, because ends differ or clocks do, is a lag of its own. A kernel that receives waits likewise for
+    the start of the one that sends to it, and that for nothing. Where an edit makes a rank's kernel longer or shorter
+    its transfer becomes so in the same proportion.
+
+    Parameters
+    ----------
+    traces
+        One per rank, in any order.
+    graph_of
+        What makes a graph of one of them.
+
+    Returns
+    -------
+    TaskGraph
+        Steps are those that all ranks have. Its `trace` is `None`: labels are looked up in the ranks' own graphs,
+        each of which an edit is carried out on (`Plan.apply`).
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two traces.
+    """
+    if len(traces) < 2:
+        raise ValueError("a job has two ranks or more")
+    numbers = [_number(trace) for trace in traces]
+    if None not in numbers and len(set(numbers)) == len(numbers):
+        traces = [trace for _, trace in sorted(zip(numbers, traces, strict=True), key=lambda each: each[0] or 0)]
+    figures = ranks(traces)
+    parts = tuple(replace(graph_of(trace), rank=own.rank) for trace, own in zip(traces, figures.ranks, strict=True))
+    shifts = tuple(clock - traces[0].base_ns for clock in clocks(traces, figures))
+    found = meetings(traces, parts, figures)
+    job = Job(parts, shifts, found, figures, _caveat(traces, found))
+    measured = tuple(part.measured for part in parts if part.measured is not None)
+    whole = coupled(job)
+    return replace(whole, measured=coupled(replace(job, parts=measured))) if len(measured) == len(parts) else whole
+
+
+def _number(trace: Trace) -> int | None:
+    info = trace.metadata.get("distributedInfo")
+    number = info.get("rank") if isinstance(info, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _caveat(traces: Sequence[Trace], found: Meetings) -> str:
+    if not len(found):
+        return "no collective was found on all ranks: nothing couples them"
+    infos = [trace.metadata.get("distributedInfo") for trace in traces]
+    sizes = [info.get("world_size") for info in infos if isinstance(info, dict)]
+    world = max((size for size in sizes if isinstance(size, int)), default=0)
+    if world > len(traces):
+        return f"{len(traces)} of {world} ranks are given: waiting for the others counts as transfer"
+    return ""
+
+
+def coupled(job: Job) -> TaskGraph:
+    """The graph of all ranks: their tasks by rank, and a moment for each meeting at which all have arrived.
+
+    A meeting that an edit took from all ranks but one couples nothing: there it stays as it was measured.
+    """
+    at = np.stack([_present(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1)
+    held = np.count_nonzero(at >= 0, axis=1) > 1
+    common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
+    cut = [_cut(job, column, at[:, column], held, common) for column in range(len(job.parts))]
+    tasks, edges, tracks, names = list[Tasks](), list[Edges](), list[Track](), list[str]()
+    begins = np.full(at.shape, NO_RELEASE, dtype=np.int64)
+    into, out_of = list[Edges](), list[Edges]()
+    counts = np.cumsum([0, *(len(own.tasks) for own in cut)])
+    all_tasks, lines = int(counts[-1]), np.flatnonzero(held)
+    hub = np.full(len(job.meetings), -1, dtype=np.intp)
+    hub[lines] = all_tasks + np.arange(len(lines))
+    for column, (part, own) in enumerate(zip(job.parts, cut, strict=True)):
+        first = int(counts[column])
+        scope = own.tasks.scope
+        tasks.append(
+            replace(
+                own.tasks,
+                track=own.tasks.track + np.int32(len(tracks)),
+                name=own.tasks.name + np.int32(len(names)),
+                launcher=np.where(own.tasks.launcher >= 0, own.tasks.launcher + first, -1),
+                scope=np.where(scope >= 0, scope + np.int32(len(tracks)), scope),
+            )
+        )
+        edges.append(replace(own.edges, source=own.edges.source + first, target=own.edges.target + first))
+        tracks += [replace(track, rank=job.numbers[column]) for track in part.tracks]
+        names += part.names
+        arriving = np.flatnonzero(held & (at[:, column] >= 0))
+        begins[arriving, column] = own.tasks.start[own.arrival[arriving]]
+        # What a rank does not wait in is not cut in two: it has arrived when it starts.
+        whole = ~job.meetings.waits[arriving, column]
+        source = own.arrival[arriving] + first
+        into.append(Edges.of(EdgeKind.COMMUNICATION, source, hub[arriving], 0, at_start=whole))
+        waiting = np.flatnonzero(own.transfer >= 0)
+        late = job.meetings.late[waiting, column]
+        source, target = hub[waiting], own.transfer[waiting] + first
+        out_of.append(Edges.of(EdgeKind.COMMUNICATION, source, target, late, np.zeros_like(late)))
+    if len(lines):
+        tasks.append(_moments(begins[lines].max(axis=1), len(tracks), len(names)))
+        tracks.append(Track(TrackKind.CHANNEL, 0, 0, rank=-1))
+        names.append("all ranks have arrived")
+    return TaskGraph(
+        tasks=Tasks(*(np.concatenate([getattr(own, name) for own in tasks]) for name in Tasks.__slots__)),
+        edges=Edges.joined(*edges, *into, *out_of),
+        tracks=tuple(tracks),
+        names=tuple(names),
+        steps=tuple(_span(job, number) for number in common),
+        owner=job.owners[0],
+        on_device=any(part.on_device for part in job.parts),
+        constants=job.parts[0].constants,
+        contradicted=sum(part.contradicted for part in job.parts),
+        job=job,
+    )
+
+
+def _present(part: TaskGraph, rows: Rows) -> Rows:
+    """The communication task of each row, -1 for none."""
+    own = np.flatnonzero(part.tasks.kind == TaskKind.COMMUNICATION)
+    known, first = np.unique(part.tasks.row[own], return_index=True)
+    if not len(known):
+        return np.full(len(rows), -1, dtype=np.intp)
+    at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+    return np.where((known[at] == rows) & (rows >= 0), own[first[at]], -1)
+
+
+def _moments(start: I64, track: int, name: int) -> Tasks:
+    """The moments at which all have arrived, as tasks without duration."""
+    count = len(start)
+    none = np.full(count, -1)
+    return Tasks(
+        kind=np.full(count, TaskKind.COMMUNICATION, dtype=np.int8),
+        track=np.full(count, track, dtype=np.int32),
+        name=np.full(count, name, dtype=np.int32),
+        row=none.astype(np.intp),
+        start=start,
+        duration=np.zeros(count, dtype=np.int64),
+        release=np.full(count, NO_RELEASE, dtype=np.int64),
+        submitted=start,
+        launcher=none.astype(np.intp),
+        step=none.astype(np.int32),
+        scope=np.full(count, NO_SCOPE, dtype=np.int32),
+        setup=np.zeros(count, dtype=bool),
+        unexplained=np.zeros(count, dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cut:
+    """A rank's graph with the meetings that it waits in cut in two, numbered as its own; one line per meeting."""
+
+    tasks: Tasks
+    edges: Edges
+    arrival: Rows
+    """The task that is the rank's arrival, -1 where it takes no part."""
+    transfer: Rows
+    """The task that waits for all to arrive, -1 where it does not wait."""
+
+
+def _cut(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[int]) -> _Cut:
+    part, found, shift = job.parts[column], job.meetings, job.shifts[column]
+    lines = np.flatnonzero(held & found.waits[:, column] & (at >= 0))
+    lines = lines[np.argsort(at[lines], kind="stable")]
+    old = at[lines]
+    every = np.arange(len(part))
+    split = np.zeros(len(part), dtype=bool)
+    split[old] = True
+    number = every + np.cumsum(split)
+    arrives = number - split
+    new = number[old]
+    tasks = part.tasks.take(np.insert(every, old, old))
+    measured, transfer = found.duration[lines, column], found.transfer[lines, column]
+    now = part.tasks.duration[old] / np.maximum(measured, 1)
+    tasks.start[new] = part.tasks.start[old] + measured - transfer
+    tasks.duration[new] = np.rint(transfer * now).astype(np.int64)
+    tasks.duration[new - 1], tasks.release[new], tasks.unexplained[new] = 0, NO_RELEASE, 0
+    tasks.start[:] += shift
+    tasks.submitted[:] += shift
+    tasks.release[tasks.release > NO_RELEASE] += shift
+    place = np.full(len(part.steps) + 1, -1, dtype=np.int32)
+    for index, step in enumerate(part.steps):
+        place[index] = steps.index(step.number) if step.number in steps else -1
+    launcher = np.where(tasks.launcher >= 0, number[tasks.launcher], -1)
+    tasks = replace(tasks, launcher=launcher, step=place[tasks.step])
+    edges = part.edges
+    source = np.where(edges.at_start, arrives[edges.source], number[edges.source])
+    edges = replace(edges, source=source, target=arrives[edges.target])
+    edges = Edges.joined(edges, Edges.of(EdgeKind.STREAM, new - 1, new, 0))
+    arrival, waiting = np.where(at >= 0, arrives[at], -1), np.full(len(at), -1, dtype=np.intp)
+    waiting[lines] = new
+    return _Cut(tasks, edges, arrival, waiting)
+
+
+def _span(job: Job, number: int) -> StepSpan:
+    """A step of all ranks: from the first begin of its windows to their last end."""
+    spans = [
+        (step.start + shift, step.end + shift)
+        for part, shift in zip(job.parts, job.shifts, strict=True)
+        for step in part.steps
+        if step.number == number
+    ]
+    return StepSpan(number, min(start for start, _ in spans), max(end for _, end in spans))

@@ -18,17 +18,14 @@ from pytest_perfdl.whatif import (
     Select,
     TaskKind,
     Track,
-    edit,
-    insertion,
-    schedule,
     simulate,
-    structure,
-    surgery,
     task_graph,
 )
 from pytest_perfdl.whatif import columns as columns_module
 from pytest_perfdl.whatif.columns import taker
+from pytest_perfdl.whatif.editing import edit, insertion, schedule, surgery
 from pytest_perfdl.whatif.model import WHOLE_DEVICE, Edges, TrackKind
+from pytest_perfdl.whatif.simulation import structure
 from pytest_perfdl.whatif.simulation.chains import apart
 from unit.analysis.generated import traces
 from unit.analysis.waiting.test_critical_path import events_of_any_kind

@@ -28,7 +28,7 @@ from recording import Cell, First, Round, append_line  # noqa: E402
 from scratch_project import ScratchProject  # noqa: E402
 from side_load import side_load  # noqa: E402
 
-from pytest_perfdl.machine.load import Busy, Load  # noqa: E402
+from pytest_perfdl.machine.state import Busy, Load  # noqa: E402
 from pytest_perfdl.measure.commands import SideResult  # noqa: E402
 from pytest_perfdl.model.record import Record  # noqa: E402
 from pytest_perfdl.results.verdict import Judgement  # noqa: E402

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_perfdl.judge.rounds import Order, Start
-from pytest_perfdl.machine.load import Load
+from pytest_perfdl.machine.state import Load
 from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed
 from pytest_perfdl.model.record import Key

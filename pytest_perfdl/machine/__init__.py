@@ -1,6 +1,6 @@
 """What the measurement runs on, and whether it can be relied on.
 
-`load` tells what others did meanwhile and binds processes to cores; `reference_load` times work of ours, so that a
+`state` tells what others did meanwhile and binds processes to cores; `reference_load` times work of ours, so that a
 change of the machine's speed is not taken for one of the code; `free_memory` is what is left of it. `fitness`
 examines a machine as a whole for `perfdl check`.
 """

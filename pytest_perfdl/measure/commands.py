@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.machine.load import Load, Surroundings
+from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
 from pytest_perfdl.model.record import Finding, Key, Plan, RowKind, Scalar
 

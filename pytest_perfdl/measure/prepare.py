@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 
-from pytest_perfdl.machine.load import seed_everything
+from pytest_perfdl.machine.state import seed_everything
 from pytest_perfdl.model.record import Plan
 
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.machine import load as machine
+from pytest_perfdl.machine import state
 from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
@@ -131,7 +131,7 @@ def record(
     with profiler_chatter():
         profiler.start()
     try:
-        with profiled_steps(), machine.run_delay_reader() as run_delay_ns:
+        with profiled_steps(), state.run_delay_reader() as run_delay_ns:
             for index in range(warmup + steps):
                 before = run_delay_ns()
                 yield keep_last_result and index == warmup + steps - 1

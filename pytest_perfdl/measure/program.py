@@ -13,8 +13,8 @@ from dataclasses import replace
 from time import perf_counter_ns
 from typing import Protocol
 
-from pytest_perfdl.machine import load as machine
-from pytest_perfdl.machine.load import Helpers, collect_garbage, run_delay_reader
+from pytest_perfdl.machine import state
+from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
 from pytest_perfdl.measure import compiling, counted, profiled, timed
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected import Delay
@@ -93,7 +93,7 @@ class Program:
 
     def steps(self) -> Steps:
         """Run until told to finish."""
-        binding = machine.Binding()
+        binding = state.Binding()
         try:
             while True:
                 command = self._conversation.command()

@@ -12,7 +12,7 @@ from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.machine.load import Surroundings
+    from pytest_perfdl.machine.state import Surroundings
     from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
 
 CHANGED = 0.10

@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytest_perfdl.machine import load as machine
-from pytest_perfdl.machine import reference_load
+from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
@@ -104,13 +103,13 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
     delays: list[int] = []
     blocks = []
     compiled_before = compiling.compilations()
-    busy_before, state_before = machine.Busy.now(), machine.State.now()
-    with machine.run_delay_reader() as run_delay_ns:
+    busy_before, state_before = state.Busy.now(), state.State.now()
+    with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
             synchronize()
             clock = _clock(run_delay_ns, synchronized=prepares)
-            before = machine.Usage.now()
+            before = state.Usage.now()
             clock.mark()
             for left in reversed(range(command.block)):
                 asides.append((yield command.last and number == command.blocks and left == 0))
@@ -118,7 +117,7 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
                     synchronize()
                 clock.mark()
             synchronize()
-            after = machine.Usage.now()
+            after = state.Usage.now()
             setups = [aside.setup_ns if aside else 0 for aside in asides]
             blocks.append(
                 Block(
@@ -133,8 +132,8 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
             steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
-    surroundings = machine.State.now().since(state_before)
-    busy = machine.Busy.now()
+    surroundings = state.State.now().since(state_before)
+    busy = state.Busy.now()
     return Timed(
         step_ns=tuple(steps),
         wait_ns=tuple(waits) if iterates else (),
@@ -142,7 +141,7 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
         blocks=tuple(blocks),
         compiles=compiling.names_since(compiled_before),
         load=None if busy is None else busy.since(busy_before),
-        tracer=machine.active_tracer(),
+        tracer=state.active_tracer(),
         reference_before=reference_before,
         reference_after=_reference_ns(command.closes, notes),
         surroundings=surroundings,
@@ -155,7 +154,7 @@ def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:
     if not wanted:
         return ()
     synchronize()
-    with Optional("no-reference", "the machine's speed", notes), machine.run_delay_reader() as run_delay_ns:
+    with Optional("no-reference", "the machine's speed", notes), state.run_delay_reader() as run_delay_ns:
         return reference_load.reference_ns(_REFERENCE_RUNS, run_delay_ns)
     return ()
 

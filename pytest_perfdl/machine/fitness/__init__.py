@@ -18,8 +18,8 @@ from pathlib import Path
 
 from pytest_perfdl.machine.fitness import device, load, memory, processors, software
 from pytest_perfdl.machine.fitness.finding import LEVELS, Level, MachineFinding, Runner, run
-from pytest_perfdl.machine.load import active_tracer
 from pytest_perfdl.machine.reference_load import Noise, machine_noise
+from pytest_perfdl.machine.state import active_tracer
 from pytest_perfdl.model.units import format_percent
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.machine.load import Load, Surroundings
+from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.measure.assemble import (
     Repeat,
     UserValue,

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from pytest_perfdl.machine import load as machine
-from pytest_perfdl.machine import reference_load
+from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
 from pytest_perfdl.measure.program import Program
@@ -68,7 +67,7 @@ def test_a_side_looks_at_the_machine_before_its_first_turn_and_after_its_last():
         if isinstance(command, Time):
             turns.append(command)
             rest = {"reference_before": (50,) * command.opens, "reference_after": (60,) * command.closes}
-            disturbed = machine.Surroundings(clocks_mhz=(2600.0,), swapped_pages=1, major_faults=2)
+            disturbed = state.Surroundings(clocks_mhz=(2600.0,), swapped_pages=1, major_faults=2)
             answer = timed(100, 100, surroundings=disturbed, **rest)
         else:
             answer = None if command is None else ANSWERS[0] if isinstance(command, Settle) else ANSWERS[-1]
@@ -80,7 +79,7 @@ def test_a_side_looks_at_the_machine_before_its_first_turn_and_after_its_last():
 
     assert [(turn.opens, turn.closes) for turn in turns] == [(True, False), *[(False, False)] * 6, (False, True)]
     assert (joined.reference_before, joined.reference_after) == ((50,), (60,))
-    assert joined.surroundings == machine.Surroundings(clocks_mhz=(2600.0,) * 8, swapped_pages=8, major_faults=16)
+    assert joined.surroundings == state.Surroundings(clocks_mhz=(2600.0,) * 8, swapped_pages=8, major_faults=16)
 
 
 class Clock:
@@ -179,10 +178,10 @@ def test_a_repeat_of_expensive_steps_is_sized_to_its_seconds_once_a_step_is_know
 @pytest.fixture
 def affinity(monkeypatch):
     """The processors that this process may run on, as the test sets them; four to begin with."""
-    allowed = {task: {0, 1, 2, 3} for task in machine._tasks()}
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda task: allowed[task or os.getpid()], raising=False)
+    allowed = {task: {0, 1, 2, 3} for task in state._tasks()}
+    monkeypatch.setattr(state.os, "sched_getaffinity", lambda task: allowed[task or os.getpid()], raising=False)
     monkeypatch.setattr(
-        machine.os, "sched_setaffinity", lambda task, cores: allowed.__setitem__(task, set(cores)), raising=False
+        state.os, "sched_setaffinity", lambda task, cores: allowed.__setitem__(task, set(cores)), raising=False
     )
     return lambda: set(map(frozenset, allowed.values()))
 
@@ -217,7 +216,7 @@ def test_a_program_that_ends_is_bound_no_more(ending, affinity):
 
 
 def test_a_program_that_is_given_no_core_is_left_where_it_is(affinity, monkeypatch):
-    monkeypatch.setattr(machine.os, "sched_setaffinity", None, raising=False)
+    monkeypatch.setattr(state.os, "sched_setaffinity", None, raising=False)
     list(Program(Conversation(Settle(2, 2, 1), Time(1, 2))).steps())
 
 
@@ -292,4 +291,4 @@ def test_a_timed_pass_tells_waiting_and_preparing_apart():
     assert found.wait_ns == (5, 6, 0)
     assert found.step_ns[1] < -(10**11)
     assert found.blocks[0].wall_ns < -(10**11)
-    assert found.tracer == machine.active_tracer()
+    assert found.tracer == state.active_tracer()

@@ -4,7 +4,7 @@ import mmap
 
 import pytest
 
-from pytest_perfdl.machine.load import Surroundings
+from pytest_perfdl.machine.state import Surroundings
 from pytest_perfdl.measure import surroundings
 from unit.measure.answers import named, result, timed
 

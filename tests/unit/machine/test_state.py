@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_perfdl.machine import load as machine
+from pytest_perfdl.machine import state
 from pytest_perfdl.measure import compiling, environment, timed
 from pytest_perfdl.measure.quiet import profiler_chatter
 
@@ -60,19 +60,19 @@ def test_the_scheduler_is_not_asked_about_short_steps(ticking):
 
 
 def test_the_scheduler_can_be_asked():
-    with machine.run_delay_reader() as read:
+    with state.run_delay_reader() as read:
         first = read()
         assert 0 <= first <= read()
 
 
 def test_where_there_is_no_scheduler_to_ask(monkeypatch):
-    monkeypatch.setattr(machine, "_SCHEDULER", "/no/such/file")
-    with machine.run_delay_reader() as read:
+    monkeypatch.setattr(state, "_SCHEDULER", "/no/such/file")
+    with state.run_delay_reader() as read:
         assert read() == 0
 
 
 def busy(wall, everybody, group, thread):
-    return machine.Busy(float(wall), float(everybody), float(group), float(thread))
+    return state.Busy(float(wall), float(everybody), float(group), float(thread))
 
 
 def test_who_used_the_processors():
@@ -85,28 +85,28 @@ def test_who_used_the_processors():
 
 
 def test_ticks_that_contradict_each_other_are_nobodys_load():
-    load = machine.Load(1.0, -0.02, -0.02)
+    load = state.Load(1.0, -0.02, -0.02)
     assert (load.others, load.helpers) == (0, 0)
 
 
 def test_windows_are_joined_before_anything_is_made_of_them():
-    parts = [machine.Load(0.05, 0.02, 0.01), machine.Load(0.15, -0.01, 0.0)]
-    joined = machine.Load.joined(parts)
+    parts = [state.Load(0.05, 0.02, 0.01), state.Load(0.15, -0.01, 0.0)]
+    joined = state.Load.joined(parts)
     assert (joined.wall_s, joined.others_s, joined.helpers_s) == pytest.approx((0.2, 0.01, 0.01))
     assert joined.is_telling
     assert not any(part.is_telling for part in parts)
-    assert machine.Load.joined([*parts, None]) is None
-    assert machine.Load.joined([]) is None
+    assert state.Load.joined([*parts, None]) is None
+    assert state.Load.joined([]) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="Linux only")
 def test_only_processors_that_may_be_used_count(monkeypatch):
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {1})
+    monkeypatch.setattr(state.os, "sched_getaffinity", lambda _: {1})
     lines = "cpu  900 0 0 0 0 0 0 0 0 0\ncpu0 800 0 0 0 0 0 0 0 0 0\ncpu1 60 1 2 7 7 3 4 30 0 0\nintr 5\n"
-    monkeypatch.setattr(machine.Path, "read_text", lambda self: lines if str(self) == "/proc/stat" else "")
-    monkeypatch.setattr(machine, "_group_ticks", lambda: 50)
+    monkeypatch.setattr(state.Path, "read_text", lambda self: lines if str(self) == "/proc/stat" else "")
+    monkeypatch.setattr(state, "_group_ticks", lambda: 50)
     ticks = os.sysconf("SC_CLK_TCK")
-    found = machine.Busy.now()
+    found = state.Busy.now()
     assert (found.all_s, found.group_s) == (100 / ticks, 50 / ticks)
 
 
@@ -114,8 +114,8 @@ def test_where_nothing_is_counted(monkeypatch):
     def missing(self):
         raise FileNotFoundError(self)
 
-    monkeypatch.setattr(machine.Path, "read_text", missing)
-    assert machine.Busy.now() is None
+    monkeypatch.setattr(state.Path, "read_text", missing)
+    assert state.Busy.now() is None
 
 
 THREAD_STAT = "4711 (a (tricky) name) R " + " ".join(str(number) for number in range(4, 53))
@@ -124,12 +124,12 @@ STAT = "cpu  100 20 30 400 50 6 7 8 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n"
 VMSTAT = "nr_free_pages 5\npswpin 30\npswpout 12\n"
 
 
-def state(root, files):
+def state_of(root, files):
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return machine.State.now(root)
+    return state.State.now(root)
 
 
 def throttle(core, cause="core"):
@@ -149,7 +149,7 @@ def test_the_kernels_counters(tmp_path):
         throttle(39): "7\n",
         throttle(39, "package"): "9\n",
     }
-    before = state(tmp_path, files)
+    before = state_of(tmp_path, files)
     assert (before.clock_mhz, before.swapped_pages) == (2600.123, 42)
     assert (before.busy_ticks, before.stolen_ticks) == (100 + 20 + 30 + 6 + 7 + 8, 8)
     assert before.throttled == {
@@ -158,23 +158,23 @@ def test_the_kernels_counters(tmp_path):
         "cpu39/package_throttle_count": 9,
     }
 
-    after = state(tmp_path, {
+    after = state_of(tmp_path, {
         "proc/stat": STAT.replace("100", "150").replace(" 8 0 0", " 18 0 0", 1),
         "proc/vmstat": VMSTAT.replace("30", "35"),
         FREQUENCY: "3200000\n",
         throttle(0): "5\n",
         throttle(2): "80\n",
     })  # fmt: skip
-    assert replace(after.since(before), major_faults=0) == machine.Surroundings(
+    assert replace(after.since(before), major_faults=0) == state.Surroundings(
         clocks_mhz=(2600.123, 3200.0), throttled=2, swapped_pages=5, stolen_ticks=10, busy_ticks=60
     )
 
 
 def test_what_a_system_does_not_say(tmp_path):
-    nothing = state(tmp_path, {})
+    nothing = state_of(tmp_path, {})
 
-    assert replace(nothing, major_faults=0) == machine.State(None, {}, None, None, None, 0)
-    assert nothing.since(nothing) == machine.Surroundings()
+    assert replace(nothing, major_faults=0) == state.State(None, {}, None, None, None, 0)
+    assert nothing.since(nothing) == state.Surroundings()
 
 
 @pytest.mark.parametrize(
@@ -188,29 +188,29 @@ def test_what_a_system_does_not_say(tmp_path):
     ids=["short", "other", "words", "cpuinfo"],
 )
 def test_files_of_a_form_that_is_not_known_say_nothing(tmp_path, files):
-    assert replace(state(tmp_path, files), major_faults=0) == machine.State(None, {}, None, None, None, 0)
+    assert replace(state_of(tmp_path, files), major_faults=0) == state.State(None, {}, None, None, None, 0)
 
 
 def test_the_clock_of_a_guest_without_cpufreq(tmp_path):
     blocks = [f"processor\t: {number}\nmodel name\t: CPU\ncpu MHz\t\t: {2000 + number}.5\n" for number in (0, 39, 40)]
     files = {"proc/thread-self/stat": THREAD_STAT, "proc/cpuinfo": "\n".join(blocks)}
 
-    assert state(tmp_path, files).clock_mhz == 2039.5
+    assert state_of(tmp_path, files).clock_mhz == 2039.5
 
 
 def test_this_machines_counters_can_be_read():
-    before = machine.State.now()
-    found = machine.State.now().since(before)
+    before = state.State.now()
+    found = state.State.now().since(before)
 
     assert found.major_faults >= 0
     assert found.swapped_pages is None or found.swapped_pages >= 0
 
 
 def test_surroundings_of_several_windows():
-    one = machine.Surroundings((2600.0,), throttled=1, swapped_pages=2, stolen_ticks=3, busy_ticks=40, major_faults=5)
-    other = machine.Surroundings((3000.0,), swapped_pages=1, stolen_ticks=1, busy_ticks=10, major_faults=1)
+    one = state.Surroundings((2600.0,), throttled=1, swapped_pages=2, stolen_ticks=3, busy_ticks=40, major_faults=5)
+    other = state.Surroundings((3000.0,), swapped_pages=1, stolen_ticks=1, busy_ticks=10, major_faults=1)
 
-    assert machine.Surroundings.joined([one, other]) == machine.Surroundings(
+    assert state.Surroundings.joined([one, other]) == state.Surroundings(
         (2600.0, 3000.0), throttled=None, swapped_pages=3, stolen_ticks=4, busy_ticks=50, major_faults=6
     )
 
@@ -223,7 +223,7 @@ def test_a_tracer_is_seen():
 
     sys.settrace(tracing)
     try:
-        found = machine.active_tracer()
+        found = state.active_tracer()
     finally:
         sys.settrace(before)
     assert found == f"a trace function from {__name__}"
@@ -232,9 +232,9 @@ def test_a_tracer_is_seen():
 def test_seeding_makes_numbers_repeat():
     state, numpy_state = random.getstate(), np.random.get_state()
     try:
-        machine.seed_everything(2**40)
+        state.seed_everything(2**40)
         first = random.random(), np.random.random()
-        machine.seed_everything(2**40)
+        state.seed_everything(2**40)
         assert (random.random(), np.random.random()) == first
     finally:
         random.setstate(state)
@@ -416,7 +416,7 @@ def test_all_threads_are_bound_and_freed_and_those_that_begin_meanwhile():
     before = os.sched_getaffinity(0)
     core = max(before)
     early = thread()
-    binding = machine.Binding()
+    binding = state.Binding()
     try:
         binding.bind(core)
         late = thread()
@@ -433,7 +433,7 @@ def test_all_threads_are_bound_and_freed_and_those_that_begin_meanwhile():
 HELPERS = """
 import subprocess
 import threading
-from pytest_perfdl.machine.load import Helpers
+from pytest_perfdl.machine.state import Helpers
 
 quiet = Helpers.now()
 assert Helpers.now().since(quiet) == (False, False)

@@ -130,9 +130,10 @@ class Plan:
         """A new task behind each of the tasks `after`.
 
         A device task goes on `track`, or the track of the task before it; on another track than that it waits for
-        it. It is launched by a call of its own behind that task's (Daydream: a GPU insert is a launch and a kernel),
-        unless it has no `launch_ns`. A task of a host thread goes on the same thread. Each of the tasks `before`
-        waits for the last new task that belongs before it; calls that synchronise wait for new tasks as for others.
+        it, or starts with it (`NewTask.beside`). It is launched by a call of its own behind that task's (Daydream: a
+        GPU insert is a launch and a kernel), unless it has no `launch_ns`. A task of a host thread goes on the same
+        thread. Each of the tasks `before` waits for the last new task that belongs before it; calls that synchronise
+        wait for new tasks as for others.
         """
         return self.then("insert", task=task, after=after, track=track, before=before)
 

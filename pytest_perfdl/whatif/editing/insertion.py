@@ -34,6 +34,9 @@ class NewTask:
     launch_ns: int | None = None
     """Time that the launching thread spends on launching it; `None` for a device task that costs no launch of its
     own (as within a graph), which then goes with the launch of the task that it comes after."""
+    beside: bool = False
+    """Whether a device task, on a stream of its own, starts with the task that it is inserted at instead of behind
+    it."""
 
 
 class _Adding:
@@ -124,9 +127,11 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
         raise ValueError(f"{len(each)} durations are given for {len(anchors)} new tasks")
     for anchor, duration_ns in zip(anchors, each, strict=True):
         home = number if track is not None else int(tasks.track[anchor])
+        if task.beside and home == tasks.track[anchor]:
+            raise ValueError(f"a task beside another does not run on its track, {graph.tracks[home]}")
         if (graph.tracks[home].kind != TrackKind.THREAD) != on_device:
             raise ValueError(f"a {task.kind.name.lower()} does not run on {graph.tracks[home]}: name a track for it")
-        moment = int(end[anchor])
+        moment = int(tasks.start[anchor] if task.beside else end[anchor])
         if not on_device:
             if home != tasks.track[anchor]:
                 raise ValueError("a task of a host thread is inserted behind one of the same thread")
@@ -171,7 +176,7 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
             adding.edges.append((EdgeKind.LAUNCH, launch, found, graph.constants.launch_lag, True))
         if not same and not is_host:
             kind = EdgeKind.COMMUNICATION if task.kind == TaskKind.COMMUNICATION else EdgeKind.EVENT
-            adding.edges.append((kind, anchor, found, graph.constants.kernel_gap, False))
+            adding.edges.append((kind, anchor, found, 0 if task.beside else graph.constants.kernel_gap, task.beside))
         made.append((moment, found))
     _hold(adding, graph, task, made, before)
     return adding.made()

@@ -192,7 +192,7 @@ def vdnn(context: Context, layer: str = "") -> Change:
 
 
 def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | None, stream: int) -> Plan:
-    """Copies behind kernels, on a stream of their own; kernels are found again by their rows."""
+    """Copies on a stream of their own, behind kernels or, where some wait for them, beside; found again by rows."""
     own = sorted(times)
     device = graph.tracks[int(graph.tasks.track[own[0]])].process
     behind = graph.tasks.row[own]
@@ -203,7 +203,7 @@ def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | 
     def held(edited: TaskGraph) -> Mask:
         return np.isin(edited.tasks.row, graph.tasks.row[waiting])
 
-    task = NewTask(name, tuple(times[each] for each in own), TaskKind.COPY, 5_000)
+    task = NewTask(name, tuple(times[each] for each in own), TaskKind.COPY, 5_000, beside=waiting is not None)
     track = Track(TrackKind.STREAM, device, stream)
     return Plan().insert(task, after, track=track, before=None if waiting is None else held)
 

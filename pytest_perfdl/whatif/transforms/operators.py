@@ -200,14 +200,15 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
 
 
 def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
-    """Runs of calls on one track that follow each other, each of which reads what the one before wrote, by size."""
+    """Runs of calls of one step and track that follow each other, each reading what the one before wrote, by size."""
     graph, costs = context.graph, operator_costs(context.trace)
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     found: list[list[_Link]] = []
     changes = (call[1:] != call[:-1]) | (graph.tasks.track[1:] != graph.tasks.track[:-1])
     bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(call)]
-    numbers, kinds, tracks = costs.number, graph.tasks.kind.tolist(), graph.tasks.track.tolist()
-    previous, of_track = None, -1
+    numbers, kinds = costs.number, graph.tasks.kind.tolist()
+    places = list(zip(graph.tasks.track.tolist(), graph.tasks.step.tolist(), strict=True))
+    previous, place = None, (-1, -1)
     for first, last in pairwise(bounds):
         row = int(call[first])
         if row < 0:
@@ -218,12 +219,12 @@ def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
         name = costs.name(number).removeprefix("aten::")
         product = name in LOWER or name.startswith("_scaled_dot_product")
         link = _Link(np.arange(first, last), costs.costs[number].bytes, costs.largest[number], product)
-        fits = previous is not None and tracks[first] == of_track and not product
+        fits = previous is not None and places[first] == place and not product
         if fits and previous is not None and (epilogues or not previous.product) and previous.largest == link.largest:
             found[-1].append(link)
         else:
             found.append([link])
-        previous, of_track = link, tracks[first]
+        previous, place = link, places[first]
     return found
 
 

@@ -78,7 +78,7 @@ def context(made, **machine):
     return Context(task_graph(made), Machine(**machine))
 
 
-def device_training(steps=3, *, sync=True, pageable=True):
+def device_training(steps=3, extra=(), *, sync=True, pageable=True):
     """Launch-bound: 4 kernels of 50 us a step, launched every 200 us, behind a copy that the host waits for."""
     events = []
     for number in range(steps):
@@ -98,4 +98,4 @@ def device_training(steps=3, *, sync=True, pageable=True):
             ]
         if sync:
             events.append(launch(at + 900, 10, call + 50, "cudaStreamSynchronize"))
-    return trace(*events)
+    return trace(*events, *extra)

@@ -19,6 +19,7 @@ from pytest_perfdl.model.record import INJECTED, Record
 from pytest_perfdl.model.run_json import RunFile, RunTest, read
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.results.verdict import REWRITTEN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         file = read(arguments.run)
         tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
-        tests = [test for test in tests if arguments.all or test.verdict in _ACCEPTABLE or test.counts_changed]
+        tests = [test for test in tests if arguments.all or test.verdict in REWRITTEN or test.counts_changed]
         accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
     except RunFileError as error:
         raise CommandError(str(error)) from error
@@ -61,7 +62,6 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
         say(f"           measured in {few} only: pytest --perf-update=append adds more")
 
 
-_ACCEPTABLE = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
 _USABLE_REPEATS = 10
 """Repeats that make a usable screen; see the statistics in the documentation."""
 

@@ -17,9 +17,8 @@ from typing import Any
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.trace.annotations import MODULE
 
-MODULE_ANNOTATION = "perfdl.module: "
-"""Begins the name of the range; the analysis takes the rest for the module's path."""
 _WHAT = "which module an operator runs in"
 """What is not known without them."""
 
@@ -68,7 +67,7 @@ class _Ranges:
         self._failed = True
         with Optional("no-modules", _WHAT, self._notes):
             path = self._path(module)
-            opened = self._range(MODULE_ANNOTATION + path)
+            opened = self._range(MODULE + path)
             opened.__enter__()
             self._open.append((opened, path))
             self._failed = False

@@ -27,14 +27,10 @@ if TYPE_CHECKING:
     from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
 
-WAIT_ANNOTATION = "perfdl.data_wait"
-"""Name of the range around waiting for data; the analysis counts it as input."""
 HEADROOM = 2**28
 """Bytes of heap made ready for the profiler's own records; its size is that of `MALLOC_TOP_PAD_` (isolate.process)."""
 _ROOM = 2**28
 """Bytes that the trace of some steps needs at most."""
-SETUP_ANNOTATION = "perfdl.setup"
-"""Name of the range around a step's `setup=`; the analysis takes it out of the step."""
 
 
 def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:

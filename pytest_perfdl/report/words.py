@@ -18,6 +18,8 @@ from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report.compared import by_verdict, compared
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
+    ACCEPTED_BY_UPDATE,
+    UNRECORDED,
     VERDICTS,
     WARNS_BY_DEFAULT,
     Bound,
@@ -30,7 +32,6 @@ from pytest_perfdl.results.verdict import (
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 """Counted even when zero: a gate that compared nothing must not look green."""
-ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
 SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inconclusive"})
 MANY = 10
 """Above this number of tests a command names their files instead."""
@@ -261,7 +262,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
         return [measure]
     if result.updated or (verdict in ("unchanged", "new") and not result.judgement.counts_changed):
         return [measure]
-    if verdict in ("missing", "incomparable"):
+    if verdict in UNRECORDED:
         return [("record a baseline", invocation.updating(names, "new")), measure]
     if not acceptable(result) and verdict == "regressed":
         return [measure]

@@ -59,6 +59,12 @@ VERDICTS: tuple[Verdict, ...] = (
 )
 FAILS_BY_DEFAULT: frozenset[FailOn] = frozenset({"invalid", "regressed", "missing", "outdated", EVERY_ROUND})
 WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"suspect", "changed", "inconclusive", "incomparable"})
+UNRECORDED: frozenset[Verdict] = frozenset({"missing", "incomparable"})
+"""There is no baseline under this key to compare with."""
+ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
+"""There is one, and a new one would change the verdict."""
+REWRITTEN = ACCEPTED_BY_UPDATE | UNRECORDED
+"""Verdicts for which `--perf-update=changed` and `perfdl accept` write a new baseline."""
 
 
 def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:

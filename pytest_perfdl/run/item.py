@@ -37,7 +37,7 @@ from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.units import plural, some
 from pytest_perfdl.results.run import Exemplars, Result
-from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
+from pytest_perfdl.results.verdict import REWRITTEN, SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import UNTIED, Bench
@@ -50,9 +50,6 @@ from pytest_perfdl.workers.remote import RemoteTest, Script, replay
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because others had the processor."""
-
-_REWRITTEN: frozenset[Verdict] = frozenset({"regressed", "missing", "outdated", "changed", "improved", "incomparable"})
-"""Verdicts for which `--perf-update=changed` writes a new baseline."""
 
 
 class SameCode(Exception):
@@ -576,7 +573,7 @@ class Trial:
         """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
         mode, verdict = self.bench.settings.update, judgement.verdict
         if mode == "changed":
-            return verdict in _REWRITTEN or judgement.counts_changed
+            return verdict in REWRITTEN or judgement.counts_changed
         return mode == "new" and verdict == "missing"
 
     def _depends_on_rounds(self, new: Record) -> bool:

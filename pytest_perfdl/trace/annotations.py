@@ -11,6 +11,11 @@ from pytest_perfdl.trace.model import Category, Rows, Trace
 MODULE = "perfdl.module: "
 """Begins the name of the range that a profiled pass of ours makes around a module's forward pass; its path follows."""
 
+WAIT = "perfdl.data_wait"
+"""Name of the range around waiting for data, which counts as input."""
+SETUP = "perfdl.setup"
+"""Name of the range around a step's `setup=`, which is taken out of the step."""
+
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 
 

@@ -17,7 +17,7 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
-from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.machine import operator_key
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TrackKind
@@ -212,9 +212,3 @@ def gradients(trace: Trace) -> Gradients:
 def _elements(dims: Any) -> int:
     first = dims[0] if isinstance(dims, list) and dims else None
     return math.prod(first) if isinstance(first, list) and all(isinstance(size, int) for size in first) else 0
-
-
-def scaled_by(graph: TaskGraph, factor: F64) -> I64:
-    """Durations of all tasks times a factor each, whole nanoseconds."""
-    found: I64 = np.rint(graph.tasks.duration * factor).astype(np.int64)
-    return found

@@ -121,18 +121,49 @@ class RemoteTest:
         if message is None:
             self.over = True
             return False
-        handler = getattr(self, f"_on_{type(message).__name__}")
-        handler(message)
+        self._take(message)
         return True
 
-    def _on_PhaseReport(self, message: PhaseReport) -> None:  # noqa: N802
+    def _take(self, message: object) -> None:
+        match message:
+            case PhaseReport():
+                self._take_phase(message)
+            case ExtraReport():
+                self._log_extra(message)
+            case RecordedWarning():
+                self._record_warning(message)
+            case CallStarted():
+                self._script = self._make_script(message.call)
+                self._proceed(None)
+            case Reply():
+                self._proceed(message.value)
+            case UserMetric():
+                self.metrics.append(message)
+            case Expected():
+                self.expectations.append(message.expectation)
+            case Origins():
+                self.origins = message
+            case Shown():
+                self.shown = message
+            case Broken():
+                self.end(gently=False)
+                raise (TestAbsent if message.absent else WorkerDied)(message.text)
+            case Stopped():
+                self.end(gently=False)
+                if message.interrupted:
+                    raise KeyboardInterrupt
+                pytest.exit(message.reason, message.returncode)
+            case _:
+                raise TypeError(f"a worker sent {message!r}")
+
+    def _take_phase(self, message: PhaseReport) -> None:
         self.phases[message.phase] = message
         if self._forward:
             self._item.user_properties[:] = message.properties
             for mark in reports.load_marks(message.marks):
                 self._item.add_marker(mark)
 
-    def _on_ExtraReport(self, message: ExtraReport) -> None:  # noqa: N802
+    def _log_extra(self, message: ExtraReport) -> None:
         if not self._forward:
             return
         config = self._item.config
@@ -143,7 +174,7 @@ class RemoteTest:
         with suspended_capture(config):
             self._item.ihook.pytest_runtest_logreport(report=report)
 
-    def _on_RecordedWarning(self, message: RecordedWarning) -> None:  # noqa: N802
+    def _record_warning(self, message: RecordedWarning) -> None:
         if self._forward:
             self._item.ihook.pytest_warning_recorded.call_historic(
                 kwargs={
@@ -153,13 +184,6 @@ class RemoteTest:
                     "location": message.location,
                 }
             )
-
-    def _on_CallStarted(self, message: CallStarted) -> None:  # noqa: N802
-        self._script = self._make_script(message.call)
-        self._proceed(None)
-
-    def _on_Reply(self, message: Reply) -> None:  # noqa: N802
-        self._proceed(message.value)
 
     def _proceed(self, value: object) -> None:
         """Hand the script a reply and the worker the script's next command."""
@@ -175,28 +199,6 @@ class RemoteTest:
         else:
             self.command = command
             self._worker.send(command)
-
-    def _on_UserMetric(self, message: UserMetric) -> None:  # noqa: N802
-        self.metrics.append(message)
-
-    def _on_Expected(self, message: Expected) -> None:  # noqa: N802
-        self.expectations.append(message.expectation)
-
-    def _on_Origins(self, message: Origins) -> None:  # noqa: N802
-        self.origins = message
-
-    def _on_Shown(self, message: Shown) -> None:  # noqa: N802
-        self.shown = message
-
-    def _on_Broken(self, message: Broken) -> None:  # noqa: N802
-        self.end(gently=False)
-        raise (TestAbsent if message.absent else WorkerDied)(message.text)
-
-    def _on_Stopped(self, message: Stopped) -> None:  # noqa: N802
-        self.end(gently=False)
-        if message.interrupted:
-            raise KeyboardInterrupt
-        pytest.exit(message.reason, message.returncode)
 
 
 class _Opaque(TerminalRepr):

@@ -9,11 +9,10 @@ import numpy as np
 from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
-from pytest_perfdl.trace.annotations import step_annotations
+from pytest_perfdl.trace.annotations import SETUP, step_annotations
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 from pytest_perfdl.trace.once import once
 
-SETUP = "perfdl.setup"
 """Our annotation around what prepares a step and is not part of it."""
 
 

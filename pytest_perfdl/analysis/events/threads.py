@@ -7,13 +7,14 @@ import re
 import numpy as np
 
 from pytest_perfdl.analysis.events.steps import StepWindow
+from pytest_perfdl.trace.annotations import WAIT
 from pytest_perfdl.trace.model import Category, Rows, Trace
 from pytest_perfdl.trace.once import once
 
 Thread = tuple[int, int]
 """Process and thread id."""
 
-_INPUT = re.compile(r"enumerate\(DataLoader\)|perfdl\.data_wait$")
+_INPUT = re.compile(rf"enumerate\(DataLoader\)|{re.escape(WAIT)}$")
 """torch's annotation of a DataLoader's `__next__`, and ours around any iterable."""
 
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")

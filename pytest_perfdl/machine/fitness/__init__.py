@@ -20,6 +20,7 @@ from pytest_perfdl.machine.fitness import device, load, memory, processors, soft
 from pytest_perfdl.machine.fitness.finding import LEVELS, Level, MachineFinding, Runner, run
 from pytest_perfdl.machine.reference_load import Noise, machine_noise
 from pytest_perfdl.machine.state import active_tracer
+from pytest_perfdl.model.limits import UNPAIRED_LIMIT
 from pytest_perfdl.model.units import format_percent
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]
@@ -141,5 +142,3 @@ def noise_finding(noise: Noise) -> MachineFinding:
 
 DEFAULT_LIMIT = 0.03
 """The limit of a timed metric unless a project sets another."""
-UNPAIRED_LIMIT = 0.10
-"""The limit where there is nothing to pair with."""

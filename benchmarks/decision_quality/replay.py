@@ -167,7 +167,7 @@ class Pool:
         return known
 
     def drawing(self, share: float, rng: np.random.Generator) -> Draw:
-        """Draws rounds with this slowdown, each in an order drawn by lot.
+        """Draws rounds with this slowdown, each in an order drawn at random.
 
         Raises
         ------

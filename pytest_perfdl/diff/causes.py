@@ -1,4 +1,4 @@
-"""The account as people ask for it: which kernel, operator, module or line the change is, the dearest first.
+"""The account as people ask for it: which kernel, operator, module or line the change is, the largest first.
 
 Changes of one name are one cause, however many shapes and places it has; where most of it happened is said with it:
 the innermost module and the line that hold at least `MOSTLY` of it.

@@ -91,13 +91,13 @@ def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdic
         more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         others = [metric for metric in metrics if metric not in changed]
         return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
-    guilty = [metric for metric in metrics if metric.verdict == verdict]
-    guilty.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
-    if verdict == standing or not guilty:
+    worst = [metric for metric in metrics if metric.verdict == verdict]
+    worst.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
+    if verdict == standing or not worst:
         return why or "nothing is held to a limit"
-    first, *others = guilty
+    first, *others = worst
     if verdict == "unchanged":
-        first = next((metric for metric in guilty if general(metric.name) == "step_time"), first)
+        first = next((metric for metric in worst if general(metric.name) == "step_time"), first)
         return f"{first.name} {first.reason}"
     also = ", ".join(metric.name for metric in others[:NAMED])
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""

@@ -73,8 +73,8 @@ class Delay:
                 result: T = stop.value
                 return result
 
-    def confess(self, profiled: Profiled) -> Profiled:
-        """Have the measurement say that it was slowed down, so that nobody takes it for a real one."""
+    def mark_injected(self, profiled: Profiled) -> Profiled:
+        """The measurement with a note that it was slowed down on purpose, so that nobody takes it for a real one."""
         if not self.share:
             return profiled
         note = Finding("note", INJECTED, f"every step was slowed down by {self.share * 100:g} % on purpose")

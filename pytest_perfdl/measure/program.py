@@ -144,7 +144,7 @@ class Program:
         loaded = set(sys.modules)
         try:
             if isinstance(command, Profile):
-                return self._delay.confess((yield from self._delay.after_each(profiled.run(command))))
+                return self._delay.mark_injected((yield from self._delay.after_each(profiled.run(command))))
             if isinstance(command, Count):
                 return (yield from self._delay.after_each(counted.run(command)))
         finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
 
 CHANGED = 0.10
-"""Change of the reference load's time, or of the processor's clock, within a timed pass that is worth a word."""
+"""Change of the reference load's time, or of the processor's clock, within a timed pass from which it is reported."""
 STOLEN = 0.05
 """Share of the processors' busy time that a hypervisor may give away before a word about it."""
 _LEAST_BUSY_TICKS = 20

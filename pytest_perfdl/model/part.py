@@ -1,7 +1,7 @@
 """What a step is made of, as two steps are compared by it: a part is all time of one sort in one place of the model.
 
 This is the word that `analysis` (which finds the parts of a trace), `judge` (which matches those of two sides) and
-`report` share; it stands on the ground floor beside `record`.
+`report` share; it is in `model` beside `record`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, Source
 
 CAUSES_SHOWN = 5
 SOURCE_LINES_SHOWN = 12
-"""Of the guilty functions' diffs together, unless more is asked for."""
+"""Of the blamed functions' diffs together, unless more is asked for."""
 UNPAIRED = "unpaired"
 """Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
 FAILURE_WIDTH = 100
@@ -75,7 +75,7 @@ def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-
 
 
 def failure_text(result: Result, run: Run) -> str:
-    """What `PerfRegression` says: what is wrong, how sure that is, who is guilty, and what to do about it."""
+    """What `PerfRegression` says: what is wrong, how sure that is, what is blamed, and what to do about it."""
     judgement = result.judgement
     lines = layout.paragraph(f"{judgement.verdict}: {_reason(result)}", 0, FAILURE_WIDTH)
     lines += [line.text for line in _details(result, run, 0, FAILURE_WIDTH, traces=True)]
@@ -253,7 +253,7 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
 
 
 def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
-    """What changed in the guilty functions; their lines are code, so they are shortened rather than wrapped."""
+    """What changed in the blamed functions; their lines are code, so they are shortened rather than wrapped."""
     code = [words.code_lines(each.text) for each in diffs]
     total = sum(map(len, code))
     room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)

@@ -196,7 +196,7 @@ class Judgement:
     context_changes: tuple[tuple[str, str, str], ...] = ()
     """(name, baseline's value, this run's value) for context that differs."""
     source_diffs: tuple[SourceDiff, ...] = ()
-    """Of the guilty functions that changed, those of the largest causes first."""
+    """Of the blamed functions that changed, those of the largest causes first."""
     rounds: str = ""
     """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()

@@ -257,7 +257,7 @@ class Bench:
         without = [Path(checkout.path(self.config.rootpath / folder)) for folder in self.left_out]
         then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
         laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
-        # Which data a step reads may be drawn by lot; which modules it loads is not.
+        # Which data a step reads may be drawn at random; which modules it loads is not.
         both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
         other = sorted(name for name in both - laid if now.get(name) != then.get(name))
         return f"the baseline was recorded with other files than its commit's side used: {some(other)}" if other else ""

@@ -1,7 +1,7 @@
 """Rounds of two processes, one on each side, that take turns: the evidence of a paired judgement.
 
 A round is one pair of fresh processes. Both are alive at once and time their steps in alternating blocks, so
-that whatever the machine does meets both; which of them goes first in a round is drawn by lot. Where two of
+that whatever the machine does meets both; which of them goes first in a round is drawn at random. Where two of
 them do not fit into memory, one runs after the other, in the order drawn.
 """
 

@@ -72,11 +72,11 @@ class Piecewise:
         Raises
         ------
         ScalingError
-            More than one factor varies, or no cliff is to be seen.
+            More than one factor varies, or no cliff was found.
         """
         cliff = find_cliff(points)
         if cliff is None:
-            raise ScalingError("no cliff is to be seen")
+            raise ScalingError("no cliff was found")
         return _two(cliff, points)
 
     def refit(self, curve: TwoLines, points: Points) -> TwoLines:

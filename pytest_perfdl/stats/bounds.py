@@ -2,7 +2,7 @@
 
 C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
 Biometrika 26 (1934): the ends are quantiles of beta distributions. They hold for independent trials; runs on one
-machine share its moods, so that many runs on one afternoon say less than the interval.
+machine are correlated, so that many runs on one afternoon say less than the interval.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ Everything that is shown of a time is of the posterior of delta: its median, its
 it is over a limit.
 
 The *coin* answers "at all", and is what the false-alarm promise rests on. Both sides of a round are run alike and which
-of them goes first is drawn by lot, so for unchanged code the sign of d is a fair coin given |d| and everything measured
-before: whatever the noise, its tails, its modes or its drift. What could tell the sides apart is where their code lies.
-Before every toss a bet is laid on the sign, from the earlier rounds and |d| alone; the wealth E of that bet then has a
-mean of at most 1 at all times, and ever exceeds T with a probability of at most 1 / T (Ville's inequality; Shafer and
-Vovk 2019, ch. 2; Ramdas et al., Statistical Science 2023, "Game-theoretic statistics and safe anytime-valid
+of them goes first is drawn at random, so for unchanged code the sign of d is a fair coin given |d| and everything
+measured before: whatever the noise, its tails, its modes or its drift. What could tell the sides apart is where their
+code lies. Before every toss a bet is laid on the sign, from the earlier rounds and |d| alone; the wealth E of that bet
+then has a mean of at most 1 at all times, and ever exceeds T with a probability of at most 1 / T (Ville's inequality;
+Shafer and Vovk 2019, ch. 2; Ramdas et al., Statistical Science 2023, "Game-theoretic statistics and safe anytime-valid
 inference"). So it may be looked at after every round, and measuring may stop for any reason.
 
 The bet is that of the model, u = log f(d) - log f(-d), with f the density that it predicts for the next round if the

@@ -134,7 +134,7 @@ def test_a_link_to_a_test_opens_it(tab):
     assert re.search("Copied the link|refused to copy", said.inner_text())
 
 
-def test_the_guilty_lines_are_shown_with_their_diff(tab):
+def test_the_blamed_lines_are_shown_with_their_diff(tab):
     diff = tab.page.locator("figure.source-diff").first
     assert "examples/models/gpt.py: causal_attention" in diff.inner_text()
     assert "softmax(-1, dtype=torch.float64)" in diff.locator(".added").all_inner_texts()[-1]

@@ -12,7 +12,7 @@ from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted
 from pytest_perfdl.model.units import format_percent, format_quantity
 
 NOTICED = 0.1
-"""Processors kept busy by others from which on it is worth a word; ticks of 10 ms show no less in a short window."""
+"""Processors kept busy by others from which on it is reported; ticks of 10 ms show no less in a short window."""
 
 
 @dataclass(frozen=True, slots=True)

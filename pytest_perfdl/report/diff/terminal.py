@@ -142,7 +142,7 @@ def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
     if not found:
         yield "no part changed for certain"
     else:
-        yield "causes, the dearest first"
+        yield "causes, largest first"
         for cause in found[:top]:
             yield from _cause(cause, each, width)
         if len(found) > top:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BAR = 24
 """Width of the longest bar of the account."""
 SHOWN_SHARE = 0.01
-"""Least share of the critical path that is worth a word about its quality."""
+"""Least share of the critical path from which its quality is reported."""
 
 
 def report(summary: TraceSummary, selection: Selection, top: int, width: int, advised: Answers | None = None) -> str:

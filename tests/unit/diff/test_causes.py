@@ -157,7 +157,7 @@ def test_places_that_go_the_same_way_in_all_rounds_but_one_count_with_the_certai
     [(None, ["mm", "gelu"], False), ({"": 0.05}, ["mm", "gelu"], False), ({"": -0.05}, ["gelu", "mm"], True)],
     ids=["either way", "slower", "faster"],
 )
-def test_where_the_profiled_step_may_have_gone_either_way_the_dearest_cause_is_first(timed, order, told):
+def test_where_the_profiled_step_may_have_gone_either_way_the_largest_cause_is_first(timed, order, told):
     """Python varies by more than both changes together; only the timed steps can say which way the step went."""
     more = {("gelu", block): 0.5 for block in range(BLOCKS)} | {("mm", block): 1.3 for block in range(BLOCKS)}
     base = side(seed=21, spread=0.01, rest_spread=0.4, more={"rest": 1.2})

@@ -1,4 +1,4 @@
-"""The source of the guilty lines: which file and function they are, and what changed there."""
+"""The source of the blamed lines: which file and function they are, and what changed there."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ $(VENV)/.lint: pyproject.toml constraints.txt | $(BIN)/python
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Half an hour: each command in the state that the text describes.
+# Half an hour: each command in the state that the text describes, two documents at a time.
 commands: $(VENV)/.test
-	$(BIN)/python -m pytest -s tests/commands/test_commands_parse.py tests/commands/every_command.py
+	$(BIN)/python -m pytest -s -n 2 --dist worksteal tests/commands/test_commands_parse.py tests/commands/every_command.py
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py

@@ -5,6 +5,7 @@ they show, on the terminal, in annotations, in summary.md and on the page, is ru
 """
 
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from commands.states import NOT_RUN, must, shell
 
 RAN = []
 """Every command line that was run, for the count at the end."""
+
+
+def say(text):
+    """Show how far it is: where stories run in several processes, only the error output reaches the terminal."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class Story:
@@ -28,7 +34,7 @@ class Story:
             output = run(shown.text, folder, shown.exits, **more)
             assert said in output, f"{shown.text} did not say {said!r}:\n{output}"
         except AssertionError as error:
-            print(f"         WRONG  {shown.place}: {str(error)[-2000:]}", flush=True)
+            say(f"         WRONG  {shown.place}: {str(error)[-2000:]}")
             self.wrong.append(f"{shown.place}: {error}")
 
     def end(self):
@@ -54,7 +60,7 @@ def project(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def count():
     yield
-    print(f"\n{len(RAN)} commands were run, {len(set(RAN))} of them different")
+    say(f"\n{len(RAN)} commands were run, {len(set(RAN))} of them different")
 
 
 def run(command, folder, expected=(0,), **more):
@@ -63,7 +69,7 @@ def run(command, folder, expected=(0,), **more):
     started = time.monotonic()
     code, output = shell(command, folder, **more)
     wrong = "" if code in expected else f", expected {' or '.join(map(str, expected))}"
-    print(f"{time.monotonic() - started:6.1f} s  exit {code}{wrong}  $ {command}", flush=True)
+    say(f"{time.monotonic() - started:6.1f} s  exit {code}{wrong}  $ {command}")
     assert code in expected, f"exit {code}, expected {expected}: {command}\n{output}"
     assert "Traceback" not in output
     return output
@@ -150,12 +156,12 @@ def test_the_examples(project):
 # Runs that fail, and what they show.
 
 
-def shown_by(command, folder, expected=(1,)):
-    """The commands that a failing run shows, by where it shows them."""
+def shown_by(command, folder, root, expected=(1,)):
+    """The commands that a failing run of a project shows, by where it shows them."""
     summary = folder / "step-summary.txt"
     summary.write_text("")
     output = run(command, folder, expected, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
-    report = next(folder.rglob("perf-report"))
+    report = root / "perf-report"
     return {
         "terminal": in_terminal(output),
         "annotations": in_annotations(output),
@@ -177,7 +183,7 @@ def test_what_a_failing_run_shows(case, recorded, tmp_path):
     command, where = CASES[case]
     failed = states.copy_of(recorded, tmp_path / "failed")
     states.make_slower(failed)
-    found = shown_by(command, failed / where)
+    found = shown_by(command, failed / where, failed)
     against = "--perf-against" in command
 
     for place, commands in found.items():
@@ -197,7 +203,7 @@ def test_what_a_failing_run_shows(case, recorded, tmp_path):
 
 def test_what_a_run_without_baselines_shows(tmp_path):
     folder = states.written(tmp_path / "project", ini=states.QUICK)
-    found = shown_by("pytest --perf", folder)
+    found = shown_by("pytest --perf", folder, folder)
     for commands in found.values():
         assert [each for each in commands if "--perf-update=new" in each]
     run(found["terminal"][0], folder)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 TEMPLATE = HERE / "scratch"
 PLANT = Path("src/trial_package/plant.py")
 TRIALS = "tests/test_speed.py"
@@ -121,6 +122,75 @@ class ScratchProject:
                 raise ProjectError(f"{' '.join(command)}\nended with exit status {done.returncode}:\n{tail}")
             tests: list[dict[str, Any]] = json.loads(found.read_text())["tests"]
         return tests
+
+
+class ExamplesProject(ScratchProject):
+    """This repository's examples, and README's test, in a repository of their own.
+
+    `plant` takes "commit", which commits a change of whitespace in modules that the examples load, and "forward",
+    which gives README's step so many forward passes more.
+    """
+
+    readme = "tests/test_speed.py::test_train_step"
+    examples = (
+        "examples/test_gpt.py::test_train_step",
+        "examples/test_convnet.py::test_classify",
+        "examples/test_dlrm.py::test_train_step",
+        "examples/test_transformers.py::test_train_step",
+        "examples/test_transformers.py::test_decode",
+    )
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if not (folder / ".git").exists():
+            ignored = shutil.ignore_patterns("__pycache__", "baselines", "perf-report")
+            shutil.copytree(ROOT / "examples", folder / "examples", ignore=ignored)
+            (folder / "tests").mkdir()
+            (folder / "tests" / "test_speed.py").write_text(_readmes_test())
+            (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly\n")
+            (folder / ".gitignore").write_text("__pycache__\n")
+            self.git("init", "--quiet")
+            self.commit("The code")
+
+    def restore(self) -> None:
+        """The code as it was committed last."""
+        self.git("checkout", "--quiet", "--", ".")
+
+    def plant(self, values: Mapping[str, float]) -> None:
+        """Commit a change of whitespace, or make README's step slower.
+
+        Raises
+        ------
+        KeyError
+            For a name that is neither.
+        """
+        for name, value in values.items():
+            if name == "commit":
+                for path in sorted((self.folder / "examples" / "models").glob("*.py")):
+                    path.write_text(path.read_text() + "\n")
+                self.commit("Whitespace")
+            elif name == "forward":
+                path = self.folder / "tests" / "test_speed.py"
+                old, passes = "model(batch)", " + ".join(["model(batch)"] * (1 + int(value)))
+                path.write_text(path.read_text().replace(old, f"({passes})", 1))
+            else:
+                raise KeyError(name)
+
+    def record(self, repeats: int) -> None:
+        """Write and commit baselines, or add repeats of this occasion to those that are there.
+
+        Raises
+        ------
+        ProjectError
+        """
+        mode = "append" if self.recorded else "all"
+        self.pytest(f"--perf-update={mode}", f"--perf-repeats={repeats}", self.readme, *self.examples)
+        self.commit("Baselines" if mode == "all" else "Baselines of another occasion")
+
+
+def _readmes_test() -> str:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return next(block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_train_step" in block)
 
 
 def _run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,9 @@ only what is missing. At the end, or with `--table` at once, it prints how the c
     python benchmarks/decision_quality/trials.py --table
 
 The scratch repository with its baselines is made anew each time in a temporary folder, so that each start is an
-occasion of its own; `--project DIR` keeps one, and `--append N` adds repeats of this occasion to its baselines.
+occasion of its own; `--project DIR` keeps one, and `--append N` adds repeats of this occasion to its baselines. Kinds
+"examples" (unchanged, half of them behind a commit of whitespace) and "forward" (README's step with one forward pass
+more) have a repository of the examples.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 from acceptance import OPERATOR, tables  # noqa: E402
-from scratch_project import ProjectError, ScratchProject  # noqa: E402
+from scratch_project import ExamplesProject, ProjectError, ScratchProject  # noqa: E402
 from side_load import side_load  # noqa: E402
 
 TRIALS = ROOT / "perf-report" / "decision-quality-trials.jsonl"
@@ -52,7 +54,12 @@ class Kind:
     inject: float = 0.0
     """Percent for `--perf-inject`."""
     plant: Mapping[str, float] = field(default_factory=dict)
-    test: str = TRAINING
+    every_second: Mapping[str, float] = field(default_factory=dict)
+    """Planted in every second trial beside."""
+    tests: tuple[str, ...] = (TRAINING,)
+    """In turns."""
+    of_examples: bool = False
+    """Whether the scratch repository is that of the examples."""
 
 
 KINDS: Mapping[str, Kind] = {
@@ -63,8 +70,10 @@ KINDS: Mapping[str, Kind] = {
     "gate+10": Kind(inject=10),
     "every-2nd": Kind(plant={"EVERY": 2, "EXTRA": 0.5}),
     "every-3rd": Kind(plant={"EVERY": 3, "EXTRA": 1.0}),
-    "loader": Kind(plant={"TRANSFORM": 0.2}, test=LOADER),
+    "loader": Kind(plant={"TRANSFORM": 0.2}, tests=(LOADER,)),
     "operator": Kind(AGAINST, plant={"scanned": 240_000}),
+    "examples": Kind(every_second={"commit": 1}, tests=ExamplesProject.examples, of_examples=True),
+    "forward": Kind(plant={"forward": 1}, tests=(ExamplesProject.readme,), of_examples=True),
 }
 
 
@@ -122,10 +131,10 @@ def run(
     kind = KINDS[name]
     options = [*kind.options, *([f"--perf-inject={kind.inject:g}"] if kind.inject else [])]
     started = time.monotonic()
-    project.plant(kind.plant)
+    project.plant({**kind.plant, **(kind.every_second if number % 2 else {})})
     try:
         with side_load(load, zlib.crc32(f"{name} {number}".encode())):
-            (found,) = project.pytest("--perf", *options, *extra, kind.test)
+            (found,) = project.pytest("--perf", *options, *extra, kind.tests[number % len(kind.tests)])
     finally:
         project.restore()
     seconds = time.monotonic() - started
@@ -227,7 +236,12 @@ def main() -> int:
     if todo and not options.table:
         with tempfile.TemporaryDirectory(prefix="perfdl-trials-") as temporary:
             try:
-                make(ScratchProject(options.project or Path(temporary) / "project"), todo, done, options)
+                folder = options.project or Path(temporary)
+                for of_examples in (False, True):
+                    mine = [each for each in todo if KINDS[each[0]].of_examples == of_examples]
+                    sort, name = (ExamplesProject, "examples") if of_examples else (ScratchProject, "project")
+                    if mine:
+                        make(sort(folder / name), mine, done, options)
             except ProjectError as error:
                 print(error, file=sys.stderr)
                 return 1
@@ -267,7 +281,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--load", type=float, default=0.0, metavar="SHARE", help="of a processor, used beside (0)")
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="repeats of a new baseline (20)")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="for confirming, instead of the plugin's own")
-    parser.add_argument("--project", type=Path, metavar="DIR", help="keep the scratch repository here")
+    parser.add_argument("--project", type=Path, metavar="DIR", help="keep the scratch repositories here")
     parser.add_argument("--append", type=int, default=0, metavar="N", help="repeats to add to kept baselines (0)")
     parser.add_argument("--table", action="store_true", help="only print what was found so far")
     parser.add_argument("--out", type=Path, default=TRIALS, metavar="FILE", help="where trials are kept")

@@ -10,7 +10,7 @@ from unit.benchmarks import recorded_runs  # noqa: F401 (makes the modules below
 import acceptance  # isort: skip
 import side_load  # isort: skip
 import trials  # isort: skip
-from scratch_project import ScratchProject  # isort: skip
+from scratch_project import ExamplesProject, ScratchProject  # isort: skip
 
 
 def metric(verdict, effect=0.01, evidence=None, rounds=None, **more):
@@ -206,6 +206,8 @@ def project(tmp_path_factory):
 class TestScratchProject:
     def test_every_kind_changes_only_the_working_tree(self, project):
         for name, kind in trials.KINDS.items():
+            if kind.of_examples:
+                continue
             project.plant(kind.plant)
             changed = project.git("status", "--porcelain").split()
             assert changed == (["M", "src/trial_package/plant.py"] if kind.plant else []), name
@@ -227,5 +229,24 @@ class TestScratchProject:
         found = subprocess.run(
             ["git", "ls-files"], cwd=project.folder, capture_output=True, text=True, check=True
         ).stdout.split()
-        assert {kind.test.split("::")[0] for kind in trials.KINDS.values()} <= set(found)
+        own = [test for kind in trials.KINDS.values() if not kind.of_examples for test in kind.tests]
+        assert {test.split("::")[0] for test in own} <= set(found)
         assert ".gitignore" in found
+
+
+class TestExamplesProject:
+    def test_half_of_the_trials_have_a_commit_of_whitespace_and_one_kind_a_slower_step(self, tmp_path):
+        project = ExamplesProject(tmp_path / "examples")
+        files = project.git("ls-files").split()
+        assert {test.split("::")[0] for test in (*project.examples, project.readme)} <= set(files)
+        before = (project.folder / "examples/models/gpt.py").read_text()
+        project.plant({"commit": 1})
+        assert project.git("log", "--format=%s").split("\n")[:2] == ["Whitespace", "The code"]
+        assert (project.folder / "examples/models/gpt.py").read_text() == before + "\n"
+        project.plant(trials.KINDS["forward"].plant)
+        assert project.git("status", "--porcelain").split() == ["M", "tests/test_speed.py"]
+        assert "(model(batch) + model(batch)).square()" in (project.folder / "tests/test_speed.py").read_text()
+        project.restore()
+        assert project.git("status", "--porcelain") == ""
+        with pytest.raises(KeyError, match="nothing"):
+            project.plant({"nothing": 1})

@@ -32,7 +32,7 @@ from pytest_perfdl.machine.state import Busy, Load  # noqa: E402
 from pytest_perfdl.measure.commands import SideResult  # noqa: E402
 from pytest_perfdl.model.record import Record  # noqa: E402
 from pytest_perfdl.results.verdict import Judgement  # noqa: E402
-from pytest_perfdl.run import item  # noqa: E402
+from pytest_perfdl.run import perf_test  # noqa: E402
 from pytest_perfdl.run.confirmation import Confirmation  # noqa: E402
 from pytest_perfdl.run.paired_rounds import Rounds, Side  # noqa: E402
 from pytest_perfdl.workers.checkout import Checkout  # noqa: E402
@@ -175,7 +175,7 @@ def main(path: str) -> int:
     jobs = Jobs.read(Path(path))
     Recorder.jobs = jobs
     # Trials make one of it where they judge times.
-    setattr(item, "Confirmation", Recorder)  # noqa: B010 (a type checker would not have it)
+    setattr(perf_test, "Confirmation", Recorder)  # noqa: B010 (a type checker would not have it)
     report = Path(jobs.project).parent / "report"
     options = [
         "-q",

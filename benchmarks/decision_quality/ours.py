@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from shortcut import Shortcut
 
 from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, RECORDING_REPEATS
-from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
-from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.settle import held, settle
-from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Series
 from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on

@@ -22,7 +22,7 @@ from rules import Rule
 from scipy import stats
 
 from pytest_perfdl.judge import rounds as paired
-from pytest_perfdl.judge.confirm import MOST_REPEATS
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 
 UNCHANGED = 0.0
 _ORDERS: tuple[paired.Order, paired.Order] = ("base first", "head first")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ours import Draw, Outcome
 
 from pytest_perfdl.config.options import BUDGET_SECONDS
-from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
+from pytest_perfdl.judge.gate import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.results.verdict import Verdict
 

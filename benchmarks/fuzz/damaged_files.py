@@ -29,9 +29,9 @@ from unit.report import runs  # noqa: E402
 from pytest_perfdl import cli  # noqa: E402
 from pytest_perfdl.baseline.append import append  # noqa: E402
 from pytest_perfdl.baseline.files import Store  # noqa: E402
-from pytest_perfdl.judge.confirm import confirm  # noqa: E402
 from pytest_perfdl.judge.kernels import judged  # noqa: E402
-from pytest_perfdl.judge.standing import open_times, standing  # noqa: E402
+from pytest_perfdl.judge.stored_repeats import confirm  # noqa: E402
+from pytest_perfdl.judge.untimed import open_times, standing  # noqa: E402
 from pytest_perfdl.model.errors import BaselineError, TraceError  # noqa: E402
 from pytest_perfdl.model.limits import BUILT_IN  # noqa: E402
 from pytest_perfdl.model.record import Call, Record, Row  # noqa: E402

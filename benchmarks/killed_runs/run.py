@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from pytest_perfdl.baseline import text  # noqa: E402 (the path comes first)
 from pytest_perfdl.workers.checkout import clear  # noqa: E402
-from pytest_perfdl.workers.kept import is_whole  # noqa: E402
+from pytest_perfdl.workers.kept_checkouts import is_whole  # noqa: E402
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtri
 
+from pytest_perfdl.diff.cause_names import by_name, columns
 from pytest_perfdl.diff.changes import Change, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Amount, effects
 from pytest_perfdl.diff.matching.groups import ONE_SIDED, Matching, Weighted
 from pytest_perfdl.diff.matching.match import match
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.diff.naming import by_name, columns
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.groups import By, Group
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.side import Side, Unit
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.model.step_part import Part
     from pytest_perfdl.results.verdict import Verdict
 
     Floats = NDArray[np.float64]

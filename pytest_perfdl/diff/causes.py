@@ -14,16 +14,16 @@ import numpy as np
 
 from pytest_perfdl.diff.account import Line
 from pytest_perfdl.diff.bound import of_cause, regions
+from pytest_perfdl.diff.cause_names import by_name, columns
 from pytest_perfdl.diff.changes import EXCHANGED, Cause, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Effects, summed
-from pytest_perfdl.diff.naming import by_name, columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_perfdl.diff.account import Diff
     from pytest_perfdl.diff.changes import Change, Key
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.model.step_part import Part
 
 MOSTLY = 0.8
 """Share of a cause's change that a module or a line must hold to be named for it."""

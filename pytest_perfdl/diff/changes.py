@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pytest_perfdl.diff.effects import Amount, Effects
     from pytest_perfdl.diff.matching.groups import Group
-    from pytest_perfdl.model.part import Part, PartKind
+    from pytest_perfdl.model.step_part import Part, PartKind
     from pytest_perfdl.results.verdict import Bound
 
 Status = Literal["new", "gone", "changed", "replaced", "fused", "split"]

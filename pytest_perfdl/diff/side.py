@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from pytest_perfdl.analysis.account.host_account import COPIES
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,11 +17,12 @@ and by further repeats where there is not:
                                             # confirm.settled(found, base, fresh, left, limits)
     judgement = confirm.confirm(found, base, fresh, limits, remaining=left)
 
-- Words: `results.verdict` holds them, `wording` makes sentences of them.
+- Words: `results.verdict` holds them, `reasons` makes sentences of them.
 - Beside times: `counted` compares exactly, `budget` holds to absolute bounds.
-- Pairs: `rounds` is what was measured, `stats.evidence` what it says of one time, `paired` the rule for a step's times,
-  `kernels` that for its rows, `expectation` asks the same of two alternatives.
-- Without pairs: `confirm` by `stats.ranks`; `timed` compares repeats, `drift` says what the machine had to do with it.
+- Pairs: `rounds` is what was measured, `stats.evidence` what it says of one time, `gate` the rule for a step's times,
+  `kernels` that for its rows, `alternatives` asks the same of two alternatives.
+- Without pairs: `stored_repeats` by `stats.ranks`; `log_ratios` compares repeats, `machine_drift` says what the
+  machine had to do with it.
 - `blame` says what changed inside the step.
 
 Importing this package imports nothing heavy.

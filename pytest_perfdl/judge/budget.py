@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import wording
+from pytest_perfdl.judge import reasons
 from pytest_perfdl.results.verdict import worst
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def past(series: Series, budget: Budget) -> int:
 def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
     held = f"budget {budget.phrase(series.better)}"
     number = past(series, budget)
-    size = "" if shown is None else f"{wording.value(shown, series.unit)}, "
+    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     if number == len(series.values):
         return "regressed", f"{size}past its {held}" + (" in every repeat" if number > 1 else "")
     if number:

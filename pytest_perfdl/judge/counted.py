@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import wording
+from pytest_perfdl.judge import reasons
 from pytest_perfdl.model import metrics
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def out_of_scope(name: str, base: Record, new: Record) -> str:
     """What differs in the context within which the metric of this full name is exact; empty if nothing."""
-    return wording.differences(base.context, new.context, metrics.scope(name))
+    return reasons.differences(base.context, new.context, metrics.scope(name))
 
 
 def newest_in_scope(name: str, new: Record, others: Iterable[Record]) -> Record | None:
@@ -50,7 +50,7 @@ def not_reproduced(stored: Record, now: Record) -> str:
             continue
         again = after[name]
         if series.stable and again.stable and not same(series.values[0], again.values[0]):
-            before_and_after = (wording.value(each.values[0], each.unit) for each in (series, again))
+            before_and_after = (reasons.value(each.values[0], each.unit) for each in (series, again))
             return f"{name} {' -> '.join(before_and_after)}"
     return ""
 
@@ -68,9 +68,9 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
         return _unstable(shown, base, new, limit, sign)
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
-        reason = f"{wording.value(after, new.unit)}, as in the baseline"
+        reason = f"{reasons.value(after, new.unit)}, as in the baseline"
         return replace(shown, limit=limit.text if limit else None, verdict="unchanged", reason=reason)
-    change = wording.counts(before, after, new.unit)
+    change = reasons.counts(before, after, new.unit)
     if differs:
         return replace(shown, verdict="changed", reason=f"changed, context differs ({differs}): {change}")
     if limit is None:

@@ -3,7 +3,7 @@
 A kernel may be half as slow again and move the step by no more than its noise. So besides the step every row of it is
 held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric (`paired`):
 a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with a probability of
-`paired.OVER`. Rows below functions that the source's change touches have a level of their own: they are fewer, so they
+`gate.OVER`. Rows below functions that the source's change touches have a level of their own: they are fewer, so they
 need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
 
 Which rows are judged is fixed before the signs of the rounds are seen, by their share of both sides together.
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.judge import wording
+from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.counted import same
-from pytest_perfdl.judge.paired import OVER
+from pytest_perfdl.judge.gate import OVER
+from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.rounds import head_second
-from pytest_perfdl.judge.timed import as_ratio
 from pytest_perfdl.model.limits import PER_KERNEL
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -136,7 +136,7 @@ def _verdict(name: str, limit: Limit, base: float, head: float, estimate: Estima
         rounds=len(estimate.differences),
         of_step=False,
     )
-    return replace(shown, reason=wording.interval(shown, wording.paired(len(estimate.differences))))
+    return replace(shown, reason=reasons.interval(shown, reasons.paired(len(estimate.differences))))
 
 
 def _calls(new: Record, limits: Limits) -> list[tuple[Call, Limit]]:

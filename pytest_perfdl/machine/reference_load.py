@@ -1,7 +1,7 @@
 """A fixed workload of ours: where its time changes the machine has changed, not the code under test.
 
 `reference_ns` is short enough to be timed around every test; `drift` compares what it gave before and after, and the
-record keeps one figure a repeat, so that a later run knows how fast the machine was (`judge.drift`).
+record keeps one figure a repeat, so that a later run knows how fast the machine was (`judge.machine_drift`).
 `machine_noise` runs a longer one in blocks and says what differences this machine can tell apart at best.
 """
 

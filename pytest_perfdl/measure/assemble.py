@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
-from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import METRICS
 from pytest_perfdl.model.record import (
     Better,

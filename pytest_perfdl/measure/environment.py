@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_perfdl.machine.fitness.processors import least_quota
-from pytest_perfdl.measure.timed import uses_device
+from pytest_perfdl.measure.timed_pass import uses_device
 from pytest_perfdl.model.record import Key, Scalar
 
 

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
-from pytest_perfdl.measure import compiling, counted, profiled, timed
+from pytest_perfdl.measure import compiling, counted_pass, profiled_pass, timed_pass
 from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
-from pytest_perfdl.measure.injected import Delay
+from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
 
@@ -130,23 +130,23 @@ class Program:
             return (yield from self._settle(command))
         if isinstance(command, Time):
             collect_garbage()
-            timing = timed.run(command, iterates=self._iterates, prepares=self._prepares)
+            timing = timed_pass.run(command, iterates=self._iterates, prepares=self._prepares)
             helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
             children, threads = Helpers.now().since(helpers)
             self.had_children |= children
             self.had_threads |= threads
-            self.had_device |= timed.uses_device()
+            self.had_device |= timed_pass.uses_device()
             self.tracer = self.tracer or result.tracer
-            self.step_ns = timed.lower_quartile(result.step_ns)
+            self.step_ns = timed_pass.lower_quartile(result.step_ns)
             return result
         self.annotating = True
         loaded = set(sys.modules)
         try:
             if isinstance(command, Profile):
-                return self._delay.mark_injected((yield from self._delay.after_each(profiled.run(command))))
+                return self._delay.mark_injected((yield from self._delay.after_each(profiled_pass.run(command))))
             if isinstance(command, Count):
-                return (yield from self._delay.after_each(counted.run(command)))
+                return (yield from self._delay.after_each(counted_pass.run(command)))
         finally:
             self.annotating = False
             self.loaded += tuple(name for name in sys.modules if name not in loaded)
@@ -176,11 +176,11 @@ class Program:
                     if steps + len(durations) > 1 and compiled == before:
                         spent_ns += taken
                     late = spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
-                timed.synchronize()
+                timed_pass.synchronize()
                 whole = perf_counter_ns() - block_start - setups
                 count = len(durations)
                 # A host that runs ahead of its device says little about single steps.
-                typical = [whole // count] * count if timed.uses_device() else durations
+                typical = [whole // count] * count if timed_pass.uses_device() else durations
                 recent = (*recent, *typical)[-2 * command.block :]
                 later = typical[1:] if steps == 0 and count > 1 else typical
                 steps += count
@@ -189,7 +189,7 @@ class Program:
                     spread = medians[-1] / max(medians[-2], 1) - 1
                 quiet = compiling.events() == compiled_before
                 settled = steps >= command.least and quiet and abs(spread) < SETTLED_WITHIN
-                if timed.uses_device():
+                if timed_pass.uses_device():
                     spent_ns += max(0, whole - sum(durations))
                 if settled or late or steps >= command.most or spent_ns > command.seconds * 1e9:
                     self._delay.fix(recent)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.reference_load import drift
-from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 
-from pytest_perfdl.judge.confirm import UNPAIRED_ALPHA
+from pytest_perfdl.judge.gate import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
-from pytest_perfdl.judge.paired import ALPHA, EVERY_ROUND
+from pytest_perfdl.judge.stored_repeats import UNPAIRED_ALPHA
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.results.run import Run

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import util
 from pathlib import Path
 
-from pytest_perfdl.report.page import packed, policy_hash
+from pytest_perfdl.report.templating import packed, policy_hash
 
 _FILE = "package_data/plotly.min.js"
 

@@ -22,7 +22,7 @@ from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.report import words
-from pytest_perfdl.report.account import PartRow, accounts, diffs, part_rows
+from pytest_perfdl.report.waterfall import PartRow, accounts, diffs, part_rows
 from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 

@@ -19,7 +19,7 @@ import jinja2
 
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent
-from pytest_perfdl.report import charts, compared, figures, page, traces, words
+from pytest_perfdl.report import charts, compared, figures, templating, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
@@ -89,25 +89,25 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
             one["html"] = body.render(**shared, result=result, number=number, anchors={result.id: anchor(result.id)})
-            found.append(_Details(page.packed(json.dumps(one, allow_nan=False)), False))
+            found.append(_Details(templating.packed(json.dumps(one, allow_nan=False)), False))
         else:
-            found.append(_Details(page.script_safe(one), True))
+            found.append(_Details(templating.script_safe(one), True))
     return (
         _environment()
         .get_template("index.html.j2")
         .render(
             **shared,
             results=ranked,
-            run_json=page.script_safe(without_records(to_json(run) if data is None else data)),
+            run_json=templating.script_safe(without_records(to_json(run) if data is None else data)),
             details=found,
-            names=page.script_safe(names.listed()),
+            names=templating.script_safe(names.listed()),
             library=charts.library(),
             anchors={result.id: anchor(result.id) for result in ranked},
             open_first=open_first,
             inert=inert,
             sure=certainty(run),
             todo=words.run_commands(run) if len(ranked) > 1 else [],
-            **page.frame("charts.js", "timeline.js", "report.js"),
+            **templating.frame("charts.js", "timeline.js", "report.js"),
         )
     )
 
@@ -155,7 +155,7 @@ def main_trace(call: CallTraces) -> TraceFile | None:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = page.environment()
+    environment = templating.environment()
     environment.filters.update(
         {
             "value": figures.value,

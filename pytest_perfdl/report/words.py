@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.judge.wording import counts
+from pytest_perfdl.judge.reasons import counts
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible as visible

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.fixture.perf import Expectation
 from pytest_perfdl.judge import kernels
+from pytest_perfdl.judge.alternatives import demand, sides
+from pytest_perfdl.judge.alternatives import verdict as verdict_on
 from pytest_perfdl.judge.blame import located
-from pytest_perfdl.judge.expectation import demand, sides
-from pytest_perfdl.judge.expectation import verdict as verdict_on
+from pytest_perfdl.judge.gate import LEAST_ROUNDS, Gate, Held, Outcome, Spent
 from pytest_perfdl.judge.kernels import Rows
-from pytest_perfdl.judge.paired import LEAST_ROUNDS, Gate, Held, Outcome, Spent
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.measure import surroundings
@@ -28,7 +28,7 @@ from pytest_perfdl.run.paired_rounds import Rounds, Side, parts_of
 from pytest_perfdl.run.source_diff import Touched
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Shown
-from pytest_perfdl.workers.remote import RemoteTest
+from pytest_perfdl.workers.remote_test import RemoteTest
 
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""

@@ -33,13 +33,13 @@ from pytest_perfdl.workers.options import plugin_packages, worker_options
 from pytest_perfdl.workers.origins import Elsewhere, code_names, elsewhere
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 from pytest_perfdl.workers.process import Worker
-from pytest_perfdl.workers.remote import RemoteTest, Script
+from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 USED_BY_WORKERS = (
     "pytest_perfdl.analysis",
     "pytest_perfdl.fixture",
     "pytest_perfdl.hookspecs",
-    "pytest_perfdl.measure.counted",
+    "pytest_perfdl.measure.counted_pass",
     "pytest_perfdl.measure.environment",
     "pytest_perfdl.measure.prepare",
     "pytest_perfdl.measure.program",

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.measure.assemble import assemble
-from pytest_perfdl.measure.local import LocalHost
+from pytest_perfdl.measure.in_process import LocalHost
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.run.collection import PerfTest, adopt

@@ -24,14 +24,14 @@ from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
-from pytest_perfdl.measure.timed import lower_quartile
+from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import Bench
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent
 from pytest_perfdl.workers.messages import Shown
-from pytest_perfdl.workers.remote import RemoteTest, Script
+from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 FREE_MEMORY = 0.1
 """Share of the memory that must be free while two processes are alive at once."""

@@ -1,7 +1,7 @@
 """A `pytest --perf` run: tests are collected, measured in workers, judged, recorded, reported.
 
 pytest runs its normal protocol over every perf test; only the three phases are replaced, and each waits for the
-same phase in a worker process (`workers.remote`). The first worker's call phase holds the measuring; when that
+same phase in a worker process (`workers.remote_test`). The first worker's call phase holds the measuring; when that
 worker has ended, more are started as the judgement needs them (`item`). The verdict is raised in the call phase.
 """
 
@@ -21,7 +21,7 @@ import pytest
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
-from pytest_perfdl.judge.paired import ALPHA
+from pytest_perfdl.judge.gate import ALPHA
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfRegression
 from pytest_perfdl.model.record import Key
@@ -35,8 +35,8 @@ from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Judgement, parse_fail_on
 from pytest_perfdl.run.collection import PerfTest, adopt
 from pytest_perfdl.run.context import Bench
-from pytest_perfdl.run.item import Trial, unjudged
 from pytest_perfdl.run.name_rules import name_rules
+from pytest_perfdl.run.perf_test import Trial, unjudged
 from pytest_perfdl.run.progress import Expected, Progress, estimate
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
@@ -44,7 +44,7 @@ from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
-from pytest_perfdl.workers.remote import dress, suspended_capture
+from pytest_perfdl.workers.remote_test import dress, suspended_capture
 
 TRIAL = pytest.StashKey[Trial]()
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
@@ -108,7 +108,7 @@ class PerfSession:
             item.setup = _bound(self._setup, test)
             item.runtest = _bound(self._runtest, test)
             item.teardown = _bound(self._teardown, test)
-            # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
+            # Its fixtures live in the worker; hooks that look into `perf_test.funcargs` must not miss them here.
             item.fixturenames = []
 
     def estimate(self) -> str | None:

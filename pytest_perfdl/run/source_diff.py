@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.analysis.events.source_lines import FRAME
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Cause, SourceDiff
 from pytest_perfdl.system.git import git

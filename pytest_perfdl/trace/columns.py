@@ -14,6 +14,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.trace.annotations import MODULE
 from pytest_perfdl.trace.events import LONGEST_NS, RawEvent, concatenated, nanoseconds
 from pytest_perfdl.trace.ids import Ids
+from pytest_perfdl.trace.instants import CounterColumns, MemoryColumns
 from pytest_perfdl.trace.model import (
     DEVICE_CATEGORIES,
     I32,
@@ -25,7 +26,6 @@ from pytest_perfdl.trace.model import (
     whole_numbers,
 )
 from pytest_perfdl.trace.numbering import Numbering
-from pytest_perfdl.trace.points import CounterColumns, MemoryColumns
 from pytest_perfdl.trace.raw_args import SPILL_BYTES, ArgsStore, join
 
 _ALIASES = {

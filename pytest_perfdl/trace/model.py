@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.trace.order import sorted_by
 from pytest_perfdl.trace.raw_args import RawArgs
+from pytest_perfdl.trace.sorting import sorted_by
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]

@@ -16,7 +16,7 @@ import msgspec
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace.decode import Decoder, Notes, end_of_object
 from pytest_perfdl.trace.events import RawEvent
-from pytest_perfdl.trace.salvage import boundaries, salvage
+from pytest_perfdl.trace.truncated import boundaries, salvage
 
 SLICE = 2**20
 """Bytes of text that are decoded at a time: larger ones leave the processor's caches, and hold more at once."""

@@ -10,10 +10,10 @@
 - `model` holds the words: tasks, edges, tracks. `from_trace` makes a graph of a trace, or of those of several ranks.
 - `editing` finds tasks and composes changes of them; `columns` copies what a change leaves as it was.
 - `simulation` computes when every task starts and ends, and how far the graph explains the trace.
-- `transform` is the registry of optimisations, `transforms` holds those that come with the package; they look things up
-  in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an interval
-  and a trust; `unprofiled` takes the profiler's own time off a graph first. `staged` puts layers on several devices,
-  `strategy` searches for the best way to.
+- `transform` is the registry of optimisations, `transforms` holds those that come with the package; they look things
+  up in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an
+  interval and a trust; `unprofiled` takes the profiler's own time off a graph first. `parallelism` puts layers on
+  several devices, `strategy` searches for the best way to.
 
 Source: Zhu, Phanishayee, Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for DNN Training",
 USENIX ATC 2020 (tasks, primitives); Liang et al., "Lumos", MLSys 2025 (dependencies that are worked out at run time).

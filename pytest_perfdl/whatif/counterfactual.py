@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.account.parts.ledger import Ledger
+from pytest_perfdl.analysis.account.parts.sums import Ledger
 from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.analysis.events.tree import call_tree
@@ -29,7 +29,7 @@ from pytest_perfdl.diff.causes import LEAST_SHARE
 from pytest_perfdl.diff.changes import Counterfactual, Share
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.diff.shapley import shapley
-from pytest_perfdl.model.part import PartKind
+from pytest_perfdl.model.step_part import PartKind
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.trace import Trace
 from pytest_perfdl.trace.model import I64, Category, Rows

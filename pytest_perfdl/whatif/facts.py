@@ -17,8 +17,8 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.machine import operator_key
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TrackKind
 

@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.facts import Gradients, gradients
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
 from pytest_perfdl.whatif.transform import Context, NotTold

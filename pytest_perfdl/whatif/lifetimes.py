@@ -8,8 +8,8 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.operator_time import operator_at
 from pytest_perfdl.analysis.overview.memory_timeline import memory_timeline
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Rows, Trace
-from pytest_perfdl.trace.once import once
 from pytest_perfdl.whatif.model import Mask
 
 _CPU = 0

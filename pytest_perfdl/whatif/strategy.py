@@ -11,8 +11,8 @@ import orjson
 from pytest_perfdl.analysis.efficiency.operator_costs import size_of
 from pytest_perfdl.whatif.facts import gradients, inside, operator_costs, optimizer_steps, time_of
 from pytest_perfdl.whatif.layers import Layer, gradient_share, layers, saved
+from pytest_perfdl.whatif.parallelism import LayerCost, Layout, Network, peak_bytes, staged
 from pytest_perfdl.whatif.simulation.simulate import simulate
-from pytest_perfdl.whatif.staged import LayerCost, Layout, Network, peak_bytes, staged
 from pytest_perfdl.whatif.transform import Context
 
 STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 0}

@@ -28,7 +28,7 @@ from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.git import environment_apart, run_git
 from pytest_perfdl.system.processes import Finished
-from pytest_perfdl.workers import kept
+from pytest_perfdl.workers import kept_checkouts
 
 GIT_SECONDS = 30.0
 """Longest that git may take where it writes no files."""
@@ -169,7 +169,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     root = folder.path / name
     keep = folder.path.name.endswith(wanted)
     try:
-        is_kept = kept.restored(folder, root, commit, _git)
+        is_kept = kept_checkouts.restored(folder, root, commit, _git)
         if not is_kept:
             _deregister(common, folder)
             done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
@@ -178,11 +178,11 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             if setup:
                 _set_up(root, setup, seconds)
             if keep:
-                kept.note(folder, root, commit, _git)
+                kept_checkouts.note(folder, root, commit, _git)
         folder.use()
         yield Checkout(working_tree, root, time.monotonic() - started, is_kept)
     finally:
-        if keep and kept.is_whole(folder.path):
+        if keep and kept_checkouts.is_whole(folder.path):
             folder.release()
             sweep(working_tree)
         else:
@@ -199,7 +199,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
 def _identity(working_tree: Path, commit: str, name: str, setup: str) -> str:
     """What a checkout is known by again: the tree's hash, what builds it, and what that may depend on."""
     done = _git(working_tree, "rev-parse", "--verify", "--quiet", f"{commit}^{{tree}}")
-    parts = [done.output.decode().strip(), name, setup, *(kept.environment() if setup else ())]
+    parts = [done.output.decode().strip(), name, setup, *(kept_checkouts.environment() if setup else ())]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -207,7 +207,7 @@ def sweep(working_tree: Path) -> None:
     """Remove the checkouts that killed runs have left, what is kept beyond its bounds, and what git knows of them."""
     common = common_folder(working_tree)
     if common is not None and (common / _OURS).is_dir():
-        stay = kept.within_bounds(folders.used(common / _OURS, _PURPOSE))
+        stay = kept_checkouts.within_bounds(folders.used(common / _OURS, _PURPOSE))
         folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder), stay.__contains__)
         _remove_if_empty(common)
 
@@ -217,7 +217,7 @@ def clear(working_tree: Path) -> tuple[int, int]:
     common = common_folder(working_tree)
     if common is None:
         return 0, 0
-    before = {path: kept.size(path) for path in folders.used(common / _OURS, _PURPOSE)}
+    before = {path: kept_checkouts.size(path) for path in folders.used(common / _OURS, _PURPOSE)}
     folders.sweep(common / _OURS, _PURPOSE, lambda folder: _deregister(common, folder))
     _remove_if_empty(common)
     gone = [size for path, size in before.items() if not path.exists()]
@@ -228,7 +228,7 @@ def kept_commits(working_tree: Path) -> list[str]:
     """Commits of which a checkout is kept, full hashes, the one that was used last first."""
     common = common_folder(working_tree)
     paths = [] if common is None else folders.used(common / _OURS, _PURPOSE)
-    return list(dict.fromkeys(filter(None, map(kept.commit, reversed(paths)))))
+    return list(dict.fromkeys(filter(None, map(kept_checkouts.commit, reversed(paths)))))
 
 
 def common_folder(working_tree: Path) -> Path | None:

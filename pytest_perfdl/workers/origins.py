@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.workers.checkout import is_installed
+from pytest_perfdl.workers.files_read import Reads
 from pytest_perfdl.workers.messages import Origins
-from pytest_perfdl.workers.reads import Reads
 
 _NOT_MEASURED = frozenset(
     ("benchmarks", "build", "conftest", "dist", "docs", "examples", "pytest_perfdl", "setup", "test", "tests")

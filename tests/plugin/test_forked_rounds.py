@@ -17,7 +17,7 @@ ROUNDS = """
 
     from pytest_perfdl.run.paired_rounds import Rounds, Side
     from pytest_perfdl.model.errors import SideError
-    from pytest_perfdl.run.item import Trial
+    from pytest_perfdl.run.perf_test import Trial
 
     measure = Trial.measure
 
@@ -153,7 +153,7 @@ IN_FORKS = """
 
 
     def is_forked():
-        return "workers.forking" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
+        return "workers.fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_text()
 
 
     def in_a_fork():

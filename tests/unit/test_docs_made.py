@@ -176,3 +176,10 @@ def test_links_stay_in_the_documentation(page):
         found = (page.parent / target).resolve()
         assert found.exists(), target
         assert found.is_relative_to(DOCS), target
+
+
+def test_the_files_that_contributing_names_are_there():
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:pytest_perfdl|tests|docs)/[\w./]+)`", text)
+    assert len(named) > 15
+    assert [path for path in named if not (DOCS.parent / path).exists()] == []

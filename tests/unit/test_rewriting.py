@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict
-from pytest_perfdl.run.item import Trial
+from pytest_perfdl.run.perf_test import Trial
 
 OPS = MetricVerdict("ops", "counted", "1", "lower", 412, 419, verdict="changed", reason="412 -> 419 (+7)")
 

@@ -14,8 +14,8 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches
 from pytest_perfdl.analysis.events.steps import Steps
 from pytest_perfdl.analysis.events.threads import Thread, input_rows, on_thread
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 _BLOCKING = re.compile(
     r"(cuda|hip)(Device|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"

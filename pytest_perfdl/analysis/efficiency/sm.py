@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 
 class _Geometry(msgspec.Struct, gc=False):

@@ -7,8 +7,8 @@ import numpy as np
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.threads import AUTOGRAD
 from pytest_perfdl.analysis.events.tree import pair_codes
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 
 @once

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 Evidence = npt.NDArray[np.int8]
 """For each row of a trace an index into `EVIDENCE`, -1 for rows that are not communication."""

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.events.launches import Launches
 from pytest_perfdl.analysis.events.steps import Steps
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Rows, Trace
-from pytest_perfdl.trace.once import once
 
 
 @once

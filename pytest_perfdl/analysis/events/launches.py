@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Rows, Trace
-from pytest_perfdl.trace.once import once
 
 _LAUNCH = re.compile(r"launch\w*kernel|kernellaunch|graphlaunch|runfunction", re.IGNORECASE)
 """Calls that launch kernels or graphs, of CUDA, HIP, XPU and MTIA; copies and memsets are calls of their own."""

@@ -10,8 +10,8 @@ from pytest_perfdl.analysis.events.inherit import inherited
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.tree import CallTree
 from pytest_perfdl.trace.annotations import MODULE
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, Category, Trace
-from pytest_perfdl.trace.once import once
 
 FRAME = "nn.Module: "
 """How the profiler names the frame of a module's call; `Linear_0` behind it is class and number of the instance."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.trace.model import I32, I64, Rows
-from pytest_perfdl.trace.order import sorted_by
+from pytest_perfdl.trace.sorting import sorted_by
 
 Mask = npt.NDArray[np.bool_]
 

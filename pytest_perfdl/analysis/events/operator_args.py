@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
 from pytest_perfdl.trace.numbering import Numbering
-from pytest_perfdl.trace.once import once
 
 _NO_NUMBER = 2**63
 """Numbers from here on are unsigned ones that stand for none."""

@@ -9,8 +9,8 @@ import numpy as np
 from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.nesting import Ownership, ownership
 from pytest_perfdl.analysis.events.tree import by_thread
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 
 @once

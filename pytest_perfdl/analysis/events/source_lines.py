@@ -10,8 +10,8 @@ import numpy as np
 from pytest_perfdl.analysis.events.inherit import inherited
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.tree import CallTree
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, Category, Trace
-from pytest_perfdl.trace.once import once
 
 FRAME = re.compile(r"(?P<path>[^<].*)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 """A frame of Python code; what the interpreter or the profiler made up begins with "<" or with `nn.Module:`."""

@@ -10,8 +10,8 @@ from pytest_perfdl.analysis.events.enclosing import threads_of
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.trace.annotations import SETUP, step_annotations
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 """Our annotation around what prepares a step and is not part of it."""
 

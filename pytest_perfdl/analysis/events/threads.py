@@ -8,8 +8,8 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.steps import StepWindow
 from pytest_perfdl.trace.annotations import WAIT
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 Thread = tuple[int, int]
 """Process and thread id."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from pytest_perfdl.analysis.events.launches import Launches, launches
 from pytest_perfdl.analysis.events.nesting import Mask, by_level, nest, nesting_order
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, I64, LAUNCH_CATEGORIES, Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 HOST_CATEGORIES = (Category.CPU_OP, Category.USER_ANNOTATION, Category.PYTHON_FUNCTION, *LAUNCH_CATEGORIES)
 """What a call tree is made of: events of host threads that nest as calls do."""

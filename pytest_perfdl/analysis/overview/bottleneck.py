@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.tables import ProfileTables, profile_tables
+from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.model.units import format_percent, format_quantity

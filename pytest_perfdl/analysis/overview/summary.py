@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
-from pytest_perfdl.analysis.account.tables import ProfileTables, profile_tables
+from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
 from pytest_perfdl.analysis.efficiency.sm import launch_geometry, occupancy_est, sm_efficiency_est

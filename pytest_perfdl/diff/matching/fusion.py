@@ -12,9 +12,9 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from pytest_perfdl.diff.matching.about import About
     from pytest_perfdl.diff.matching.groups import Group
-    from pytest_perfdl.diff.matching.ledger import Ledger, Side
+    from pytest_perfdl.diff.matching.matched import Ledger, Side
+    from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 500
 """Parts a side that are looked at, those that take most time."""

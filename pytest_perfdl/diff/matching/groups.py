@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.model.step_part import Part
 
 By = Literal["exact", "name", "operator", "aligned", "fused", "split", "added", "gone"]
 ONE_SIDED: frozenset[By] = frozenset({"added", "gone"})

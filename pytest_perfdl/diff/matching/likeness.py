@@ -12,7 +12,7 @@ from pytest_perfdl.diff.matching.names import words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.diff.matching.about import About
+    from pytest_perfdl.diff.matching.normalized import About
 
 Costs: TypeAlias = npt.NDArray[np.int32]
 _Matrix: TypeAlias = npt.NDArray[np.float64]

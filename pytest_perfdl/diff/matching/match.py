@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.diff.matching import fusion, order, same_name, same_operator
-from pytest_perfdl.diff.matching.about import about
 from pytest_perfdl.diff.matching.groups import Matching
-from pytest_perfdl.diff.matching.ledger import Ledger, Side
+from pytest_perfdl.diff.matching.matched import Ledger, Side
 from pytest_perfdl.diff.matching.names import NO_RULES
+from pytest_perfdl.diff.matching.normalized import about
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

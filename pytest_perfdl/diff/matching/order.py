@@ -9,8 +9,8 @@ from pytest_perfdl.diff.matching.likeness import UNIT, cheapest_in_order, costs
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from pytest_perfdl.diff.matching.about import About
-    from pytest_perfdl.diff.matching.ledger import Ledger
+    from pytest_perfdl.diff.matching.matched import Ledger
+    from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 700
 """Parts a side that are aligned, those that take most time: a table of both sides' is half a million

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_perfdl.diff.matching.about import unnumbered
+from pytest_perfdl.diff.matching.normalized import unnumbered
 from pytest_perfdl.diff.matching.order import EVENLY, WHATEVER, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    from pytest_perfdl.diff.matching.about import About
     from pytest_perfdl.diff.matching.groups import By
-    from pytest_perfdl.diff.matching.ledger import Ledger
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.diff.matching.matched import Ledger
+    from pytest_perfdl.diff.matching.normalized import About
+    from pytest_perfdl.model.step_part import Part
 
 AMBIGUOUS = 0.9
 """What remains of the confidence where several parts could be paired otherwise."""

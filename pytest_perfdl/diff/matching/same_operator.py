@@ -11,8 +11,8 @@ from pytest_perfdl.diff.matching.order import WHATEVER, pairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from pytest_perfdl.diff.matching.about import About
-    from pytest_perfdl.diff.matching.ledger import Ledger, Side
+    from pytest_perfdl.diff.matching.matched import Ledger, Side
+    from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 16
 """Parts of both sides in a group: what one operator does. More say that it was no operator but a region."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from pytest_perfdl.model.units import format_quantity, plural
-from pytest_perfdl.report import page
+from pytest_perfdl.report import templating
 from pytest_perfdl.report.diff.json import to_json
 from pytest_perfdl.report.diff.terminal import (
     bound_words,
@@ -68,8 +68,8 @@ def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> N
             headline=_headline(diffs, limit),
             compared=" and ".join(_names(diffs[0][1])),
             sheets=[_sheet(title, each, one) for (title, each), one in zip(diffs, found, strict=True)],
-            json=page.script_safe(data),
-            **page.frame(),
+            json=templating.script_safe(data),
+            **templating.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
@@ -174,6 +174,6 @@ def _shares(data: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = page.environment()
+    environment = templating.environment()
     environment.globals.update(limit=ROWS)
     return environment

@@ -10,7 +10,7 @@ from html import escape
 from markupsafe import Markup
 
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report.strip import ticks
+from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.report.words import visible
 
 WIDTH, HEIGHT = 640, 360

@@ -18,9 +18,9 @@ from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.overview.trace_findings import Finding
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report import page
+from pytest_perfdl.report import templating
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.strip import ticks
+from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.report.trace.json import to_json
 from pytest_perfdl.report.trace.terminal import by_size, integrity_lines, mean_account, numbered
 from pytest_perfdl.report.whatif.advice import no_advice, sentences
@@ -56,8 +56,8 @@ def write_page(
             summaries=[_with_advice(*each) for each in zip(summaries, advised, strict=True)],
             ranks=ranks,
             selection=selection,
-            data=page.script_safe(to_json(summaries, ranks, advised)),
-            **page.frame(),
+            data=templating.script_safe(to_json(summaries, ranks, advised)),
+            **templating.frame(),
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
@@ -118,7 +118,7 @@ def step_words(summary: TraceSummary) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = page.environment()
+    environment = templating.environment()
     environment.globals.update(
         memory_curve=memory_curve,
         step_words=step_words,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_perfdl.judge.timed import ASSUMED_SD, SD_FLOOR
+from pytest_perfdl.judge.log_ratios import ASSUMED_SD, SD_FLOOR
 from pytest_perfdl.model.record import Series
 from pytest_perfdl.run.scaling_curves.points import Point, Ratio
 from pytest_perfdl.scaling.growth import Estimate, Growth, Shape, grown, shape

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import MetricVerdict
     from pytest_perfdl.run.collection import PerfTest
     from pytest_perfdl.run.context import Bench
-    from pytest_perfdl.run.item import Trial
+    from pytest_perfdl.run.perf_test import Trial
 
 LEAST_SIZES = 3
 """Two sizes are no curve."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.timed import SD_FLOOR
+from pytest_perfdl.judge.log_ratios import SD_FLOOR
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record, Series
     from pytest_perfdl.results.verdict import MetricVerdict
-    from pytest_perfdl.run.item import Trial
+    from pytest_perfdl.run.perf_test import Trial
 
 CONFIRMING_REPEATS = 3
 """Fresh repeats of every size that a suspected curve draws without pairs, or for an undecided bound."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import CurveExpectation
     from pytest_perfdl.run.collection import PerfTest
-    from pytest_perfdl.run.item import Trial
+    from pytest_perfdl.run.perf_test import Trial
 
 
 def axes(trial: Trial) -> dict[str, list[CurveExpectation]]:

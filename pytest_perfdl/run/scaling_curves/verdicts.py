@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge.expectation import bounded
+from pytest_perfdl.judge.alternatives import bounded
 from pytest_perfdl.model.units import format_percent, parse_quantity
 from pytest_perfdl.report.scaling.wording import estimate
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict

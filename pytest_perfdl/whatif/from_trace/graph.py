@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Trace
-from pytest_perfdl.trace.once import once
+from pytest_perfdl.whatif.from_trace.analyses import evidence_of
 from pytest_perfdl.whatif.from_trace.device_edges import channel_edges, device_edges
-from pytest_perfdl.whatif.from_trace.evidence import evidence_of
 from pytest_perfdl.whatif.from_trace.host_edges import host_edges
 from pytest_perfdl.whatif.from_trace.layout import Layout, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind

@@ -13,7 +13,7 @@ from pytest_perfdl.analysis.waiting.device_order import NEVER
 from pytest_perfdl.analysis.waiting.host_timeline import HostThread
 from pytest_perfdl.analysis.waiting.waits import Cause, Waits
 from pytest_perfdl.trace.model import I64, Category, Rows
-from pytest_perfdl.whatif.from_trace.evidence import Evidence
+from pytest_perfdl.whatif.from_trace.analyses import Evidence
 from pytest_perfdl.whatif.model import TaskKind
 
 COLLECTIVE = -1

@@ -15,7 +15,7 @@ import numpy as np
 from pytest_perfdl.analysis.ranks import ranks
 from pytest_perfdl.trace.model import I64, Rows, Trace
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.from_trace.meetings import clocks, meetings
+from pytest_perfdl.whatif.from_trace.rank_meetings import clocks, meetings
 from pytest_perfdl.whatif.model import (
     NO_RELEASE,
     NO_SCOPE,

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.waiting.waits import Cause
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
-from pytest_perfdl.whatif.from_trace.evidence import Evidence
+from pytest_perfdl.whatif.from_trace.analyses import Evidence
 from pytest_perfdl.whatif.from_trace.host_tasks import ThreadTasks, ThreadWaits, joined_at, thread_tasks, thread_waits
 from pytest_perfdl.whatif.model import NO_RELEASE, NO_SCOPE, WHOLE_DEVICE, TaskKind, Tasks, Track, TrackKind
 

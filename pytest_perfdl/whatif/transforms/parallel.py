@@ -6,8 +6,8 @@ import numpy as np
 
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.model import TaskGraph
+from pytest_perfdl.whatif.parallelism import Layout, Network, peak_bytes, staged
 from pytest_perfdl.whatif.simulation.simulate import simulate
-from pytest_perfdl.whatif.staged import Layout, Network, peak_bytes, staged
 from pytest_perfdl.whatif.strategy import layer_costs, network_of, optimizer_states
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_perfdl.judge.confirm import MOST_REPEATS
-from pytest_perfdl.judge.paired import Spent
+from pytest_perfdl.judge.gate import Spent
 from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 from unit.benchmarks.recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 
 import before  # isort: skip (recorded_runs makes these importable)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import causes, diff, of_call, of_traces, places
 from pytest_perfdl.diff.side import Side
-from pytest_perfdl.model.part import Part
 from pytest_perfdl.model.record import Call, Row, Series
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
 

@@ -7,8 +7,8 @@ from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import causes, diff, of_call, of_traces, regions
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.judge.blame import of_diffs
-from pytest_perfdl.model.part import Part
 from pytest_perfdl.model.record import Call, Row
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.report.diff import terminal
 from pytest_perfdl.report.diff.json import to_json
 from pytest_perfdl.trace import read

@@ -6,7 +6,7 @@ import pytest
 from pytest_perfdl.diff import causes, diff, likeliest
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.judge.blame import of_diffs
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 
 BLOCKS = 8
 OPERATORS = {"mm": 100_000, "gelu": 20_000}

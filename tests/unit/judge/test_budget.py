@@ -3,10 +3,10 @@
 import pytest
 from making import counted, record, timed
 
-from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.settle import held, settle
-from pytest_perfdl.judge.standing import open_times, standing
+from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from unit.judge import made_rounds
 

@@ -3,7 +3,7 @@
 import pytest
 from making import CONTEXT, counted, record
 
-from pytest_perfdl.judge.standing import open_times, standing
+from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 
 MIB = 2**20

@@ -11,8 +11,8 @@ from collections import Counter
 import pytest
 from making import record, timed
 
-from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import Limits
 
 STORED, FRESH, RUNS = 10, 5, 1000

@@ -11,14 +11,14 @@ from making import record, timed
 
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge import kernels
+from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.kernels import Rows
-from pytest_perfdl.judge.paired import Gate, Spent
 from pytest_perfdl.judge.rounds import Round, head_second, orders
 from pytest_perfdl.judge.settle import held, settle
-from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
-from pytest_perfdl.model.part import Part
 from pytest_perfdl.model.record import Call, Row, row_name
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.stats.evidence import Estimate, evidence, least_rounds
 
 STEP = {"mm": 6_000_000, "add": 1_200_000, "mul": 800_000, "gelu": 700_000, "copy_": 300_000, "view": 15_000}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import bdtr
 
-from pytest_perfdl.judge.paired import ALPHA, Gate, Held, Spent
+from pytest_perfdl.judge.gate import ALPHA, Gate, Held, Spent
 from pytest_perfdl.judge.rounds import Round, broken
 from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.stats.evidence import Coin

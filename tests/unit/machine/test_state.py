@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.machine import state
-from pytest_perfdl.measure import compiling, environment, timed
+from pytest_perfdl.measure import compiling, environment, timed_pass
 from pytest_perfdl.measure.quiet import profiler_chatter
 
 
@@ -23,7 +23,7 @@ def ticking(monkeypatch):
     class Ticking:
         def __init__(self):
             self.now = self.delayed = self.asked = 0
-            self.clock = timed._HostClock(self.delay)
+            self.clock = timed_pass._HostClock(self.delay)
 
         def delay(self):
             self.asked += 1
@@ -36,7 +36,7 @@ def ticking(monkeypatch):
 
     ticking = Ticking()
     ticking.now = 1
-    monkeypatch.setattr(timed, "perf_counter_ns", lambda: ticking.now)
+    monkeypatch.setattr(timed_pass, "perf_counter_ns", lambda: ticking.now)
     ticking.clock.mark()
     return ticking
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_perfdl.report import html, traces
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.operators import operators
-from pytest_perfdl.report.strip import ticks
+from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.results.run import Suggestion
 from pytest_perfdl.scaling.growth import Beside, Estimate
 from unit.report import runs

@@ -11,8 +11,8 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.fixture.perf import CurveExpectation
-from pytest_perfdl.judge.confirm import confirm
-from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.stored_repeats import confirm
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict

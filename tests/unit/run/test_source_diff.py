@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import Cause, SourceDiff
 from pytest_perfdl.run.source_diff import LINES, Touched, source_diffs, touched
 from pytest_perfdl.workers.checkout import Checkout

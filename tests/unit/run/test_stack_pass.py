@@ -6,8 +6,8 @@ import pytest
 
 from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.results.verdict import Judgement
-from pytest_perfdl.run.item import Trial
 from pytest_perfdl.run.paired_rounds import Side, parts_of
+from pytest_perfdl.run.perf_test import Trial
 
 
 class Bench:

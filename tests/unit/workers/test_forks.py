@@ -92,7 +92,7 @@ def parent_of(modules, allowed=()):
             "starts 1 more thread",
         ),
         (
-            "import pytest_perfdl.workers.forking as f; f._DEVICES = (__file__,); kept = open(__file__)",
+            "import pytest_perfdl.workers.fork_server as f; f._DEVICES = (__file__,); kept = open(__file__)",
             "opens .*odd_lib.py",
         ),
         ("raise RuntimeError('not today')", "odd_lib cannot be imported by itself: RuntimeError: not today"),

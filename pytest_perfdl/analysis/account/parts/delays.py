@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts.ledger import StepParts
+from pytest_perfdl.analysis.account.parts.sums import StepParts
 
 LEAST_NS = 500_000
 """Shorter waits are left where they are: parts differ by as much of themselves."""

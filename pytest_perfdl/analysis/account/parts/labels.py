@@ -13,11 +13,11 @@ from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.source_lines import is_comprehension, is_user_code, source_lines
 from pytest_perfdl.analysis.events.threads import backward_rows, optimizer_rows
 from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_operator
-from pytest_perfdl.model.part import Phase
+from pytest_perfdl.model.step_part import Phase
 from pytest_perfdl.trace.annotations import MODULE, step_annotations
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
 from pytest_perfdl.trace.numbering import Numbering
-from pytest_perfdl.trace.once import once
 
 PHASES: tuple[Phase, ...] = ("", "forward", "backward", "optimizer")
 """By the numbers in `Labels.phase`."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_perfdl.analysis.account.parts.device import device_parts
-from pytest_perfdl.analysis.account.parts.host import host_parts
-from pytest_perfdl.analysis.account.parts.ledger import StepParts
+from pytest_perfdl.analysis.account.parts.device_parts import device_parts
+from pytest_perfdl.analysis.account.parts.host_parts import host_parts
+from pytest_perfdl.analysis.account.parts.sums import StepParts
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Trace
-from pytest_perfdl.trace.once import once
 
 
 @once

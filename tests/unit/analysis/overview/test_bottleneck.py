@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from pytest_perfdl.analysis.account.tables import profile_tables
+from pytest_perfdl.analysis.account.step_account import profile_tables
 from pytest_perfdl.analysis.overview.bottleneck import bottleneck, short
 from pytest_perfdl.analysis.overview.trace_findings import trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import critical_path

@@ -4,7 +4,7 @@ import json
 
 from pytest_perfdl.diff.matching.groups import Weighted
 from pytest_perfdl.diff.matching.match import match
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 
 
 def kernel(name, *path, shapes=(), module="", phase="", line="", ns=1000.0, count=1.0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts, without_delays
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.model.step_part import Part
 
 MS = 1_000_000
 

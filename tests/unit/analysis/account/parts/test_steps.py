@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from pytest_perfdl.analysis.account.parts import step_parts
-from pytest_perfdl.analysis.account.tables import profile_tables
-from pytest_perfdl.model.part import Part
+from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.trace import read
 from unit.analysis.generated import traces
 from unit.trace.chrome import MAIN, each_corpus_file, each_recording, kernel, launch, step, trace, x

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_perfdl.model.errors import TestAbsent, WorkerDied, WorkerTimeout
 from pytest_perfdl.system.pytest_internals import TerminalRepr, complete_subtest
-from pytest_perfdl.workers import reports
+from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.messages import (
     Broken,
     CallStarted,
@@ -160,7 +160,7 @@ class RemoteTest:
         self.phases[message.phase] = message
         if self._forward:
             self._item.user_properties[:] = message.properties
-            for mark in reports.load_marks(message.marks):
+            for mark in serialization.load_marks(message.marks):
                 self._item.add_marker(mark)
 
     def _log_extra(self, message: ExtraReport) -> None:
@@ -178,7 +178,7 @@ class RemoteTest:
         if self._forward:
             self._item.ihook.pytest_warning_recorded.call_historic(
                 kwargs={
-                    "warning_message": reports.load_warning(message),
+                    "warning_message": serialization.load_warning(message),
                     "when": "runtest",
                     "nodeid": message.nodeid,
                     "location": message.location,

@@ -17,10 +17,10 @@ from typing import NoReturn
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.pair import BaselineCode
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
-from pytest_perfdl.judge.confirm import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.counted import not_reproduced
 from pytest_perfdl.judge.settle import held
-from pytest_perfdl.judge.standing import standing
+from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
@@ -46,7 +46,7 @@ from pytest_perfdl.run.name_rules import name_rules
 from pytest_perfdl.run.paired_rounds import failure, last_error
 from pytest_perfdl.run.source_diff import source_diffs, touched
 from pytest_perfdl.workers.checkout import Checkout
-from pytest_perfdl.workers.remote import RemoteTest, Script, replay
+from pytest_perfdl.workers.remote_test import RemoteTest, Script, replay
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because others had the processor."""

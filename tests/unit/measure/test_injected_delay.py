@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
-from pytest_perfdl.measure import injected, program
+from pytest_perfdl.measure import injected_delay, program
 from pytest_perfdl.measure.commands import Profile, Settle, Time
-from pytest_perfdl.measure.injected import Delay
+from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.program import Program
 from unit.measure.answers import Conversation, profiled
 
@@ -19,7 +19,7 @@ class Clock:
         monkeypatch.setattr(program, "perf_counter_ns", lambda: self.now)
         # What others take of the processor is real: on a busy machine it is more than the steps' few hundred ns.
         monkeypatch.setattr(program, "run_delay_reader", lambda: contextlib.nullcontext(lambda: 0))
-        monkeypatch.setattr(injected, "perf_counter_ns", self.ask)
+        monkeypatch.setattr(injected_delay, "perf_counter_ns", self.ask)
 
     def ask(self):
         self.now += 1

@@ -1,4 +1,4 @@
-from pytest_perfdl.report.account import BARS, accounts, diffs, part_rows
+from pytest_perfdl.report.waterfall import BARS, accounts, diffs, part_rows
 from unit.report import runs
 
 

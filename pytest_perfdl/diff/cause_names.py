@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.diff.changes import Change, Key, Status
     from pytest_perfdl.diff.side import Side
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.model.step_part import Part
 
     Floats = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.host_account import COPIES, HOST_IDLE_CLASSES, OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
-from pytest_perfdl.analysis.account.parts.ledger import Ledger, StepParts
+from pytest_perfdl.analysis.account.parts.sums import Ledger, StepParts
 from pytest_perfdl.analysis.events.communication import collective_annotation_rows, covered
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import ownership

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import timed
+from pytest_perfdl.judge import log_ratios
 from pytest_perfdl.model.metrics import general
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def between(base: Record, new: Record) -> float | None:
 
     `None` where it is as fast as it was, and without a reference on a side.
 
-    The reference times are compared like a metric (`timed.compare`): the mean of their logarithms must have moved
+    The reference times are compared like a metric (`log_ratios.compare`): the mean of their logarithms must have moved
     by more than `LEAST`, and with a one-sided p below `ALPHA` in the direction in which it did.
     """
     before, now = _known(base.reference_ns), _known(new.reference_ns)
     if not before or not now:
         return None
-    found = timed.compare(before, now)
+    found = log_ratios.compare(before, now)
     if math.expm1(abs(found.log_ratio)) <= LEAST or found.p_above(1 if found.log_ratio > 0 else -1) >= ALPHA:
         return None
     return found.log_ratio

@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_perfdl.measure.commands import Profiled
-from pytest_perfdl.measure.timed import synchronize
+from pytest_perfdl.measure.timed_pass import synchronize
 from pytest_perfdl.model.record import INJECTED, Finding
 
 if TYPE_CHECKING:

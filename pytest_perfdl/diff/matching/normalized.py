@@ -13,7 +13,7 @@ from pytest_perfdl.diff.matching.names import normalised, words
 if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.groups import Weighted
     from pytest_perfdl.diff.matching.names import Rules
-    from pytest_perfdl.model.part import Part
+    from pytest_perfdl.model.step_part import Part
 
 _NUMBER = re.compile(r"\(\d+\)")
 

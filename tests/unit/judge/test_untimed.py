@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from making import CONTEXT, counted, invalid, record, rows, timed
 
-from pytest_perfdl.judge.confirm import confirm
-from pytest_perfdl.judge.standing import open_times, standing
+from pytest_perfdl.judge.stored_repeats import confirm
+from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan
 from pytest_perfdl.results.verdict import (

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.device_account import BUSY_CLASSES, IDLE_CLASSES, idle_time
 from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.account.parts.ledger import Ledger, StepParts
+from pytest_perfdl.analysis.account.parts.sums import Ledger, StepParts
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals

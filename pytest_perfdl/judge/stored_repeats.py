@@ -14,8 +14,8 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, drift, timed, wording
-from pytest_perfdl.judge.standing import broken_reason, judgement, open_times, outdated, stands, with_modes
+from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons
+from pytest_perfdl.judge.untimed import broken_reason, judgement, open_times, outdated, stands, with_modes
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats import ranks
@@ -112,7 +112,13 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
             continue
         now = replace(before, values=tuple(each.base[name] for each in rounds))
         shown = MetricVerdict(
-            name, before.kind, before.unit, before.better, timed.mean(before), timed.mean(now), limit=limit.text
+            name,
+            before.kind,
+            before.unit,
+            before.better,
+            log_ratios.mean(before),
+            log_ratios.mean(now),
+            limit=limit.text,
         )
         found.append(_test(shown, before, now, limit, 0))
     return tuple(found)
@@ -123,7 +129,7 @@ def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, r
     if bound is not None and budget.past(series, bound) == len(series.values):
         return True
     before, limit = _before(name, base, fresh), limits.for_metric(name)
-    if before is None or limit is None or not timed.positive(before, series):
+    if before is None or limit is None or not log_ratios.positive(before, series):
         return False
     drawn, stored = len(series.values), len(before.values)
     best = max(_pairs_past(before, series, limit), _pairs_past(series, before, limit)) + remaining * stored
@@ -137,7 +143,7 @@ def _confirmed(
     if series is None:
         return replace(metric, reason="not measured again")
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
-    metric = replace(metric, new=timed.mean(series))
+    metric = replace(metric, new=log_ratios.mean(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
         metric = _test(replace(metric, limit=limit.text), before, series, limit, remaining)
         metric = with_modes(_with_machine(metric, base, fresh), base, fresh)
@@ -146,28 +152,33 @@ def _confirmed(
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Say what the machine has to do with a time that is not as it was."""
-    moved = drift.between(base, new) if drift.follows(metric) and metric.verdict != "unchanged" else None
-    return metric if moved is None else replace(metric, reason=f"{metric.reason}; {wording.machine(moved)}")
+    moved = (
+        machine_drift.between(base, new) if machine_drift.follows(metric) and metric.verdict != "unchanged" else None
+    )
+    return metric if moved is None else replace(metric, reason=f"{metric.reason}; {reasons.machine(moved)}")
 
 
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
     """The shifted rank test, with the Hodges-Lehmann estimate and the interval that inverts the test."""
-    if not timed.positive(base, fresh):
+    if not log_ratios.positive(base, fresh):
         reason = "has values of zero or below: no ratio can be judged"
         return replace(metric, verdict="inconclusive", reason=reason)
     drawn, stored = len(fresh.values), len(base.values)
     ratios = sorted(math.log(value / other) for value in fresh.values for other in base.values)
     center = statistics.median(ratios)
     exact = ranks.shift_interval(ratios, drawn, stored)
-    low, high = exact or timed.compare(base.values, fresh.values).interval()
-    past = timed.log_limit(limit, timed.mean(base), base)
+    low, high = exact or log_ratios.compare(base.values, fresh.values).interval()
+    past = log_ratios.log_limit(limit, log_ratios.mean(base), base)
     sign = 1 if base.better == "lower" else -1
     metric = replace(
-        metric, effect=timed.as_ratio(center), ci95=(timed.as_ratio(low), timed.as_ratio(high)), evidence="unpaired"
+        metric,
+        effect=log_ratios.as_ratio(center),
+        ci95=(log_ratios.as_ratio(low), log_ratios.as_ratio(high)),
+        evidence="unpaired",
     )
-    text = wording.interval(metric, f"unpaired, {plural(drawn, 'fresh repeat')} against {stored} stored")
+    text = reasons.interval(metric, f"unpaired, {plural(drawn, 'fresh repeat')} against {stored} stored")
     if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
-        over = abs(timed.as_ratio(center)) / abs(timed.as_ratio(sign * past)) if past else None
+        over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None
         return replace(metric, verdict="regressed", reason=text, times_over=over)
     if ranks.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
         return replace(metric, verdict="improved", reason=text)
@@ -176,13 +187,13 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     if worst <= past:
         return replace(metric, verdict="unchanged", reason=text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
-    share = wording.percent(timed.worsening(surely, sign))
+    share = reasons.percent(log_ratios.worsening(surely, sign))
     why = [f"surely worse by more than {share}, not shown to be past the limit"] if verdict == "suspect" else []
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
         enough = ranks.needed(drawn + remaining, UNPAIRED_ALPHA)
         why.append(f"{plural(stored, 'stored repeat')} cannot decide, {enough} can")
     elif verdict == "inconclusive":
-        why.append(f"a slowdown of up to {wording.percent(timed.worsening(worst, sign))} is not excluded")
+        why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} is not excluded")
     return replace(metric, verdict=verdict, reason=f"{text}: {'; '.join(why)}")
 
 

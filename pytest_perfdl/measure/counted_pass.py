@@ -8,10 +8,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_perfdl.measure import flops, profiled
+from pytest_perfdl.measure import flops, profiled_pass
 from pytest_perfdl.measure.commands import Count, Counted
 from pytest_perfdl.measure.optional import Optional
-from pytest_perfdl.measure.timed import synchronize, uses_device
+from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.system.folders import delete_file
 
@@ -83,9 +83,9 @@ def _recorded(
     from pytest_perfdl.trace import with_memory
 
     path = Path(command.scratch) / f"memory-{uuid.uuid4().hex}.json"
-    yield from profiled.record(path, command.steps, command.steps, memory=True, keep_last_result=last)
+    yield from profiled_pass.record(path, command.steps, command.steps, memory=True, keep_last_result=last)
     try:
-        trace = profiled.read_written(path)
+        trace = profiled_pass.read_written(path)
     finally:
         delete_file(path, Path(command.scratch))
     figures = memory_figures(trace)

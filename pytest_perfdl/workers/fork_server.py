@@ -20,7 +20,7 @@ from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.messages import Fork, Forked, Load, Loaded, Reap, Reaped
-from pytest_perfdl.workers.shown import NOT_THE_TESTS, is_installed
+from pytest_perfdl.workers.observed_imports import NOT_THE_TESTS, is_installed
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 

@@ -10,8 +10,8 @@ from pytest_perfdl.diff.matching.groups import Group
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
-    from pytest_perfdl.diff.matching.about import About
     from pytest_perfdl.diff.matching.groups import By, Weighted
+    from pytest_perfdl.diff.matching.normalized import About
 
 
 @dataclass(slots=True)

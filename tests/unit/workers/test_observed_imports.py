@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from pytest_perfdl.workers.messages import CallShown
-from pytest_perfdl.workers.shown import Watch
+from pytest_perfdl.workers.observed_imports import Watch
 
 
 @pytest.fixture

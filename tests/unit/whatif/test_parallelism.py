@@ -4,8 +4,8 @@ import pytest
 
 from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.whatif import simulate
+from pytest_perfdl.whatif.parallelism import LayerCost, Layout, Network, peak_bytes, staged, stages
 from pytest_perfdl.whatif.predict import predict
-from pytest_perfdl.whatif.staged import LayerCost, Layout, Network, peak_bytes, staged, stages
 from pytest_perfdl.whatif.strategy import layer_costs, search
 from unit.whatif.training import context, host_training, with_memory
 

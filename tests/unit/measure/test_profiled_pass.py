@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.measure import profiled
+from pytest_perfdl.measure import profiled_pass
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.failures import PerfError
 
@@ -17,8 +17,8 @@ def room(monkeypatch):
     """How many bytes are free, and how large a file may be."""
 
     def give(free=PLENTY, largest=resource.RLIM_INFINITY):
-        monkeypatch.setattr(profiled.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-        monkeypatch.setattr(profiled.resource, "getrlimit", lambda _: (largest, largest))
+        monkeypatch.setattr(profiled_pass.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+        monkeypatch.setattr(profiled_pass.resource, "getrlimit", lambda _: (largest, largest))
 
     return give
 
@@ -32,7 +32,7 @@ def test_a_full_disk(room, tmp_path, text):
         path.write_text(text)
     room(free=3 * 2**20)
     with pytest.raises(PerfError) as found:
-        profiled.read_written(path)
+        profiled_pass.read_written(path)
     said = str(found.value)
     assert said == (
         f"the profiler could not write its trace: 3.000 MiB are free in {tmp_path}: free some space, or set TMPDIR to "
@@ -43,10 +43,10 @@ def test_a_full_disk(room, tmp_path, text):
 def test_a_limit_on_files(room, tmp_path):
     room(largest=2**20)
     with pytest.raises(PerfError, match=r"no file may be larger than 1.000 MiB here: lift the limit \(ulimit -f\)"):
-        profiled.read_written(tmp_path / "profile.json")
+        profiled_pass.read_written(tmp_path / "profile.json")
 
 
 def test_another_reason(room, tmp_path):
     room()
     with pytest.raises(TraceError):
-        profiled.read_written(tmp_path / "profile.json")
+        profiled_pass.read_written(tmp_path / "profile.json")

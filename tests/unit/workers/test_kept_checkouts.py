@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.workers import kept
+from pytest_perfdl.workers import kept_checkouts
 from pytest_perfdl.workers.checkout import checked_out, clear, kept_commits, sweep
 from pytest_perfdl.workers.overlay import overlay
 
@@ -247,23 +247,27 @@ def test_a_setup_that_was_killed_leaves_nothing_that_is_used_again(repository):
 
 
 def test_the_ones_that_were_not_used_for_longest_go_first(repository, monkeypatch):
-    monkeypatch.setattr(kept, "MOST", 2)
+    monkeypatch.setattr(kept_checkouts, "MOST", 2)
     revisions = [git(repository, "rev-parse", "HEAD"), *(commit(repository, number) for number in (2, 3))]
     for number in (0, 1, 0, 2):
         with checked(repository, "", revisions[number]):
             pass
     assert kept_commits(repository) == [revisions[2], revisions[0]]
     assert git(repository, "worktree", "list").count("\n") == 2
-    monkeypatch.setattr(kept, "MOST_BYTES", kept_size(repository, revisions[2]) + 1)
+    monkeypatch.setattr(kept_checkouts, "MOST_BYTES", kept_size(repository, revisions[2]) + 1)
     sweep(repository)
     assert kept_commits(repository) == [revisions[2]]
-    monkeypatch.setattr(kept, "MOST_BYTES", 1)
+    monkeypatch.setattr(kept_checkouts, "MOST_BYTES", 1)
     sweep(repository)
     assert not (repository / ".git/perfdl").exists()
 
 
 def kept_size(repository, revision):
-    (size,) = (kept.size(path) for path in (repository / ".git/perfdl").iterdir() if kept.commit(path) == revision)
+    (size,) = (
+        kept_checkouts.size(path)
+        for path in (repository / ".git/perfdl").iterdir()
+        if kept_checkouts.commit(path) == revision
+    )
     return size
 
 

@@ -10,7 +10,7 @@ import pytest
 BEGIN = """
 import json, os, sys
 from pathlib import Path
-from pytest_perfdl.workers.reads import Reads
+from pytest_perfdl.workers.files_read import Reads
 reads = Reads(sys.argv[1])
 os.chdir(sys.argv[1])
 """

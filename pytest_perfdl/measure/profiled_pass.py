@@ -15,7 +15,7 @@ from pytest_perfdl.measure.commands import Profile, Profiled, ProfiledRow
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.quiet import profiled_steps, profiler_chatter
-from pytest_perfdl.measure.timed import synchronize, uses_device
+from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_quantity, plural

@@ -19,8 +19,8 @@ from pytest_perfdl.analysis.events.device_steps import carried_over, device_step
 from pytest_perfdl.analysis.events.launches import Launches, kernel_launch_rows, launches
 from pytest_perfdl.analysis.events.steps import Steps, steps_of
 from pytest_perfdl.analysis.events.threads import operator_threads, thread_of
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Rows, Trace
-from pytest_perfdl.trace.once import once
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from pytest_perfdl.analysis.account.parts.labels import PHASES, Labels
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.tree import pair_codes
-from pytest_perfdl.model.part import Part, PartKind
+from pytest_perfdl.model.step_part import Part, PartKind
 from pytest_perfdl.trace.model import I64, Rows, Trace
 
 _KINDS: tuple[PartKind, ...] = ("kernel", "operator", "idle")

@@ -9,9 +9,9 @@ import pytest
 from making import counted, invalid, record, rows, timed
 from scipy.stats import mannwhitneyu, t
 
-from pytest_perfdl.judge.confirm import confirm, settled
-from pytest_perfdl.judge.standing import standing
-from pytest_perfdl.judge.timed import compare
+from pytest_perfdl.judge.log_ratios import compare
+from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 
 UNPAIRED = BUILT_IN.unpaired()

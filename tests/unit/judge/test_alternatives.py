@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_perfdl.judge.expectation import demand, sides, verdict
-from pytest_perfdl.judge.paired import Gate, Spent
+from pytest_perfdl.judge.alternatives import demand, sides, verdict
+from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.rounds import Round, orders
 
 LABELS = ("loop", "fused")

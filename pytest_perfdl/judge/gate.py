@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge import rounds as pairs
-from pytest_perfdl.judge import wording
-from pytest_perfdl.judge.timed import as_ratio, worsening
+from pytest_perfdl.judge.log_ratios import as_ratio, worsening
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
@@ -264,7 +264,7 @@ class Gate:
     def _verdict(self, state: _State, regressed: bool, spent: Spent | None) -> MetricVerdict:
         shown = _figures(state)
         verdict, why = ("regressed", "") if regressed else self._ended(state, spent)
-        text = wording.interval(shown, wording.paired(len(state.differences)))
+        text = reasons.interval(shown, reasons.paired(len(state.differences)))
         times_over = None
         if verdict == "regressed" and shown.effect is not None and 0 < state.limit < math.inf:
             times_over = abs(shown.effect) / worsening(state.limit, state.held.sign)
@@ -293,10 +293,10 @@ class Gate:
             if state.estimate.interval[0] > 0:
                 within = state.excludes(state.limit, self.least)
                 found = f"slower, {'within' if within else 'not shown to be past'} its limit"
-            return "unchanged", f": {found}; more than {wording.percent(bound)} is excluded (97.5%)"
+            return "unchanged", f": {found}; more than {reasons.percent(bound)} is excluded (97.5%)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
-            seen = f"past its limit in {'all' if past == rounds else past} of {wording.paired(rounds)}"
+            seen = f"past its limit in {'all' if past == rounds else past} of {reasons.paired(rounds)}"
             if spent is None or spent.seconds <= 0:
                 return "suspect", f": {seen}"
             wanted = max(self.least_to_fail + 1, 2 * rounds)
@@ -308,7 +308,7 @@ class Gate:
         if self.least >= LEAST_ROUNDS and not state.mixed:
             return "inconclusive", ": the same side went first in all of them (--perf-budget)"
         bound = worsening(state.estimate.interval[1], state.held.sign)
-        return "inconclusive", f": a slowdown of up to {wording.percent(bound)} is not excluded"
+        return "inconclusive", f": a slowdown of up to {reasons.percent(bound)} is not excluded"
 
 
 def _state(held: Held, rounds: Sequence[Round]) -> _State:

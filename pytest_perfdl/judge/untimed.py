@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, timed, wording
+from pytest_perfdl.judge import budget, counted, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Plan
@@ -89,7 +89,7 @@ def judgement(
     return Judgement(
         test=new.test,
         verdict=verdict,
-        reason=wording.of_test(verdict, metrics, standing, why),
+        reason=reasons.of_test(verdict, metrics, standing, why),
         metrics=metrics,
         blame=blame(new, base, counts_first=not timed_moved(metrics)) if base is not None and explained else (),
         integrity=new.integrity,
@@ -113,7 +113,7 @@ def outdated(base: Record, new: Record) -> str:
     if base.test_hash != new.test_hash:
         return "the test changed since its baseline (source, parameters or run shape)"
     before, after = _plan(base.plan), _plan(new.plan)
-    changed = wording.differences(before, after, after)
+    changed = reasons.differences(before, after, after)
     return f"the plan changed since the baseline: {changed}" if changed else ""
 
 
@@ -122,7 +122,7 @@ def context_changes(base: Record | None, new: Record) -> tuple[tuple[str, str, s
     if base is None:
         return ()
     return tuple(
-        (name, wording.side(base.context.get(name)), wording.side(new.context.get(name)))
+        (name, reasons.side(base.context.get(name)), reasons.side(new.context.get(name)))
         for name in sorted({*base.context, *new.context})
         if base.context.get(name) != new.context.get(name)
     )
@@ -169,8 +169,8 @@ def _metric(
         kind=series.kind,
         unit=series.unit,
         better=series.better,
-        base=timed.mean(before) if before else None,
-        new=timed.mean(series),
+        base=log_ratios.mean(before) if before else None,
+        new=log_ratios.mean(series),
     )
     if reason := misfit(limits, shown):
         return replace(shown, verdict="invalid", reason=reason)
@@ -210,7 +210,7 @@ def _against(
 
 def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Name the states of the machine that the baseline was never in, where a time is not as before."""
-    modes = wording.unseen_modes(base, new)
+    modes = reasons.unseen_modes(base, new)
     if not modes or metric.verdict in (None, "unchanged"):
         return metric
     return replace(metric, reason=f"{metric.reason}; {modes}")
@@ -222,7 +222,7 @@ def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
         kind=before.kind,
         unit=before.unit,
         better=before.better,
-        base=timed.mean(before),
+        base=log_ratios.mean(before),
         new=None,
         verdict="changed" if judged else None,
         reason="in the baseline, but not measured now",

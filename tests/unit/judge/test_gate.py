@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.judge import paired
-from pytest_perfdl.judge.paired import Gate, Held, Spent
+from pytest_perfdl.judge.gate import OWN_EVIDENCE, Gate, Held, Spent
 from pytest_perfdl.judge.rounds import Round
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.stats import evidence
@@ -109,7 +108,7 @@ def test_it_takes_the_estimate_too(side, verdicts):
 def test_only_what_has_evidence_of_its_own_is_named():
     clear = [0.15] * 13
     doubtful = [0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2, -0.2, -0.2, -0.2, 0.2, 0.2, 0.2]
-    assert evidence.evidence(doubtful, LIMIT) < paired.OWN_EVIDENCE
+    assert evidence.evidence(doubtful, LIMIT) < OWN_EVIDENCE
     assert estimate(doubtful).over(LIMIT) > 0.95
     outcome = gate(STEP, BLOCK).look(of(*clear, block_time=doubtful))
     assert said(outcome) == {"step_time": "regressed", "block_time": "suspect"}
@@ -122,7 +121,7 @@ def test_the_named_one_is_at_twenty(wrong, monkeypatch):
     clear, other = [0.15] * 15, [0.1] * (15 - wrong) + [-0.1] * wrong
     own = evidence.evidence(other, LIMIT)
     for needed, verdict in ((own * 0.999, "regressed"), (own * 1.001, "suspect")):
-        monkeypatch.setattr(paired, "OWN_EVIDENCE", needed)
+        monkeypatch.setattr(gate, "OWN_EVIDENCE", needed)
         outcome = gate(STEP, BLOCK).look(of(*clear, block_time=other))
         assert said(outcome) == {"step_time": "regressed", "block_time": verdict}
 

@@ -94,6 +94,18 @@ GENERAL = [
 ]
 
 
+def test_the_examples(project):
+    """First, as it takes longest: a third of all."""
+    quick = "--perf-repeats=2 --perf-steps=12 --perf-warmup=3 --perf-budget=20"
+    # What is planted is beyond this by far (23 % at least), and few rounds exclude it.
+    quick += " --perf-limit=step_time:10% --perf-limit=block_time:10% --perf-limit=per_kernel:off"
+    story = Story()
+    for shown in told("examples/README.md"):
+        story.run(shown, project, PYTEST_ADDOPTS=quick)
+        must(COMMIT, project)
+    story.end()
+
+
 @pytest.mark.parametrize("name", [name for name in GENERAL if told(name)])
 def test_a_document(name, recorded, tmp_path):
     folder = states.copy_of(recorded, tmp_path / "project")
@@ -140,17 +152,6 @@ def test_the_tutorial_from_nothing(tmp_path):
             story.run(shown, folder)
     story.end()
     assert applied
-
-
-def test_the_examples(project):
-    quick = "--perf-repeats=2 --perf-steps=12 --perf-warmup=3 --perf-budget=20"
-    # What is planted is beyond this by far (23 % at least), and few rounds exclude it.
-    quick += " --perf-limit=step_time:10% --perf-limit=block_time:10% --perf-limit=per_kernel:off"
-    story = Story()
-    for shown in told("examples/README.md"):
-        story.run(shown, project, PYTEST_ADDOPTS=quick)
-        must(COMMIT, project)
-    story.end()
 
 
 # Runs that fail, and what they show.

@@ -140,7 +140,7 @@ class ForkParent:
         self._channel, theirs = pair()
         try:
             self._process = boot(
-                "forking",
+                "fork_server",
                 (theirs.fileno(), os.getpid()),
                 import_texts(sys.path),
                 folder=None,

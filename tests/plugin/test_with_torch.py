@@ -92,7 +92,7 @@ AUXILIARIES = """
     import pytest_perfdl.analysis
     import pytest_perfdl.trace
     from pytest_perfdl.machine import reference_load
-    from pytest_perfdl.measure import counted
+    from pytest_perfdl.measure import counted_pass
 
 
     class Named(torch.nn.Module):
@@ -111,7 +111,7 @@ AUXILIARIES = """
         monkeypatch.setattr(pytest_perfdl.trace, "exemplar", fail)
         monkeypatch.setattr(pytest_perfdl.analysis, "memory_figures", fail)
         monkeypatch.setattr(reference_load, "reference_ns", fail)
-        monkeypatch.setattr(counted, "_static_bytes", fail)
+        monkeypatch.setattr(counted_pass, "_static_bytes", fail)
         module, done = Named(), 0
         for value in perf.steps([torch.ones(3)]):
             # As torch.compile(fullgraph=True) does, in a loop that nobody can run again.

@@ -230,15 +230,15 @@ def test_a_tracer_is_seen():
 
 
 def test_seeding_makes_numbers_repeat():
-    state, numpy_state = random.getstate(), np.random.get_state()
+    before, numpy_before = random.getstate(), np.random.get_state()
     try:
         state.seed_everything(2**40)
         first = random.random(), np.random.random()
         state.seed_everything(2**40)
         assert (random.random(), np.random.random()) == first
     finally:
-        random.setstate(state)
-        np.random.set_state(numpy_state)
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 def test_the_profilers_chatter_is_held_back_and_nothing_else(capfd):

@@ -192,7 +192,7 @@ def test_a_program_is_bound_to_its_core_from_the_warm_up_to_the_last_timed_step(
         yield False
         return profiled()
 
-    monkeypatch.setattr(program.profiled, "run", profile)
+    monkeypatch.setattr(program.profiled_pass, "run", profile)
     conversation = Conversation(Settle(2, 2, 1, core=2), Time(1, 2), Time(1, 1), Profile(1, 0, "", exemplar=False))
     seen = []
     for _ in Program(conversation).steps():

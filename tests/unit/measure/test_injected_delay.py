@@ -133,7 +133,7 @@ def test_a_profile_tells_of_it(monkeypatch):
         yield False
         return profiled()
 
-    monkeypatch.setattr(program.profiled, "run", run)
+    monkeypatch.setattr(program.profiled_pass, "run", run)
     conversation = Conversation(Profile(1, 0, "", exemplar=False))
     list(Program(conversation, delay=Delay(0.05)).steps())
     list(Program(told := Conversation(Profile(1, 0, "", exemplar=False))).steps())

@@ -251,7 +251,8 @@ def main() -> int:
             stale.append(name)
             if "--check" not in sys.argv:
                 path.write_text(made(name), encoding="utf-8")
-    print(f"not what the code says: {', '.join(stale)}" if stale else "all pages are what the code says")
+    told = "not what the code says" if "--check" in sys.argv else "rewrote"
+    print(f"{told}: {', '.join(stale)}" if stale else "all pages are what the code says")
     return int(bool(stale) and "--check" in sys.argv)
 
 

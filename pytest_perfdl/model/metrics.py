@@ -51,7 +51,7 @@ METRICS: Mapping[str, Timed | Counted] = {
     "step_p95": Timed("95th percentile of single steps"),
     "step_p99": Timed("99th percentile of single steps"),
     "ops": Counted("operators that a step runs"),
-    "kernels": Counted("kernels and copies that a step launches"),
+    "kernels": Counted("kernels that a step launches, copies and memsets not counted"),
     "launches": Counted("calls that launch device work"),
     "flops": Counted("arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two", "flop"),
     "allocations": Counted("allocations of a step", scope=BYTE_SCOPE, reproducible=False),

@@ -89,7 +89,10 @@ def test_every_test_is_measured_in_rounds_and_has_a_bound(project):
     assert "is excluded (97.5%)" in step["reason"] or "no slowdown" in step["reason"]
     assert step["stored"] > 0
     assert step["stored"] != step["base"], "what the baseline stores stands beside what its code took now"
-    assert test["rounds"].startswith(f"{step['rounds']} rounds, ")
+    count, _, how = test["rounds"].partition(" rounds, ")
+    # Rounds go on behind the step's verdict while an operator looks slower.
+    assert int(count) >= step["rounds"]
+    assert how.startswith("forked; ")
 
 
 def test_a_slowdown_is_found_without_a_suspicion_first(project):

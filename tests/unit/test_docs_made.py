@@ -163,6 +163,13 @@ def test_every_metric_of_a_run_is_described():
     assert {name for test in run["tests"] for name in test["metrics"] if " " not in name} <= described
 
 
+def test_the_readme_lists_every_metric():
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    listed = text[text.index("What is measured:") :].partition("\n\n")[0]
+    percentiles = {name for name in METRICS if name.startswith("step_p")}
+    assert set(re.findall(r"`(\w+)`", listed)) == {*METRICS, "throughput"} - percentiles
+
+
 def test_every_picture_of_the_documentation_is_there():
     for page in DOCS.rglob("*.md"):
         for part in page.read_text(encoding="utf-8").split("](")[1:]:

@@ -18,7 +18,7 @@ from scipy.special import stdtrit  # noqa: E402
 from scoring import SHOWN, Change, Comparison, Named  # noqa: E402
 
 from pytest_perfdl.judge.blame import explained, located, of_diffs  # noqa: E402
-from pytest_perfdl.judge.rounds import Round, log_ratios, values  # noqa: E402
+from pytest_perfdl.judge.round_data import Round, log_ratios, values  # noqa: E402
 
 if TYPE_CHECKING:
     from measuring import Measured

@@ -26,7 +26,7 @@ from measured_side import PLAN  # noqa: E402
 from scoring import UNCHANGED, ComparingError, Task  # noqa: E402
 from suite import PLANTS  # noqa: E402
 
-from pytest_perfdl.judge.rounds import Order, Round, orders  # noqa: E402
+from pytest_perfdl.judge.round_data import Order, Round, orders  # noqa: E402
 from pytest_perfdl.measure.assemble import side_parts, side_values  # noqa: E402
 from pytest_perfdl.measure.commands import CallInfo, explanation, one_side  # noqa: E402
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout  # noqa: E402

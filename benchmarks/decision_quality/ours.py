@@ -10,7 +10,7 @@ from shortcut import Shortcut
 
 from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, RECORDING_REPEATS
 from pytest_perfdl.judge.gate import Gate, Spent
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing

@@ -55,7 +55,7 @@ from recording import (  # noqa: E402
 )
 from scratch_project import ScratchProject  # noqa: E402
 
-from pytest_perfdl.judge.rounds import Start  # noqa: E402
+from pytest_perfdl.judge.round_data import Start  # noqa: E402
 from pytest_perfdl.measure.commands import Finish, Settle, Settled, Time, Timed  # noqa: E402
 from pytest_perfdl.measure.sizes import MOST_WARMUP  # noqa: E402
 from pytest_perfdl.workers.channel import pair  # noqa: E402

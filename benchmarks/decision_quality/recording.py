@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_perfdl.judge.rounds import Order, Start
+from pytest_perfdl.judge.round_data import Order, Start
 from pytest_perfdl.machine.state import Load
 from pytest_perfdl.measure.assemble import side_values
 from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Settled, SideResult, Timed

@@ -21,7 +21,7 @@ from recording import PLUGIN_STEPS, Cell, First, Process, Round, Run
 from rules import Rule
 from scipy import stats
 
-from pytest_perfdl.judge import rounds as paired
+from pytest_perfdl.judge import round_data as paired
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 
 UNCHANGED = 0.0

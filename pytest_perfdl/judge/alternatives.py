@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.judge.gate import Held
 from pytest_perfdl.judge.reasons import interval, paired
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import MetricVerdict

@@ -7,7 +7,7 @@
         outcome = gate.look(rounds, Spent(seconds, budget))
     outcome.verdicts                                    # one MetricVerdict a metric
 
-The unit is the round, one fresh process of each side (`rounds`). What rounds say of a metric is the estimate of how
+The unit is the round, one fresh process of each side (`round_data`). What rounds say of a metric is the estimate of how
 much slower it is, and the evidence that it is slower at all (`evidence`). A test ends
 
 - `regressed` when the evidence of all its metrics together (their mean) is at least `tests / ALPHA`, and a metric whose
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.judge import reasons
-from pytest_perfdl.judge import rounds as pairs
+from pytest_perfdl.judge import round_data as pairs
 from pytest_perfdl.judge.log_ratios import as_ratio, worsening
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import metric_name
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit
     from pytest_perfdl.model.record import Better
 

@@ -22,7 +22,7 @@ from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.counted import same
 from pytest_perfdl.judge.gate import OVER
 from pytest_perfdl.judge.log_ratios import as_ratio
-from pytest_perfdl.judge.rounds import head_second
+from pytest_perfdl.judge.round_data import head_second
 from pytest_perfdl.model.limits import PER_KERNEL
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -31,7 +31,7 @@ from pytest_perfdl.stats.evidence import Estimate, evidence
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Call, Record, Row
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
-    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict

@@ -23,7 +23,7 @@ from pytest_perfdl.stats import ranks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_perfdl.judge.rounds import Round
+    from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.limits import Limit, Limits
     from pytest_perfdl.model.record import Finding, Record, Series
     from pytest_perfdl.results.verdict import Judgement, Verdict

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
-from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side

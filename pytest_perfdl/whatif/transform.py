@@ -26,7 +26,7 @@ from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.lifetimes import Lifetimes, lifetimes
 from pytest_perfdl.whatif.machine import Machine, machine_of
 from pytest_perfdl.whatif.model import TaskGraph
-from pytest_perfdl.whatif.registry import registering
+from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.quality import Trust
 
 

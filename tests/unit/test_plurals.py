@@ -13,7 +13,7 @@ _BY_HAND = re.compile(r"""['"]e?s['"] (\*|if)|else ['"]e?s['"]|\} (baseline|repe
 _COUNTED = re.compile(r"\{[^{}]*(count|len|number|repeats|unlinked|total)[^{}]*$")
 _KNOWN = {
     # Sizes of a plan or of arguments, never 1 where they are told; and errors of programs, not of people.
-    "judge/rounds.py",
+    "judge/round_data.py",
     "judge/budget.py",
     "model/record_json.py",
     "run/scaling_curves/compared.py",

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from pytest_perfdl.machine.fitness import device, load, memory, processors, software
 from pytest_perfdl.machine.fitness.finding import LEVELS, Level, MachineFinding, Runner, run
-from pytest_perfdl.machine.reference_load import Noise, machine_noise
+from pytest_perfdl.machine.fitness.noise import noise_finding
+from pytest_perfdl.machine.reference_load import machine_noise
 from pytest_perfdl.machine.state import active_tracer
-from pytest_perfdl.model.limits import UNPAIRED_LIMIT
-from pytest_perfdl.model.units import format_percent
 
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]
 
@@ -127,18 +126,3 @@ def _now(place: Place, before: load.Sample, after: load.Sample) -> Iterator[_Che
 def _unsampled() -> Iterator[_Check]:
     for topic in ("load now", "stolen time", "throttling", "swapping"):
         yield topic, tuple
-
-
-def noise_finding(noise: Noise) -> MachineFinding:
-    """What limits a machine with this noise can hold, at best."""
-    found = f"blocks of one fixed workload spread by {format_percent(noise.spread, signed=False)} (SD), "
-    found += f"{format_percent(noise.span, signed=False)} from fastest to slowest"
-    why = f"ten paired rounds can hold a test to a limit of {format_percent(noise.limit, signed=False)}, at best"
-    if noise.limit <= DEFAULT_LIMIT:
-        return MachineFinding("ok", "noise", found, why)
-    do = "free the machine, or set wider limits; perfdl qualify measures what your tests can be held to"
-    return MachineFinding("warn" if noise.limit <= UNPAIRED_LIMIT else "bad", "noise", found, why, do)
-
-
-DEFAULT_LIMIT = 0.03
-"""The limit of a timed metric unless a project sets another."""

@@ -23,7 +23,7 @@ from pytest_perfdl.whatif.editing.select import Selector, chosen
 from pytest_perfdl.whatif.editing.surgery import with_launches, without
 from pytest_perfdl.whatif.from_trace.job import coupled
 from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
-from pytest_perfdl.whatif.registry import registering
+from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.structure import inherit
 
 Edit = Callable[..., TaskGraph]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
-from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.model.step_part import Part
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "blame"))

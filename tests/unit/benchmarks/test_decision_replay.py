@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from pytest_perfdl.judge.gate import Spent
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 from unit.benchmarks.recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 

@@ -3,7 +3,7 @@
 import math
 import random
 
-from pytest_perfdl.judge.rounds import Round, head_second, orders
+from pytest_perfdl.judge.round_data import Round, head_second, orders
 from pytest_perfdl.stats.evidence import Estimate
 
 US = 1_000.0

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_perfdl.judge.alternatives import demand, sides, verdict
 from pytest_perfdl.judge.gate import Gate, Spent
-from pytest_perfdl.judge.rounds import Round, orders
+from pytest_perfdl.judge.round_data import Round, orders
 
 LABELS = ("loop", "fused")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.judge.gate import OWN_EVIDENCE, Gate, Held, Spent
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.stats import evidence
 from unit.judge.made_rounds import US, estimate, noise, of

@@ -13,7 +13,7 @@ import pytest
 from scipy.special import bdtr
 
 from pytest_perfdl.judge.gate import ALPHA, Gate, Held, Spent
-from pytest_perfdl.judge.rounds import Round, broken
+from pytest_perfdl.judge.round_data import Round, broken
 from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.stats.evidence import Coin
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_perfdl.judge.rounds import orders
+from pytest_perfdl.judge.round_data import orders
 from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
 from pytest_perfdl.model.errors import ForkError, WorkerDied
 from pytest_perfdl.model.record import Key, Plan

@@ -10,7 +10,7 @@ from pytest_perfdl.diff import diff
 from pytest_perfdl.diff.matching.names import NO_RULES, normalised, rules_of
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.judge.blame import explained, located, of_diffs
-from pytest_perfdl.judge.rounds import Round
+from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import Cause
 from unit.trace.chrome import kernel, launch, step, trace, x

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pytest_perfdl.judge.rounds import Round, broken, log_ratios, orders
+from pytest_perfdl.judge.round_data import Round, broken, log_ratios, orders
 
 
 def some(count, *, order=None):

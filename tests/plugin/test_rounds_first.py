@@ -105,7 +105,7 @@ def test_a_slowdown_is_found_without_a_suspicion_first(project):
 
 def test_a_speed_up_is_improved_though_counts_changed(project):
     project.write("src/package/__init__.py", PACKAGE.format(count=1))
-    done, test = judged(project, "--perf-limit=step_time:20%", "--perf-limit=block_time:off")
+    done, test = judged(project, "--perf-limit=step_time:5%", "--perf-limit=block_time:off")
     assert (done.code, test["verdict"]) == (0, "improved"), done.output
     assert test["metrics"]["ops"]["verdict"] == "changed"
     assert "counts changed: ops " in test["reason"]

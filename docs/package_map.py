@@ -9,6 +9,7 @@ Runs where the linters are installed (`make lint` does the check).
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -53,31 +54,13 @@ def layers() -> list[list[str]]:
     return [[name.strip().removeprefix(f"{PACKAGE}.") for name in line.split("|")] for line in lines]
 
 
-def circles(graph: Graph) -> Iterator[list[str]]:
-    """Groups of modules that import one another, directly or not (Tarjan's strongly connected components)."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-
-    def visit(module: str) -> Iterator[list[str]]:
-        number[module] = lowest[module] = len(number)
-        path.append(module)
-        for other in sorted(graph[module]):
-            if other not in number:
-                yield from visit(other)
-                lowest[module] = min(lowest[module], lowest[other])
-            elif other in path:
-                lowest[module] = min(lowest[module], number[other])
-        if lowest[module] == number[module]:
-            group = path[path.index(module) :]
-            del path[path.index(module) :]
-            if len(group) > 1:
-                yield sorted(group)
-
-    sys.setrecursionlimit(10_000)
-    for module in sorted(graph):
-        if module not in number:
-            yield from visit(module)
+def circle(graph: Graph) -> list[str]:
+    """Modules each of which imports the next, and the last the first; empty where there are none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1][::-1])
+    return []
 
 
 def beyond_others(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -133,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args(arguments)
-    found = [f"files import one another: {', '.join(group)}" for group in circles(files())]
+    around = circle(files())
+    found = [f"files import in a circle: {' -> '.join(around)}"] if around else []
     text = PAGE.read_text(encoding="utf-8")
     wanted = rewritten(text)
     if not options.check:

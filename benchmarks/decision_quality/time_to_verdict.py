@@ -24,14 +24,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
 
-EXAMPLES = (
-    "examples/test_gpt.py::test_train_step",
-    "examples/test_convnet.py::test_classify",
-    "examples/test_dlrm.py::test_train_step",
-    "examples/test_transformers.py::test_train_step",
-    "examples/test_transformers.py::test_decode",
-)
+from scratch_project import ExamplesProject  # noqa: E402
+
+EXAMPLES = ExamplesProject.examples
 STEPS_OF_A_REPEAT = 15 + 40 + 1 + 4 + 2
 """Warm-up at its least, timed, the profiler's warm-up and kept steps, two counted windows: `measure.commands`."""
 
@@ -84,7 +81,14 @@ def main() -> int:
         perf_dir = options.perf_dir or Path(temporary)
         if options.perf_dir is None:
             print("recording baselines", flush=True)
-            timed(["--perf-update=all", f"--perf-dir={perf_dir}", f"--perf-report={temporary}/report", *EXAMPLES])
+            timed(
+                [
+                    "--perf-update=all",
+                    f"--perf-dir={perf_dir}",
+                    f"--perf-report={temporary}/report",
+                    *EXAMPLES,
+                ]
+            )
         alone: dict[str, list[float]] = {test: [] for test in EXAMPLES}
         found: dict[str, list[tuple[float, str, int]]] = {test: [] for test in EXAMPLES}
         for number in range(options.runs):

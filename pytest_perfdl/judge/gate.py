@@ -147,8 +147,11 @@ class _State:
     estimate: Estimate
     limit: float
     evidence: float
-    mixed: bool
-    """Whether each side went first in some round."""
+
+    @property
+    def mixed(self) -> bool:
+        """Whether each side went first in some round."""
+        return len(set(self.estimate.head_second)) > 1
 
     @property
     def over(self) -> float:
@@ -322,7 +325,6 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
         Estimate(differences, pairs.head_second(rounds)),
         held.bound(base),
         evidence.evidence(differences, held.bet),
-        len({each.order for each in rounds}) > 1,
     )
 
 

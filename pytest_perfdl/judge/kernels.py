@@ -1,7 +1,7 @@
 """Kernels and operators held against the baseline one by one, however little of the step each is.
 
 A kernel may be half as slow again and move the step by no more than its noise. So besides the step every row of it is
-held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric (`paired`):
+held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric (`gate`):
 a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with a probability of
 `gate.OVER`. Rows below functions that the source's change touches have a level of their own: they are fewer, so they
 need fewer rounds. A row whose count changed is no matter of time: that is `changed`.

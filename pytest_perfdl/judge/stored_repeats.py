@@ -152,9 +152,9 @@ def _confirmed(
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
     """Say what the machine has to do with a time that is not as it was."""
-    moved = (
-        machine_drift.between(base, new) if machine_drift.follows(metric) and metric.verdict != "unchanged" else None
-    )
+    if metric.verdict == "unchanged" or not machine_drift.follows(metric):
+        return metric
+    moved = machine_drift.between(base, new)
     return metric if moved is None else replace(metric, reason=f"{metric.reason}; {reasons.machine(moved)}")
 
 

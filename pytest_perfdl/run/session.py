@@ -2,7 +2,7 @@
 
 pytest runs its normal protocol over every perf test; only the three phases are replaced, and each waits for the
 same phase in a worker process (`workers.remote_test`). The first worker's call phase holds the measuring; when that
-worker has ended, more are started as the judgement needs them (`item`). The verdict is raised in the call phase.
+worker has ended, more are started as the judgement needs them (`perf_test`). The verdict is raised in the call phase.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class PerfSession:
             item.setup = _bound(self._setup, test)
             item.runtest = _bound(self._runtest, test)
             item.teardown = _bound(self._teardown, test)
-            # Its fixtures live in the worker; hooks that look into `perf_test.funcargs` must not miss them here.
+            # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
             item.fixturenames = []
 
     def estimate(self) -> str | None:

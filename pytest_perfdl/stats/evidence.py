@@ -65,14 +65,8 @@ _EXCESSES: Floats = np.concatenate(
 )
 
 
-def _log_density(differences: Floats, deltas: Floats) -> Floats:
-    """Log density of differences at every delta and scale, up to a constant: (differences, deltas, scales)."""
-    z = (differences[:, None, None] - deltas[None, :, None]) / _SCALES
-    return np.asarray(-(FREEDOM + 1) / 2 * np.log1p(z * z / FREEDOM) - np.log(_SCALES))
-
-
 _FACTORS = 16
-"""Of a product before its logarithm is taken: far from overflow, and a tenth of the time of as many logarithms."""
+"""Of a product before its logarithm is taken: far from overflow, and cheaper than as many logarithms."""
 
 
 def _log_likelihood(residuals: Floats) -> Floats:
@@ -162,7 +156,7 @@ class Coin:
 
     def toss(self, difference: float) -> None:
         """Bet on the sign of a round's difference by what the earlier ones showed, and settle the bet."""
-        there, mirrored = _log_density(np.array([difference, -difference]), self._deltas)
+        there, mirrored = (_log_likelihood(np.array([each - self._deltas])) for each in (difference, -difference))
         weights = np.exp(self._log_weights - self._log_weights.max())
         odds = math.log((weights * np.exp(there)).sum()) - math.log((weights * np.exp(mirrored)).sum())
         self._wealth += [math.log(2) - math.log1p(math.exp(-min(max(odds, -cap), cap))) for cap in CAPS]

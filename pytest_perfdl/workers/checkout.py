@@ -2,7 +2,7 @@
 
 The revision is checked out as a git worktree within the git folder: that gives files their modes and filters (line
 ends, large file storage), and git commands of a setup or a test find a repository. What was checked out and set up is
-kept for later runs (`kept`). A worker of that side gets every path of
+kept for later runs (`kept_checkouts`). A worker of that side gets every path of
 the working tree replaced by the worktree's: import path, root directory, ini file, test file, options, current
 folder. That covers packages imported from the tree, from `src/`, and editable installs of either kind, since
 a folder on the import path goes before an editable install's finder; whether it held is not believed but

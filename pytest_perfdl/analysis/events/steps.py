@@ -13,8 +13,6 @@ from pytest_perfdl.trace.annotations import SETUP, step_annotations
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
-"""Our annotation around what prepares a step and is not part of it."""
-
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:

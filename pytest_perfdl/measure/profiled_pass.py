@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
 
-HEADROOM = 2**28
-"""Bytes of heap made ready for the profiler's own records; its size is that of `MALLOC_TOP_PAD_` (isolate.process)."""
+HEADROOM = 2**26
+"""Bytes of heap made ready for the profiler's own records, of which an event takes less than a kilobyte: touching four
+times as many takes up to a second of a process where the system has to clear pages first."""
 _ROOM = 2**28
 """Bytes that the trace of some steps needs at most."""
 

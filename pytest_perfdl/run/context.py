@@ -17,7 +17,7 @@ from pytest_perfdl.baseline.same import difference
 from pytest_perfdl.config.options import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.sizes import ROUNDS
-from pytest_perfdl.model.errors import BaselineError, CheckoutError
+from pytest_perfdl.model.errors import BaselineError, CheckoutError, ForkError
 from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import FailOn
@@ -313,6 +313,12 @@ class Bench:
     def step_seconds(self) -> float:
         """Seconds that the steps of a test may take in one process that is not one of a round's two."""
         return self.settings.budget / ROUNDS
+
+    def prepare_parent(self, test: PerfTest, shown: Shown | None) -> None:
+        """Have what rounds are forked from load what the head has shown, while the base's first process runs."""
+        if shown is not None and self.settings.start != "fresh":
+            with contextlib.suppress(ForkError):
+                self.forks.prepare(common(shown, shown), test.plan.threads, USED_BY_WORKERS)
 
     def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
         """What to fork both workers of a round from, given what the first process of each side has shown.

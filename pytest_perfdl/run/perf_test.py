@@ -347,6 +347,7 @@ class Trial:
         """
         if not Path(checkout.path(self.test.item.path)).exists():
             raise TestAbsent("its file is not there")
+        self.bench.prepare_parent(self.test, self.remote.shown)
         while True:
             remote = self._base_remote = self.bench.start(self.test, self._base_script, checkout=checkout)
             try:

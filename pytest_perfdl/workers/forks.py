@@ -84,6 +84,14 @@ class Forks:
         self._unfit: dict[object, str] = {}
         """Why a parent of that kind is of no use."""
 
+    def prepare(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> None:
+        """Have a parent load what `parent` will probably be asked for, while something else is waited for.
+
+        What is wrong with it `parent` will say.
+        """
+        with contextlib.suppress(ForkError):
+            self._begin(wanted, threads, preload)
+
     def parent(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> ForkParent:
         """A parent for both sides of one round.
 
@@ -100,6 +108,17 @@ class Forks:
         ------
         ForkError
         """
+        parent = self._begin(wanted, threads, preload)
+        try:
+            parent.load()
+        except ForkError as error:
+            self._unfit[self._key] = str(error)
+            self.close()
+            raise
+        self._rounds += 1
+        return parent
+
+    def _begin(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> ForkParent:
         variables = environment(threads)
         # pytest's note on which test runs is none of theirs.
         kept = {name: value for name, value in variables.items() if not name.startswith("PYTEST_CURRENT_TEST")}
@@ -114,7 +133,6 @@ class Forks:
                 self._unfit[key] = str(error)
                 raise
             self._key, self._rounds = key, 0
-        self._rounds += 1
         return self._parent
 
     def close(self) -> None:
@@ -125,12 +143,12 @@ class Forks:
 
 
 class ForkParent:
-    """A process that has loaded some modules and is forked from, until it is closed.
+    """A process that loads some modules, and is forked from once it has loaded them, until it is closed.
 
     Raises
     ------
     ForkError
-        When it cannot be made, or is not fit to be forked.
+        When it cannot be started.
     """
 
     def __init__(self, wanted: Common, variables: Mapping[str, str], preload: tuple[str, ...]) -> None:
@@ -154,13 +172,26 @@ class ForkParent:
         finally:
             theirs.close()
         processes.guard(self._process.pid)
-        try:
-            problem = self._ask(Load(wanted.modules, wanted.allowed, preload), _LOADING_SECONDS).problem
-            if problem:
-                raise ForkError(problem)
-        except BaseException:
-            self.close()
-            raise
+        self._deadline = time.monotonic() + _LOADING_SECONDS
+        self._is_loaded = False
+        # One that has ended already is noticed when its answer is waited for.
+        with contextlib.suppress(ChannelClosed, OSError):
+            self._tell(Load(wanted.modules, wanted.allowed, preload))
+
+    def load(self) -> None:
+        """Wait until the modules are loaded.
+
+        Raises
+        ------
+        ForkError
+            When they cannot be, or the process is not fit to be forked.
+        """
+        if self._is_loaded:
+            return
+        problem = self._answer(self._deadline, _LOADING_SECONDS).problem
+        if problem:
+            raise ForkError(problem)
+        self._is_loaded = True
 
     @property
     def alive(self) -> bool:
@@ -182,7 +213,7 @@ class ForkParent:
         ForkError
             When the parent has ended, or does not answer.
         """
-        forked = self._ask(Fork(tuple(path), folder, variables), _ANSWER_SECONDS, descriptors)
+        forked = self._ask(Fork(tuple(path), folder, variables), descriptors)
         try:
             return ForkedProcess(forked.pid, self)
         except OSError as error:
@@ -192,7 +223,7 @@ class ForkParent:
     def reap(self, pid: int) -> int:
         """Exit code of a forked process that has ended; that of SIGKILL, which it had from the system, if unknown."""
         try:
-            code: int = self._ask(Reap(pid), _ANSWER_SECONDS).code
+            code: int = self._ask(Reap(pid)).code
         except ForkError:
             return -signal.SIGKILL
         return code
@@ -207,12 +238,20 @@ class ForkParent:
         self._channel.close()
         self._output.close()
 
-    def _ask(self, message: object, seconds: float, descriptors: Sequence[int] = ()) -> Any:
+    def _ask(self, message: object, descriptors: Sequence[int] = ()) -> Any:
+        with contextlib.suppress(ChannelClosed, OSError):
+            self._tell(message, descriptors)
+        return self._answer(time.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
+
+    def _tell(self, message: object, descriptors: Sequence[int] = ()) -> None:
+        with socket.socket(fileno=os.dup(self._channel.fileno())) as connection:
+            socket.send_fds(connection, [b"."], descriptors)
+        self._channel.send(message)
+
+    def _answer(self, deadline: float, seconds: float) -> Any:
+        """The answer to the last message; `seconds` are what it was given until the deadline."""
         try:
-            with socket.socket(fileno=os.dup(self._channel.fileno())) as connection:
-                socket.send_fds(connection, [b"."], descriptors)
-            self._channel.send(message)
-            return self._channel.receive(alive=lambda: self.alive, deadline=time.monotonic() + seconds)
+            return self._channel.receive(alive=lambda: self.alive, deadline=deadline)
         except ChannelTimeout:
             raise ForkError(f"the process to fork from has not answered after {seconds:g} s") from None
         except (ChannelClosed, OSError):

@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from pytest_perfdl.workers.checkout import is_installed
@@ -53,39 +54,60 @@ def origins(
     reads, besides
         Files that were read, and further ones that decided what ran (conftest files, the ini file).
     """
+    loaded = _loaded()
     # The checkout may lie within the working tree: a module belongs to the innermost of the two.
-    places = {Path(os.path.realpath(folder)): folder for folder in (own, foreign) if folder}
-    inward = sorted(places, key=lambda folder: len(folder.parts), reverse=True)
+    places = {os.path.realpath(folder): folder for folder in (own, foreign) if folder}
+    inward = sorted(places, key=len, reverse=True)
     found: dict[str, list[str]] = {own: [], foreign: []}
     outside = []
-    for name, module in sorted(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        top = name.split(".")[0]
-        if not file or top == "pytest_perfdl" or (not foreign and top not in names):
+    for name, place in loaded:
+        top = name.partition(".")[0]
+        if not foreign and top not in names:
             continue
-        place = Path(os.path.realpath(file))
-        folder = next((folder for folder in inward if folder in place.parents), None)
-        if folder is not None and not is_installed(place, folder):
+        folder = next((folder for folder in inward if _is_below(place, folder)), None)
+        if folder is not None and not is_installed(Path(place), Path(folder)):
             found[places[folder]].append(name)
         elif top in names:
-            outside.append((name, str(place)))
-    files, packages = _used(own, foreign, {*besides, *(reads.files() if reads is not None else ())})
+            outside.append((name, place))
+    files, packages = _used(own, foreign, loaded, {*besides, *(reads.files() if reads is not None else ())})
     return Origins(tuple(found[own]), tuple(found[foreign]), identity, tuple(outside), files, packages)
 
 
-def _used(own: str, foreign: str, read: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _loaded() -> list[tuple[str, str]]:
+    """Modules that are not ours with their files as `os.path.realpath` gives them, sorted.
+
+    A process has thousands of modules in hundreds of folders, and each folder's links are followed once.
+    """
+    folders: dict[str, str] = {}
+    found = []
+    for name, module in sorted(sys.modules.items(), key=itemgetter(0)):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file or name.partition(".")[0] == "pytest_perfdl":
+            continue
+        folder, base = os.path.split(file)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        place = os.path.join(folders[folder], base)  # noqa: PTH118 - called often
+        found.append((name, os.path.realpath(place) if os.path.islink(place) else place))  # noqa: PTH114
+    return found
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return place.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+def _used(
+    own: str, foreign: str, loaded: Sequence[tuple[str, str]], read: Iterable[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Files of a folder that were loaded or read, and top-level names of the modules from outside it."""
     root = Path(os.path.realpath(own))
     inner = Path(os.path.realpath(foreign)) if foreign else None
     paths, packages = set(map(os.path.realpath, read)), set()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and name.split(".")[0] != "pytest_perfdl":
-            real = Path(os.path.realpath(file))
-            if root in real.parents and not is_installed(real, root):
-                paths.add(str(real))
-            elif (top := name.split(".")[0]) not in sys.stdlib_module_names:
-                packages.add(top)
+    for name, place in loaded:
+        if _is_below(place, str(root)) and not is_installed(Path(place), root):
+            paths.add(place)
+        elif (top := name.partition(".")[0]) not in sys.stdlib_module_names:
+            packages.add(top)
     files = set()
     for path in map(Path, paths):
         mine = root in path.parents and path.is_file() and not is_installed(path, root) and _OURS not in path.parents

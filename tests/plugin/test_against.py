@@ -121,10 +121,8 @@ def test_the_heads_tests_may_run_on_the_other_code(project):
     _, (test,) = run(project, "--perf-against=HEAD~1", "-o", "perf_against_tests=head")
     step = test["metrics"]["step_time"]
     assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
-    assert "1 paired round" in test["reason"]
-    assert test["verdict"] in ("suspect", "inconclusive"), (
-        "a budget of a second allows too few rounds to prove anything"
-    )
+    assert " paired round" in test["reason"]
+    assert test["verdict"] in ("suspect", "inconclusive", "regressed"), "as many rounds as a second holds"
 
 
 def test_the_heads_code_on_both_sides_is_caught(project):
@@ -232,6 +230,6 @@ def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
     commit(project, "four")
     _, (test,) = run(project, "--perf")
     step = test["metrics"]["step_time"]
-    assert "1 paired round" in test["reason"]
+    assert " paired round" in test["reason"]
     assert step["base"] * 2 < step["new"]
     assert step["limit"] == "3%"

@@ -79,6 +79,7 @@ def library(tmp_path, monkeypatch):
 def parent_of(modules, allowed=()):
     parent = ForkParent(Common(tuple(modules), tuple(allowed)), environment(1), ())
     try:
+        parent.load()
         yield parent
     finally:
         parent.close()
@@ -218,6 +219,26 @@ def test_a_parent_is_shared_by_tests_that_load_the_same_and_renewed_after_some_r
     while other_threads.alive:
         time.sleep(0.01)
     assert shelf.parent(Common((first, second), ()), 2, ()).alive
+
+
+def test_a_parent_that_was_prepared_is_taken_where_it_loads_what_is_wanted(library, shelf):
+    first, second = library(first_lib="", second_lib="")
+    shelf.prepare(Common((first,), ()), 1, ())
+    prepared = shelf._parent
+    assert shelf.parent(Common((first,), ()), 1, ()) is prepared
+    shelf.prepare(Common((first,), ()), 1, ())
+    assert shelf._parent is prepared, "the one that is there serves"
+    assert shelf.parent(Common((first, second), ()), 1, ()) is not prepared
+    assert not prepared.alive
+
+
+def test_what_is_wrong_with_a_prepared_parent_is_said_when_it_is_asked_for(library, shelf):
+    (odd,) = library(odd_lib="raise RuntimeError('not today')")
+    shelf.prepare(Common((odd,), ()), 1, ())
+    with pytest.raises(ForkError, match="not today"):
+        shelf.parent(Common((odd,), ()), 1, ())
+    shelf.prepare(Common((odd,), ()), 1, ())
+    assert shelf._parent is None, "it is not tried again"
 
 
 def test_a_parent_that_was_refused_is_not_tried_again(library, shelf, monkeypatch):

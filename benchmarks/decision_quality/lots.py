@@ -82,9 +82,11 @@ class Recorder(Confirmation):
 
     jobs: Jobs
 
+    began = time.monotonic()
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._ready = time.monotonic()
+        Recorder.began = time.monotonic()
 
     def of_code(
         self,
@@ -100,7 +102,7 @@ class Recorder(Confirmation):
         """Measure all lots; the judgement stays without one on times."""
         jobs, out = self.jobs, Path(self.jobs.out)
         # What came first: the head's process, then the base's, which ended just now.
-        base_seconds = time.monotonic() - self._ready
+        base_seconds = time.monotonic() - self.began
         head_seconds = new.occasions[-1].seconds or 0.0
         append_line(out, First(jobs.workload, jobs.number, time.time(), base_seconds, head_seconds))
         project = ScratchProject(Path(jobs.project))
@@ -112,21 +114,20 @@ class Recorder(Confirmation):
         self, lot: Lot, project: ScratchProject, checkout: Checkout, shown: tuple[Shown, Shown] | None
     ) -> None:
         settings = replace(
-            self.bench.settings,
+            self.context.settings,
             start="auto" if lot.cell.start == "forked" else "fresh",
             pin="auto" if lot.cell.pinned else "off",
         )
-        before, self.bench.settings = self.bench.settings, settings
+        context = replace(self.context, settings=settings)
         project.plant(lot.plant)
         try:
             idle = idle_load()
             with side_load(lot.cell.neighbour, lot.seed):
                 sides = Side("base", checkout), Side("head", against=checkout)
-                rounds = Rounds(self.bench, self.test, *sides, self.serving, seed=lot.seed, profiled=True, shown=shown)
+                rounds = Rounds(context, self.test, *sides, seed=lot.seed, profiled=True, shown=shown)
                 for number in lot.numbers:
                     self._keep(rounds, lot, number, idle)
         finally:
-            self.bench.settings = before
             project.restore()
 
     def _keep(self, rounds: Rounds, lot: Lot, number: int, idle: float | None) -> None:

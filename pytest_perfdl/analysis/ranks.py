@@ -129,7 +129,7 @@ def ranks(traces: Sequence[Trace]) -> RankFigures:
     """
     if not traces:
         raise ValueError("no traces to compare")
-    numbers = _numbers(traces)
+    numbers = rank_numbers(traces)
     order = sorted(range(len(traces)), key=lambda index: numbers[index])
     traces = [traces[index] for index in order]
     numbers = [numbers[index] for index in order]
@@ -162,7 +162,8 @@ def ranks(traces: Sequence[Trace]) -> RankFigures:
     )
 
 
-def _numbers(traces: Sequence[Trace]) -> list[int]:
+def rank_numbers(traces: Sequence[Trace]) -> list[int]:
+    """The rank of each: as `distributedInfo` says where all have one and no two the same, else its place."""
     found = [info.get("rank") if isinstance(info, dict) else None for info in map(_distributed, traces)]
     numbers = [number for number in found if isinstance(number, int)]
     return numbers if len(set(numbers)) == len(traces) else list(range(len(traces)))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, print_json, rewrite, say, width
 from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.efficiency.roofline import Peaks
-    from pytest_perfdl.analysis.overview.selection import Selection
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankFigures
+    from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -37,8 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only these steps, kernels or operators: step=3, step=3-5, stream=7, name~gemm, module~blocks.2; "
-        "repeat to narrow further",
+        help=f"only this part: {HELP}; steps, ranks, streams, kinds and phases narrow all figures, texts the tables",
     )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.analysis.overview.selection import parse, select
+    from pytest_perfdl.analysis.overview.selection import of_ranks, select
     from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.model.errors import SelectionError
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     peaks = _peaks(arguments.peaks)
     traces = [_read(file) for file in arguments.files]
     try:
-        traces = [select(trace, selection) for trace in traces]
+        traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]

@@ -8,25 +8,21 @@ folder of them, are the ranks of one job, which wait for each other in their col
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, print_json, say, table, width
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import CommandError, SelectionError
+from pytest_perfdl.model.selection import HELP, parse
 
 if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
-    from pytest_perfdl.whatif.editing.select import Select
+    from pytest_perfdl.whatif.editing.select import Selected
     from pytest_perfdl.whatif.machine import Machine
     from pytest_perfdl.whatif.model import TaskGraph
     from pytest_perfdl.whatif.predict import WhatIf
-
-_SELECT = "name~REGEX, name=TEXT, operator=PATTERN, module=PATTERN, phase=backward, kind=copy, stream=7, step=2, rank=1"
-_KEYS = ("name", "operator", "module", "phase", "kind", "stream", "step", "rank")
-_PART = re.compile(rf",(?=(?:{'|'.join(_KEYS)})[=~])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SELECT:FACTOR",
-        help=f"what if these tasks took FACTOR times as long; SELECT is {_SELECT}, several joined by commas",
+        help=f"what if these tasks took FACTOR times as long; SELECT is {HELP}",
     )
     parser.add_argument("--remove", action="append", default=[], metavar="SELECT", help="what if these tasks vanished")
     parser.add_argument(
@@ -176,7 +172,7 @@ def _paths(names: Sequence[str]) -> list[Path]:
     return found
 
 
-def _selections(questions: Sequence[WhatIf]) -> list[_Found]:
+def _selections(questions: Sequence[WhatIf]) -> list[Selected]:
     """The selections of the command line."""
     plans = [question.plan for question in questions if question.plan is not None]
     return [edit.parameters["tasks"] for plan in plans for edit in plan.edits]
@@ -208,9 +204,9 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
             factor = -1.0
         if not colon or not 0 <= factor < float("inf"):
             raise CommandError(f"--scale {text!r}: write SELECT:FACTOR with a factor of 0 or more, as name~gemm:0.5")
-        found.append(WhatIf(f"scale {text}", Plan().scale(_Found(_select(told, "--scale"), told), factor)))
+        found.append(WhatIf(f"scale {text}", Plan().scale(_selected(told, "--scale"), factor)))
     for text in arguments.remove:
-        found.append(WhatIf(f"remove {text}", Plan().remove(_Found(_select(text, "--remove"), text))))
+        found.append(WhatIf(f"remove {text}", Plan().remove(_selected(text, "--remove"))))
     for text in arguments.apply:
         name, _, rest = text.partition(":")
         given = {}
@@ -226,72 +222,13 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
     return found
 
 
-class _Found:
-    """A selection that must not be empty: a question about nothing is a mistake in the question.
+def _selected(text: str, option: str) -> Selected:
+    from pytest_perfdl.whatif.editing.select import Selected
 
-    In a job ranks are asked one by one, of which not each has to have such a task: see `check`.
-    """
-
-    def __init__(self, select: Select, text: str) -> None:
-        self.select, self.text = select, text
-
-    def __call__(self, graph: Any) -> Any:
-        """One boolean per task."""
-        found = self.select(graph)
-        if graph.rank is None and not found.any():
-            raise self.nothing
-        return found
-
-    def check(self, ranks: Sequence[TaskGraph]) -> None:
-        """One of the ranks of a job has to have such a task."""
-        if not any(self.select(graph).any() for graph in ranks):
-            raise self.nothing
-
-    @property
-    def nothing(self) -> ValueError:
-        """What is wrong with an empty selection."""
-        return ValueError(f"{self.text!r} selects no task of the trace")
-
-
-def _select(text: str, option: str) -> Select:
-    from pytest_perfdl.whatif.editing.select import Select
-    from pytest_perfdl.whatif.model import TaskKind, TrackKind
-
-    known: dict[str, Any] = {}
-    for part in _PART.split(text):
-        match = re.fullmatch(r"(\w+)([=~])(.+)", part, re.DOTALL)
-        if match is None or match[1] not in _KEYS or (match[2] == "~" and match[1] != "name"):
-            raise CommandError(f"{option} {text!r} is not understood: a selection is {_SELECT}")
-        key, value = match[1], match[3]
-        try:
-            if key == "name":
-                known["name"] = value if match[2] == "~" else f"^{re.escape(value)}$"
-                re.compile(known["name"])
-            elif key == "kind":
-                known["kind"] = TaskKind[value.upper()]
-            elif key == "stream":
-                number = int(value)
-                known["where"] = lambda graph, number=number: _on_stream(graph, number, TrackKind.STREAM)
-            elif key in ("step", "rank"):
-                known[key] = int(value)
-            elif key == "phase":
-                if value not in ("forward", "backward", "optimizer"):
-                    raise ValueError
-                known["phase"] = value
-            else:
-                known["layer" if key == "module" else key] = value
-        except re.error as error:
-            raise CommandError(f"{option} {value!r} is not a regular expression: {error}") from error
-        except (KeyError, ValueError) as error:
-            raise CommandError(f"{option} {part!r} is not understood: a selection is {_SELECT}") from error
-    return Select(**known)
-
-
-def _on_stream(graph: Any, number: int, kind: Any) -> Any:
-    import numpy as np
-
-    own = [index for index, track in enumerate(graph.tracks) if track.kind == kind and track.number == number]
-    return np.isin(graph.tasks.track, own)
+    try:
+        return Selected(parse([text]), text)
+    except SelectionError as error:
+        raise CommandError(f"{option} {error}") from error
 
 
 def _machine(texts: Sequence[str]) -> Machine:

@@ -68,23 +68,22 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
         return _unstable(shown, base, new, limit, sign)
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
-        reason = f"{reasons.value(after, new.unit)}, as in the baseline"
-        return replace(shown, limit=limit.text if limit else None, verdict="unchanged", reason=reason)
+        shown = replace(shown, limit=limit.text if limit else None, verdict="unchanged")
+        return reasons.told(shown, f"{reasons.value(after, new.unit)}, as in the baseline")
     change = reasons.counts(before, after, new.unit)
     if differs:
         return replace(shown, verdict="changed", reason=f"changed, context differs ({differs}): {change}")
     if limit is None:
-        return replace(shown, verdict="changed", reason=change)
+        return reasons.told(replace(shown, verdict="changed"), change)
     allowed = limit.allowed(before, new.unit)
     worse = sign * (after - before)
     shown = replace(shown, limit=limit.text)
     if abs(worse) <= allowed or same(abs(worse), allowed):
-        return replace(shown, verdict="unchanged", reason=f"{change}, within the limit {limit.text}")
-    reason = f"{change}, limit {limit.text}"
+        return reasons.told(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit.text}")
+    shown = reasons.told(shown, f"{change}, limit {limit.text}")
     if worse < 0:
-        return replace(shown, verdict="changed", reason=reason)
-    times_over = worse / allowed if allowed else None
-    return replace(shown, verdict="regressed", reason=reason, times_over=times_over)
+        return replace(shown, verdict="changed")
+    return replace(shown, verdict="regressed", times_over=worse / allowed if allowed else None)
 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:

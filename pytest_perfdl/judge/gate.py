@@ -272,13 +272,13 @@ class Gate:
         if verdict == "regressed" and shown.effect is not None and 0 < state.limit < math.inf:
             times_over = abs(shown.effect) / worsening(state.limit, state.held.sign)
         every = general(state.held.name) == "step_time" and len(state.differences) >= self.every_round
-        return replace(
+        shown = replace(
             shown,
             verdict=verdict,
-            reason=f"{text}{why}",
             times_over=times_over,
             in_every_round=verdict == "suspect" and every and min(state.differences) > state.limit,
         )
+        return reasons.told(shown, text, why)
 
     def _ended(self, state: _State, spent: Spent | None) -> tuple[Verdict | None, str]:
         """What is said of a metric that does not fail the test, and why."""
@@ -291,27 +291,27 @@ class Gate:
         ):
             bound = worsening(state.estimate.interval[1], state.held.sign)
             if bound <= 0:
-                return "unchanged", ": no slowdown"
+                return "unchanged", "no slowdown"
             found = "no slowdown found"
             if state.estimate.interval[0] > 0:
                 within = state.excludes(state.limit, self.least)
                 found = f"slower, {'within' if within else 'not shown to be past'} its limit"
-            return "unchanged", f": {found}; more than {reasons.percent(bound)} is excluded (97.5%)"
+            return "unchanged", f"{found}; more than {reasons.percent(bound)} is excluded (97.5%)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
             seen = f"past its limit in {'all' if past == rounds else past} of {reasons.paired(rounds)}"
             if spent is None or spent.seconds <= 0:
-                return "suspect", f": {seen}"
+                return "suspect", seen
             wanted = max(self.least_to_fail + 1, 2 * rounds)
-            return "suspect", f": {seen}; --perf-budget={_round_up(wanted * spent.seconds / rounds)} would decide"
+            return "suspect", f"{seen}; --perf-budget={_round_up(wanted * spent.seconds / rounds)} would decide"
         if not self.decides(state.held):
             return None, ""
         if rounds < self.least:
-            return "inconclusive", f": {self.least} rounds are needed to exclude anything (--perf-budget)"
+            return "inconclusive", f"{self.least} rounds are needed to exclude anything (--perf-budget)"
         if self.least >= LEAST_ROUNDS and not state.mixed:
-            return "inconclusive", ": the same side went first in all of them (--perf-budget)"
+            return "inconclusive", "the same side went first in all of them (--perf-budget)"
         bound = worsening(state.estimate.interval[1], state.held.sign)
-        return "inconclusive", f": a slowdown of up to {reasons.percent(bound)} is not excluded"
+        return "inconclusive", f"a slowdown of up to {reasons.percent(bound)} is not excluded"
 
 
 def _state(held: Held, rounds: Sequence[Round]) -> _State:

@@ -72,7 +72,7 @@ class Rows:
         """The rows that look slower and have not failed the test: more rounds would show it, or are not to be had."""
         least = 1 - PROMISING / max(len(self.limits), 1)
         return tuple(
-            replace(verdict, verdict="suspect", times_over=None, reason=f"{verdict.reason}: more rounds would decide")
+            reasons.with_remark(replace(verdict, verdict="suspect", times_over=None), "more rounds would decide", ": ")
             for verdict, fails in self._over(rounds, least)
             if not fails
         )
@@ -136,7 +136,7 @@ def _verdict(name: str, limit: Limit, base: float, head: float, estimate: Estima
         rounds=len(estimate.differences),
         of_step=False,
     )
-    return replace(shown, reason=reasons.interval(shown, reasons.paired(len(estimate.differences))))
+    return reasons.told(shown, reasons.interval(shown, reasons.paired(len(estimate.differences))))
 
 
 def _calls(new: Record, limits: Limits) -> list[tuple[Call, Limit]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.metrics import general
@@ -43,6 +44,17 @@ def interval(metric: MetricVerdict, basis: str) -> str:
         low, high = map(format_percent, metric.ci95)
         parts.append(f"[{low}, {high}] (95% interval, {basis})")
     return " ".join(parts) + (f", limit {metric.limit}" if metric.limit else "")
+
+
+def told(metric: MetricVerdict, figures: str, remark: str = "", join: str = ": ") -> MetricVerdict:
+    """A metric with its reason: figures and limit, and a remark on them."""
+    return replace(metric, reason=join.join(filter(None, (figures, remark))), remark=remark)
+
+
+def with_remark(metric: MetricVerdict, remark: str, join: str = "; ") -> MetricVerdict:
+    """A metric with a further remark at the end of its reason."""
+    whole = metric.remark if metric.remark is None else "; ".join(filter(None, (metric.remark, remark)))
+    return replace(metric, reason=f"{metric.reason}{join}{remark}", remark=whole)
 
 
 def counts(base: float, new: float, unit: str) -> str:

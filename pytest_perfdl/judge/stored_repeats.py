@@ -155,7 +155,7 @@ def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVer
     if metric.verdict == "unchanged" or not machine_drift.follows(metric):
         return metric
     moved = machine_drift.between(base, new)
-    return metric if moved is None else replace(metric, reason=f"{metric.reason}; {reasons.machine(moved)}")
+    return metric if moved is None else reasons.with_remark(metric, reasons.machine(moved))
 
 
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
@@ -179,13 +179,13 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     text = reasons.interval(metric, f"unpaired, {plural(drawn, 'fresh repeat')} against {stored} stored")
     if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
         over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None
-        return replace(metric, verdict="regressed", reason=text, times_over=over)
+        return reasons.told(replace(metric, verdict="regressed", times_over=over), text)
     if ranks.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
-        return replace(metric, verdict="improved", reason=text)
+        return reasons.told(replace(metric, verdict="improved"), text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
     if worst <= past:
-        return replace(metric, verdict="unchanged", reason=text)
+        return reasons.told(replace(metric, verdict="unchanged"), text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
     share = reasons.percent(log_ratios.worsening(surely, sign))
     why = [f"surely worse by more than {share}, not shown to be past the limit"] if verdict == "suspect" else []
@@ -194,7 +194,7 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         why.append(f"{plural(stored, 'stored repeat')} cannot decide, {enough} can")
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} is not excluded")
-    return replace(metric, verdict=verdict, reason=f"{text}: {'; '.join(why)}")
+    return reasons.told(replace(metric, verdict=verdict), text, "; ".join(why))
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:

@@ -213,7 +213,7 @@ def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdic
     modes = reasons.unseen_modes(base, new)
     if not modes or metric.verdict in (None, "unchanged"):
         return metric
-    return replace(metric, reason=f"{metric.reason}; {modes}")
+    return reasons.with_remark(metric, modes)
 
 
 def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:

@@ -144,6 +144,7 @@ def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[
         "rounds": metric.rounds,
         "in_every_round": metric.in_every_round,
         "reason": metric.reason,
+        "remark": metric.remark,
         "of_step": metric.of_step,
         "base_values": [_integer(value) for value in base] if whole else base,
         "new_values": [_integer(value) for value in new] if whole else new,

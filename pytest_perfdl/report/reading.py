@@ -54,6 +54,7 @@ class _MetricForm(msgspec.Struct):
     limit: str | None = None
     verdict: Verdict | None = None
     reason: str = ""
+    remark: str | None = None
     times_over: _Number | None = None
     evidence: Evidence | Literal["screen"] | None = None
     """The screen was of earlier versions."""

@@ -6,12 +6,10 @@ Each function takes a `Run` or a `Result` and returns text or sorted values; not
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.judge.reasons import counts
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible as visible
@@ -35,11 +33,6 @@ ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inconclusive"})
 MANY = 10
 """Above this number of tests a command names their files instead."""
-
-_FIGURES = re.compile(r"[+-][\d.]+% \[[^]]*\] \([^)]*\), limit [^:;]*[:;]? ?")
-"""How the reason of a timed metric begins: with the figures that stand beside it."""
-_LIMIT = re.compile(r"^, limit [^:;]*[:;]? ?")
-"""The same of a counted one, behind its figures."""
 
 
 def fails_or_warns(result: Result) -> bool:
@@ -191,12 +184,9 @@ def budget_notes(result: Result) -> list[str]:
 
 def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
     """What a metric says beyond its figures and the test's reason; empty when that is nothing."""
-    figures = "" if metric.base is None or metric.new is None else counts(metric.base, metric.new, metric.unit)
-    if metric.reason in judgement.reason or metric.reason.endswith(", as in the baseline"):
+    if metric.reason in judgement.reason:
         return ""
-    if figures and metric.reason.startswith(figures):
-        return _LIMIT.sub("", metric.reason[len(figures) :])
-    return _FIGURES.sub("", metric.reason)
+    return metric.reason if metric.remark is None else metric.remark
 
 
 def told_findings(judgement: Judgement) -> list[Finding]:

@@ -120,6 +120,9 @@ class MetricVerdict:
     verdict: Verdict | None = None
     """`None` when it is only shown."""
     reason: str = ""
+    """Its figures, its limit, and what is to be said of them."""
+    remark: str | None = None
+    """What is to be said alone, for tables that have the figures; `None` where the reason has no figures."""
     times_over: float | None = None
     """How many times over the limit, for a regressed metric."""
     evidence: Evidence | None = None

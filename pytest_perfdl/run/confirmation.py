@@ -5,10 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.fixture.perf import Expectation
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.alternatives import demand, sides
@@ -23,32 +21,27 @@ from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
-from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import Rounds, Side, parts_of
 from pytest_perfdl.run.source_diff import Touched
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Shown
-from pytest_perfdl.workers.remote_test import RemoteTest
 
 SLOW_START = 20.0
 """Seconds that starting a process takes from which on two rounds may exclude a slowdown."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Confirmation:
     """The rounds of one test; it has one level for all that is asked of its times.
 
-    Every method raises `SideError` when a side cannot be measured, and `PerfError` through `serving`.
+    Every method raises `SideError` when a side cannot be measured, and `WorkerError` when a worker dies or hangs.
     """
 
-    bench: Bench
+    context: RunContext
     test: PerfTest
-    serving: Callable[[RemoteTest], AbstractContextManager[None]]
-    """A context around waiting for a worker, which ends it when something goes wrong."""
     questions: int
     """How many share the level: the test's own steps, and each of its expectations."""
-    rules: Rules = NO_RULES
-    """The project's own, for names."""
 
     def of_code(
         self,
@@ -76,30 +69,30 @@ class Confirmation:
         touched
             Full names of the kernels and operators below functions that the change of the source touches.
         """
-        times = held(found, self.test.limits)
+        times, rules = held(found, self.test.limits), self.context.rules
         limits = kernels.judged(new, now, self.test.limits)
-        rows = Rows(limits, touched & limits.keys(), len(self.bench.tests))
-        gate = self._gate(times, resolution=self.test.options.resolution_for(self.bench.settings), shown=shown)
+        rows = Rows(limits, touched & limits.keys(), len(self.context.tests))
+        gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
         outcome, rounds, findings, how = self._measure(
             gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
-        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, self.rules)
+        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
         sides = (Side("base", checkout), Side("head", against=checkout))
-        self.bench.progress.start_stacks(self.test.item.nodeid)
-        base, head = (parts_of(self.bench, self.test, side) for side in sides)
-        self.bench.progress.clear()
-        return replace(judgement, blame=located(judgement.blame, base, head, self.rules))
+        self.context.progress.start_stacks(self.test.item.nodeid)
+        base, head = (parts_of(self.context, self.test, side) for side in sides)
+        self.context.progress.clear()
+        return replace(judgement, blame=located(judgement.blame, base, head, self.context.rules))
 
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
-        self.bench.progress.start_stacks(self.test.item.nodeid)
-        by_call = parts_of(self.bench, self.test, Side("head", against=checkout))
-        self.bench.progress.clear()
+        self.context.progress.start_stacks(self.test.item.nodeid)
+        by_call = parts_of(self.context, self.test, Side("head", against=checkout))
+        self.context.progress.clear()
         return frozenset(
             row_name(call, part.kind, part.name)
             for call, whole in by_call.items()
@@ -130,7 +123,7 @@ class Confirmation:
         self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None
     ) -> Gate:
         slow = shown is not None and max(side.start_seconds for side in shown) > SLOW_START
-        return Gate(times, len(self.bench.tests) * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
+        return Gate(times, len(self.context.tests) * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
 
     def _measure(
         self,
@@ -146,16 +139,16 @@ class Confirmation:
 
         Also what they say, what the machine did meanwhile, and how they were run.
         """
-        bench, budget = self.bench, self.bench.settings.budget
+        progress, budget = self.context.progress, self.context.settings.budget
         profiled = base.checkout is not None
         measuring = Rounds(
-            bench, self.test, base, head, self.serving, seed=secrets.randbits(32), profiled=profiled, shown=shown
+            self.context, self.test, base, head, seed=secrets.randbits(32), profiled=profiled, shown=shown
         )
         rounds: list[Round] = []
         outcome = Outcome(open=True)
         started = time.monotonic()
         while True:
-            bench.progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)
+            progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)
             rounds.append(measuring.measure(len(rounds) + 1))
             spent = Spent(time.monotonic() - started, budget)
             if outcome.open:
@@ -165,6 +158,6 @@ class Confirmation:
             fails = any(each.verdict == "regressed" for each in outcome.verdicts.values())
             if fails or rows is None or spent.ended or not rows.promising(rounds):
                 break
-        bench.progress.clear()
+        progress.clear()
         how = f"{plural(len(rounds), 'round')}, {measuring.how}"
         return outcome, rounds, list(surroundings.findings(measuring.results)), how

@@ -1,397 +1,51 @@
-"""What all trials of a run share: where they measure, and where they read and write."""
+"""What all tests of a run share: made once, when they are collected, and never changed."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 
-from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
-from pytest_perfdl.baseline.same import difference
 from pytest_perfdl.config.options import Settings
-from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.measure.sizes import ROUNDS
-from pytest_perfdl.model.errors import BaselineError, CheckoutError, ForkError
-from pytest_perfdl.model.record import Finding, Record
-from pytest_perfdl.model.units import some
 from pytest_perfdl.results.verdict import FailOn
 from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.processes import Processes
 from pytest_perfdl.run.progress import Progress
-from pytest_perfdl.system import folders
-from pytest_perfdl.system.folders import Folder
-from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
-from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
-from pytest_perfdl.workers.forks import ForkParent, Forks, common
-from pytest_perfdl.workers.messages import Job, Origins, Shown
-from pytest_perfdl.workers.options import plugin_packages, worker_options
-from pytest_perfdl.workers.origins import Elsewhere, code_names, elsewhere
-from pytest_perfdl.workers.overlay import overlay, with_conftests
-from pytest_perfdl.workers.process import Worker
-from pytest_perfdl.workers.remote_test import RemoteTest, Script
-
-USED_BY_WORKERS = (
-    "pytest_perfdl.analysis",
-    "pytest_perfdl.fixture",
-    "pytest_perfdl.hookspecs",
-    "pytest_perfdl.measure.counted_pass",
-    "pytest_perfdl.measure.environment",
-    "pytest_perfdl.measure.prepare",
-    "pytest_perfdl.measure.program",
-    "pytest_perfdl.config.options",
-    "pytest_perfdl.plugin",
-    "pytest_perfdl.trace",
-)
-"""Of our own, what measuring needs; importing them imports no torch."""
+from pytest_perfdl.run.revisions import Revisions
 
 
-UNTIED = "untied"
-"""Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
-
-
-@dataclass(slots=True)
-class Bench:
+@dataclass(frozen=True, slots=True)
+class RunContext:
     """One for each run."""
 
     config: pytest.Config
     settings: Settings
-    store: Store
-    date: str
-    fail_on: frozenset[FailOn]
-    progress: Progress
-    tests: tuple[PerfTest, ...] = ()
+    tests: tuple[PerfTest, ...]
     """All that will be measured."""
-    folder: Folder = field(default_factory=lambda: folders.temporary("scratch"))
-    """For what is too large for a worker's channel, and for the workers' own temporary folders."""
-    running: list[RemoteTest] = field(default_factory=list)
-    forks: Forks = field(default_factory=Forks)
-    """What workers of rounds are forked from."""
-    commit: str | None = field(init=False)
-    """The commit that is checked out when the run begins."""
-    unknown: set[str] = field(default_factory=set)
-    """Files that tests loaded or read and that git does not know yet."""
-    _began: int = field(default_factory=time.time_ns)
-    top: Path | None = field(init=False)
-    """Top of the repository, if there is one."""
-    checkouts: dict[str, Checkout] = field(default_factory=dict)
-    """By commit, what was checked out in this run, and how long it took."""
-    _prefer: tuple[str, ...] | None = None
-    """Commits that serve the run's tests, see `code_of`."""
-    _cleaning: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-    def __post_init__(self) -> None:
-        self.top = top_of(self.config.rootpath)
-        self.commit = git(self.config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
-
-    def tied(self, record: Record, loaded: Origins | None) -> Record:
-        """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
-        if self.top is None or loaded is None:
-            return record
-        installed = self._elsewhere(loaded, None)
-        copies = [] if installed is None else installed.counterparts
-        names = [place.relative_to(self.top).as_posix() for place in copies if place.is_relative_to(self.top)]
-        found = measured_code(
-            self.top,
-            (*loaded.files, *names),
-            loaded.packages,
-            without=[self.config.rootpath / folder for folder in self.left_out],
-            commit=self.commit,
-            since_ns=self._began,
-        )
-        if installed is not None and not installed.is_the_same:
-            why = f"the test imported {installed.told}, which is not the code of this tree (pip install -e .)"
-        elif found.changed:
-            why = f"the code changed while it was measured ({some(found.changed)})"
-        elif not found.code.files:
-            why = trouble(self.config.rootpath) or "git cannot read the repository's files"
-        else:
-            self.unknown.update(found.unknown)
-            return replace(record, code=found.code)
-        more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
-        return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
-
-    @property
-    def warning(self) -> str:
-        """What a run that records must say: why its baselines have no commit yet; empty where all is well."""
-        if said := trouble(self.config.rootpath):
-            return f"the baselines are tied to no commit, and times will be judged unpaired: {said}"
-        if not self.unknown:
-            return ""
-        return (
-            f"the tests used files that git does not know ({some(sorted(self.unknown))}): commit them with the "
-            "baselines; otherwise no commit has that code, and the pair would be of a commit without them"
-        )
-
-    def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
-        """Why a side did not run its own code, which makes a comparison meaningless; empty if it did."""
-        if loaded is None:
-            return ""
-        do = "install editable (pip install -e .) or set pythonpath = src in the ini"
-        if loaded.foreign:
-            names = ", ".join(loaded.foreign[:3])
-            return f"loaded the other side's code ({names}): both would run the same; {do}, or set perf_against_setup"
-        installed = self._elsewhere(loaded, checkout)
-        return "" if installed is None else f"imported {installed.told}: both sides would run the same; {do}"
-
-    def _elsewhere(self, loaded: Origins | None, checkout: Checkout | None) -> Elsewhere | None:
-        return None if loaded is None else elsewhere(loaded, self._import_folders(checkout))
-
-    def _import_folders(self, checkout: Checkout | None) -> list[Path]:
-        """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names there."""
-        assert self.top is not None
-        tops = (self.top, self.config.rootpath.resolve())
-        places = [*tops, *(top / "src" for top in tops)]
-        with contextlib.suppress(ValueError):  # pytest's plugin for it can be turned off
-            named = (place.resolve() for place in self.config.getini("pythonpath"))
-            places += (place for place in named if place.is_relative_to(self.top))
-        moved = places if checkout is None else [Path(checkout.path(place)) for place in places]
-        return list(dict.fromkeys(moved))
-
-    @property
-    def scratch(self) -> Path:
-        """Path of `folder`."""
-        return self.folder.path
+    store: Store
+    """The baselines."""
+    revisions: Revisions
+    """The repository's code: the working tree's, and that of other revisions."""
+    processes: Processes
+    """What measures."""
+    progress: Progress
+    """What is shown of it meanwhile."""
+    date: str
+    """When the run began."""
+    fail_on: frozenset[FailOn]
+    """Verdicts that fail a test."""
+    rules: Rules = NO_RULES
+    """The project's own, for names of kernels and operators."""
 
     @property
     def recording(self) -> bool:
         """Whether the run writes baselines."""
         return self.settings.update is not None
 
-    def timeout(self, test: PerfTest) -> float:
-        """Seconds that one worker may take."""
-        return test.options.timeout or self.settings.timeout
-
-    def start(
-        self,
-        test: PerfTest,
-        script: Callable[[CallInfo], Script],
-        *,
-        first: bool = False,
-        checkout: Checkout | None = None,
-        against: Checkout | None = None,
-        side: str = "",
-        parent: ForkParent | None = None,
-    ) -> RemoteTest:
-        """Start a worker on a test.
-
-        What `--perf-inject` slows down is the working tree, and of a `perf.compare` its second alternative.
-
-        Parameters
-        ----------
-        test, script
-            What to run, and what to do in each of its calls.
-        first
-            Whether pytest's own reports are made of this worker.
-        checkout
-            The code to run instead of the working tree's.
-        against
-            The checkout whose code must not be loaded, while running the working tree's.
-        side
-            Which alternative of a `perf.compare` to run.
-        parent
-            What to fork the worker from; by default it is started.
-
-        Raises
-        ------
-        ForkError
-            When the parent cannot fork it.
-        """
-        config = self.config
-        capture = config.getoption("capture", "fd")
-        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
-        packages = plugin_packages(config)
-        options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
-        own, foreign = "" if self.top is None else str(self.top), ""
-        if checkout is not None:
-            places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}
-            options = checkout.options(options) | places
-            own, foreign = str(checkout.root), str(checkout.working_tree)
-        elif against is not None:
-            own, foreign = str(against.working_tree), str(against.root)
-        worker = Worker(
-            Job(
-                options=options,
-                path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
-                nodeid=test.item.nodeid,
-                plan=test.plan,
-                scratch=str(self.scratch),
-                key_extra=self.settings.key_extra,
-                preload=USED_BY_WORKERS,
-                own=own,
-                foreign=foreign,
-                names=() if self.top is None else code_names(self._import_folders(checkout)),
-                side=side,
-                inject=self.settings.inject if checkout is None and not side.startswith("base") else 0.0,
-            ),
-            threads=test.plan.threads,
-            timeout=self.timeout(test),
-            # What pytest does not capture is the user's to see; later repeats would only repeat it.
-            inherit_output=first and capture != "fd",
-            import_path=None if checkout is None else checkout.import_path(),
-            folder=None if checkout is None else checkout.path(Path.cwd()),
-            extra_environment=None if checkout is None else checkout.environment(),
-            parent=parent,
-        )
-        remote = RemoteTest(test.item, worker, script, forward=first)
-        self.running.append(remote)
-        return remote
-
-    def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
-        """Whether a test need not be measured: wanted so, and its code and environment are those of its baseline."""
-        if not self.settings.skip_same or self.top is None or base is None or base.key.slug != info.key.slug:
-            return False
-        return not difference(base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context)
-
-    def not_as_recorded(self, base: Record, loaded: Origins, checkout: Checkout) -> str:
-        """What the other side used otherwise than the baseline says, as one line; empty if all is the same.
-
-        It may have loaded other modules, as where a file that git ignores decides which.
-        """
-        if base.code is None or not base.code.files:
-            return ""
-        without = [Path(checkout.path(self.config.rootpath / folder)) for folder in self.left_out]
-        then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
-        laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
-        # Which data a step reads may be drawn at random; which modules it loads is not.
-        both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
-        other = sorted(name for name in both - laid if now.get(name) != then.get(name))
-        return f"the baseline was recorded with other files than its commit's side used: {some(other)}" if other else ""
-
-    def ignored(self, loaded: Origins | None) -> tuple[str, ...]:
-        """Files in the repository that the working tree's test loaded or read although git ignores them."""
-        if self.top is None or loaded is None:
-            return ()
-        without = [self.config.rootpath / folder for folder in self.left_out]
-        return measured_code(self.top, loaded.files, (), without=without).code.ignored
-
-    @property
-    def checked_out(self) -> str:
-        """What checkouts took, in words; empty where there are none. It is in no test's budget."""
-        made = {id(each): each for each in self.checkouts.values()}.values()
-        if not made:
-            return ""
-        kept = sum(each.is_kept for each in made)
-        counts = [f"{len(made) - kept} checked out and set up", f"{kept} kept from earlier runs"]
-        said = ", ".join(count for count in counts if not count.startswith("0 "))
-        return f"other revisions: {said}, in {sum(each.seconds for each in made):.1f} s"
-
-    def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
-        """The commit to pair the working tree with, by the baselines of a test under its key and under others.
-
-        Of commits that are as good, one that serves other tests of the run too, or that is checked out already.
-        """
-        if self._prefer is None:
-            self._prefer = self._shared(own.key.slug if own is not None else "")
-        return pair_of(
-            own,
-            others,
-            lambda record: self.store.path(record.test, record.key.slug),
-            self.config.rootpath,
-            self.left_out,
-            prefer=self._prefer,
-        )
-
-    def _shared(self, slug: str) -> tuple[str, ...]:
-        """Few commits that have the code of all tests' baselines, under this key where they have one."""
-        if self.top is None:
-            return ()
-        wanted = []
-        for test in self.tests:
-            # One that cannot be read will be refused when it is needed.
-            with contextlib.suppress(BaselineError):
-                known = [each for each in self.store.others(test.item.nodeid, "") if each.code is not None]
-                known.sort(key=lambda record: (record.key.slug == slug, record.occasions[-1].date))
-                wanted += [known[-1].code.files] if known and known[-1].code is not None else []
-        return tuple(few(self.top, wanted, kept_commits(self.top))) if wanted else ()
-
     @property
     def step_seconds(self) -> float:
         """Seconds that the steps of a test may take in one process that is not one of a round's two."""
         return self.settings.budget / ROUNDS
-
-    def prepare_parent(self, test: PerfTest, shown: Shown | None) -> None:
-        """Have what rounds are forked from load what the head has shown, while the base's first process runs."""
-        if shown is not None and self.settings.start != "fresh":
-            with contextlib.suppress(ForkError):
-                self.forks.prepare(common(shown, shown), test.plan.threads, USED_BY_WORKERS)
-
-    def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
-        """What to fork both workers of a round from, given what the first process of each side has shown.
-
-        Raises
-        ------
-        ForkError
-            When workers of this test are to be started.
-        """
-        return self.forks.parent(common(*shown), test.plan.threads, USED_BY_WORKERS)
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Folders that are no part of the code, relative to the root folder."""
-        return self.settings.folder, str(self.settings.report)
-
-    @property
-    def against(self) -> str | None:
-        """Commit of `--perf-against`.
-
-        Raises
-        ------
-        CheckoutError
-            When git knows no such revision.
-        """
-        name = self.settings.against
-        if name is None:
-            return None
-        commit = commit_of(self.config.rootpath, name)
-        if commit is None:
-            said = trouble(self.config.rootpath)
-            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here{f' ({said})' if said else ''}")
-        return commit
-
-    def checkout(self, commit: str) -> Checkout:
-        """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.
-
-        Raises
-        ------
-        CheckoutError
-        """
-        if commit not in self.checkouts:
-            top = self.top
-            if top is None:
-                raise CheckoutError(trouble(self.config.rootpath) or "there is no git repository")
-            same = (made for known, made in self.checkouts.items() if tree_of(top, known) == tree_of(top, commit))
-            self.checkouts[commit] = next(same, None) or self._check_out(top, commit)
-        return self.checkouts[commit]
-
-    def _check_out(self, top: Path, commit: str) -> Checkout:
-        with contextlib.ExitStack() as cleaning:
-            made = cleaning.enter_context(
-                checked_out(top, commit, seconds=self.settings.timeout, setup=self.settings.against_setup)
-            )
-            overlay(made, self._laid_over(made))
-            self._cleaning.enter_context(cleaning.pop_all())
-        return made
-
-    def _laid_over(self, checkout: Checkout) -> list[Path]:
-        """What of the working tree runs on the other revision: an ini file it lacks, and its tests if so wanted."""
-        root, ini = self.config.rootpath, self.config.inipath
-        files = []
-        if self.settings.against_tests == "head":
-            files = with_conftests((test.item.path for test in self.tests), root)
-        if ini is not None and (files or not Path(checkout.path(ini)).exists()):
-            files.append(ini)
-        return files
-
-    def close(self) -> None:
-        """End every worker that is still alive, and remove checkouts and the scratch folder."""
-        for remote in self.running:
-            remote.end(gently=False)
-        self.running.clear()
-        self.forks.close()
-        self._cleaning.close()
-        self.folder.remove()

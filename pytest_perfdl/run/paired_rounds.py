@@ -7,13 +7,11 @@ them do not fit into memory, one runs after the other, in the order drawn.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -27,7 +25,7 @@ from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.run.collection import PerfTest
-from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent
 from pytest_perfdl.workers.messages import Shown
@@ -66,12 +64,10 @@ class Rounds:
 
     Parameters
     ----------
-    bench, test
+    context, test
         Where, and what.
     base, head
         The two sides: `head` is what is asked about.
-    serving
-        A context around waiting for a worker, which ends it when something goes wrong.
     seed
         Of the lots.
     profiled
@@ -83,20 +79,18 @@ class Rounds:
 
     def __init__(
         self,
-        bench: Bench,
+        context: RunContext,
         test: PerfTest,
         base: Side,
         head: Side,
-        serving: Callable[[RemoteTest], AbstractContextManager[None]],
         *,
         seed: int,
         profiled: bool,
         shown: tuple[Shown, Shown] | None = None,
     ) -> None:
-        self._bench = bench
+        self._context = context
         self._test = test
         self._sides = (base, head)
-        self._serving = serving
         self._seed = seed
         self._profiled = profiled
         self._fits = True
@@ -104,11 +98,11 @@ class Rounds:
         """Whether both sides of the last round were alive at once."""
         self._core: int | None = None
         self._shown = shown
-        self.start_reason = "--perf-start=fresh" if bench.settings.start == "fresh" else "" if shown else _NOT_SHOWN
+        self.start_reason = "--perf-start=fresh" if context.settings.start == "fresh" else "" if shown else _NOT_SHOWN
         """Why rounds are not forked, in one line; empty where they are."""
-        self.pin_reason = _why_free(shown, test, bench.settings.pin)
+        self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why rounds are not bound to a core, in one line; empty where they are."""
-        self._pace = _pace(bench.settings.budget, shown)
+        self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
         """What all processes measured so far, of both sides."""
 
@@ -132,8 +126,8 @@ class Rounds:
         ------
         SideError
             When the test does not pass on a side, or a side ran the other's code.
-        PerfError
-            Through `serving`, when a worker dies or hangs.
+        WorkerError
+            When a worker dies or hangs.
         """
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
@@ -165,11 +159,11 @@ class Rounds:
         if self.start_reason or self._shown is None:
             return None
         try:
-            remotes = self._run(order, self._bench.parent(self._test, self._shown))
+            remotes = self._run(order, self._context.processes.parent(self._test, self._shown))
         except (ForkError, _ForkedDiedError) as error:
             self.start_reason = str(error)
             return None
-        if any(failure(remote, self._bench.config) for remote in remotes.values()):
+        if any(failure(remote, self._context.config) for remote in remotes.values()):
             self.start_reason = "the test passed in a started process and not in a forked one"
             return None
         return remotes
@@ -193,7 +187,7 @@ class Rounds:
             remotes = self._alternating(order, parent)
         except _KilledForMemoryError:
             return None
-        said = [failure(remote, self._bench.config) for remote in remotes.values()]
+        said = [failure(remote, self._context.config) for remote in remotes.values()]
         if any(refusal in text for refusal in _NO_ROOM for text in said):
             return None
         return remotes
@@ -202,33 +196,24 @@ class Rounds:
         """Begin these sides' workers, all in the same way, and let them take turns until both are over."""
         remotes: dict[str, RemoteTest] = {}
         killed = kills_for_memory()
-
-        @contextlib.contextmanager
-        def serving(remote: RemoteTest) -> Iterator[None]:
-            with self._serving(remote):
-                try:
-                    yield
-                except WorkerDied as error:
-                    if len(remotes) > 1 and kills_for_memory() > killed:
-                        raise _KilledForMemoryError from None
-                    if parent is not None:
-                        raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
-                    raise
-
         try:
             for side in order:
                 remotes[side.name] = self._start(side, parent)
             for remote in remotes.values():
-                with serving(remote):
-                    remote.advance()
+                remote.advance()
             # Both have come to their first step now: from here on only one of them runs at a time.
             while any(remote.waits for remote in remotes.values()):
                 if len(remotes) > 1 and free_memory() < FREE_MEMORY:
                     self._fits = False
                 for remote in remotes.values():
                     if remote.waits:
-                        with serving(remote):
-                            remote.take_turn()
+                        remote.take_turn()
+        except WorkerDied as error:
+            if len(remotes) > 1 and kills_for_memory() > killed:
+                raise _KilledForMemoryError from None
+            if parent is not None:
+                raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
+            raise
         finally:
             # Where one has died, the other would hold its memory until the run ends.
             for remote in remotes.values():
@@ -236,13 +221,15 @@ class Rounds:
         return remotes
 
     def _start(self, side: Side, parent: ForkParent | None) -> RemoteTest:
-        return self._bench.start(
+        return self._context.processes.start(
             self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant, parent=parent
         )
 
     def _script(self, info: CallInfo) -> Script:
         plan = replace(self._test.plan, period=info.period)
-        return one_side(plan, info, str(self._bench.scratch), profiled=self._profiled, pace=self._pace, core=self._core)
+        return one_side(
+            plan, info, str(self._context.processes.scratch), profiled=self._profiled, pace=self._pace, core=self._core
+        )
 
     def _learn(self, remotes: Iterable[RemoteTest]) -> None:
         """What the slower side's steps took, for the sizes of later rounds."""
@@ -256,12 +243,12 @@ class Rounds:
 
     def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
         """The test must pass on both sides, and each side must have run its own code."""
-        text = failure(remote, self._bench.config)
+        text = failure(remote, self._context.config)
         if text:
             said = f"the test did not pass on the {side.name} side in round {number}: {last_error(text)}"
             raise SideError(f"{said}\n{text}", invalid=False)
         # Two alternatives of one code are no two sides of it.
-        if not side.variant and (mistake := self._bench.mistaken(remote.origins, side.checkout)):
+        if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
             raise SideError(f"the {side.name} side {mistake}", invalid=True)
 
 
@@ -302,7 +289,7 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
     return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
 
 
-def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
+def parts_of(context: RunContext, test: PerfTest, side: Side) -> dict[str, StepParts]:
     """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
 
     Raises
@@ -313,21 +300,16 @@ def parts_of(bench: Bench, test: PerfTest, side: Side) -> dict[str, StepParts]:
 
     def script(info: CallInfo) -> Script:
         plan = replace(test.plan, period=info.period)
-        return explanation(plan, info, str(bench.scratch), seconds=bench.step_seconds)
+        return explanation(plan, info, str(context.processes.scratch), seconds=context.step_seconds)
 
-    remote = bench.start(test, script, checkout=side.checkout, against=side.against)
+    remote = context.processes.start(test, script, checkout=side.checkout, against=side.against)
     try:
         remote.finish()
     except WorkerTimeout:
         raise SideError("not finished in time with Python's frames recorded", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
-    except BaseException:
-        remote.end(gently=True)
-        raise
-    finally:
-        bench.running.remove(remote)
-    if text := failure(remote, bench.config):
+    if text := failure(remote, context.config):
         raise SideError(
             f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
         )

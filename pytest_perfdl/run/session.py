@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,10 +20,11 @@ import pytest
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
+from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.gate import ALPHA
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
-from pytest_perfdl.model.failures import PerfRegression
-from pytest_perfdl.model.record import Key
+from pytest_perfdl.model.failures import PerfError, PerfRegression
+from pytest_perfdl.model.record import Finding, Key
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import Written, github, markdown, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
@@ -32,21 +32,23 @@ from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import Judgement, parse_fail_on
+from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
 from pytest_perfdl.run.collection import PerfTest, adopt
-from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.name_rules import name_rules
-from pytest_perfdl.run.perf_test import Trial, unjudged
+from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
+from pytest_perfdl.run.processes import Processes
 from pytest_perfdl.run.progress import Expected, Progress, estimate
+from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
-from pytest_perfdl.run.suggestions import with_suggestions
 from pytest_perfdl.stats.evidence import least_rounds
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
-from pytest_perfdl.workers.remote_test import dress, suspended_capture
+from pytest_perfdl.workers.remote_test import dress, replay, suspended_capture
 
-TRIAL = pytest.StashKey[Trial]()
+MEASUREMENT = pytest.StashKey[Measurement]()
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
 """The verdict of a test that was measured: running it again (--reruns) must not measure until green."""
 
@@ -73,36 +75,21 @@ class PerfSession:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
             raise pytest.UsageError(str(error)) from None
-        self._started = time.monotonic()
+        self._started, self._date = time.monotonic(), _now()
         sweep(config.rootpath)
-        self._bench = Bench(
-            config=config,
-            settings=settings,
-            store=store,
-            date=_now(),
-            fail_on=fail_on,
-            progress=Progress(None, lambda: suspended_capture(config), tests=0, repeats=0),
-        )
+        self._store = store
+        self._fail_on = fail_on
+        self._context: RunContext | None = None
 
     # Collecting
 
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items, put them first and take over their phases."""
         self.tests = adopt(items, self.settings)
-        if self.tests:
-            name_rules(self.config)
         self._nothing = not self.tests
-        self._bench.tests = tuple(self.tests.values())
-        self._curves = Curves(self._bench)
-        recording = self._bench.recording
-        repeats = [test.options.repeats_for(self.settings, recording=recording) for test in self.tests.values()]
-        self._bench.progress = Progress(
-            self.config.pluginmanager.get_plugin("terminalreporter"),
-            lambda: suspended_capture(self.config),
-            tests=len(repeats),
-            repeats=round(sum(repeats) / len(repeats)) if repeats else 0,
-        )
-        self._check_out()
+        self._context = self._made_context(tuple(self.tests.values()))
+        self._curves = Curves(self._context)
+        self._check_out(self._context)
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
@@ -111,11 +98,35 @@ class PerfSession:
             # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
             item.fixturenames = []
 
+    def _made_context(self, tests: tuple[PerfTest, ...]) -> RunContext:
+        config, settings = self.config, self.settings
+        rules = name_rules(config) if tests else NO_RULES
+        recording = settings.update is not None
+        repeats = [test.options.repeats_for(settings, recording=recording) for test in tests]
+        revisions = Revisions(config, settings, self._store, tests)
+        return RunContext(
+            config=config,
+            settings=settings,
+            tests=tests,
+            store=self._store,
+            revisions=revisions,
+            processes=Processes(config, settings, revisions),
+            progress=Progress(
+                config.pluginmanager.get_plugin("terminalreporter"),
+                lambda: suspended_capture(config),
+                tests=len(repeats),
+                repeats=round(sum(repeats) / len(repeats)) if repeats else 0,
+            ),
+            date=self._date,
+            fail_on=self._fail_on,
+            rules=rules,
+        )
+
     def estimate(self) -> str | None:
         """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
         if not self.tests:
             return None
-        store, settings = self._bench.store, self.settings
+        store, settings = self._store, self.settings
         known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
         records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
         times = [
@@ -124,14 +135,14 @@ class PerfSession:
         ]
         return estimate(times, settings.budget, least_rounds(len(self.tests) / ALPHA))
 
-    def _check_out(self) -> None:
+    def _check_out(self, context: RunContext) -> None:
         """Have the other revision ready before anything is measured."""
         if not self.tests or self.settings.against is None:
             return
         try:
-            commit = self._bench.against
+            commit = context.revisions.against
             assert commit is not None
-            self._bench.checkout(commit)
+            context.revisions.checkout(commit)
         except CheckoutError as error:
             # Nothing will be measured: there is no summary to print, and no report to put in an earlier one's place.
             self.tests = {}
@@ -143,17 +154,16 @@ class PerfSession:
         __tracebackhide__ = True
         if OUTCOME in test.item.stash:
             return
-        self._bench.progress.start_test()
-        trial = Trial(self._bench, test)
-        test.item.stash[TRIAL] = trial
-        self._follow(trial, trial.set_up)
+        assert self._context is not None
+        self._context.progress.start_test()
+        measurement = Measurement(self._context, test)
+        test.item.stash[MEASUREMENT] = measurement
+        set_up(measurement)
 
     def _runtest(self, test: PerfTest) -> None:
+        __tracebackhide__ = True
         if OUTCOME not in test.item.stash:
-            trial = test.item.stash[TRIAL]
-            self._follow(trial, partial(self._measure, trial))
-            result = trial.result
-            assert result is not None
+            result = self._measure(test.item.stash[MEASUREMENT])
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""
             test.item.stash[OUTCOME] = PerfRegression(text) if result.fails else None
@@ -161,34 +171,43 @@ class PerfSession:
         if outcome is not None:
             raise outcome
 
-    def _measure(self, trial: Trial) -> None:
+    def _measure(self, measurement: Measurement) -> Result:
+        """The test's result, which is kept however measuring ends."""
         __tracebackhide__ = True
-        trial.measure()
-        self._curves.judge(trial)
-        if trial.result is not None:
-            trial.result = with_suggestions(trial.result)
+        assert self._context is not None
+        nodeid = measurement.test.item.nodeid
+        try:
+            result = self.results[nodeid] = run_test(self._context, self._curves, measurement)
+        except NotPassed as ended:
+            self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason)
+            phase = ended.phase
+        except PerfError as error:
+            self.results[nodeid] = self._unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
+            raise
+        else:
+            return result
+        replay(phase)
+        raise AssertionError("a phase that did not pass raises what it raised")
+
+    def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str) -> Result:
+        """The result of a test that ended without a judgement."""
+        findings = (Finding("invalid", "failed", reason),) if verdict == "invalid" else ()
+        judgement = Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings)
+        fails = verdict in self._fail_on
+        return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)
 
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
-        trial = test.item.stash.get(TRIAL, None)
-        if trial is not None:
-            self._follow(trial, trial.tear_down)
-
-    def _follow(self, trial: Trial, phase: Callable[[], None]) -> None:
-        """Run a phase, and know the trial's result however the phase ends."""
-        __tracebackhide__ = True
-        try:
-            phase()
-        finally:
-            if trial.result is not None:
-                self.results[trial.result.id] = trial.result
+        measurement = test.item.stash.get(MEASUREMENT, None)
+        if measurement is not None:
+            tear_down(measurement)
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Complete a report made here with what the worker knows of the same phase."""
-        trial = item.stash.get(TRIAL, None)
+        measurement = item.stash.get(MEASUREMENT, None)
         phase: Phase = report.when
-        if trial is not None and not trial.broken and phase in trial.remote.phases:
-            dress(report, trial.remote.phases[phase], self.config)
+        if measurement is not None and not measurement.broken and phase in measurement.remote.phases:
+            dress(report, measurement.remote.phases[phase], self.config)
 
     def host(self, item: pytest.Item) -> None:
         """Nobody asks for measurements in this process."""
@@ -266,8 +285,10 @@ class PerfSession:
             terminal.write_line(line.text, **line.markup)
 
     def close(self) -> None:
-        """End every worker that is still alive and remove the scratch folder."""
-        self._bench.close()
+        """End every process of the run, and remove its folders."""
+        if self._context is not None:
+            self._context.processes.close()
+            self._context.revisions.close()
 
     def run(self) -> Run:
         """The whole run, tests in the order they ran."""
@@ -275,8 +296,10 @@ class PerfSession:
         settings = self.settings
         unsaid = not_compared(run.results, required=settings.require, tests_of_head=settings.against_tests == "head")
         wrote = any(result.updated for result in run.results)
-        warning = self._bench.warning if wrote else ""
-        said = (self._bench.checked_out, not_measured(run.results), unsaid, warning, self._shortfall)
+        revisions = self._context.revisions if self._context is not None else None
+        warning = revisions.warning if wrote and revisions else ""
+        checked_out = revisions.checked_out if revisions else ""
+        said = (checked_out, not_measured(run.results), unsaid, warning, self._shortfall)
         return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
 
     @property
@@ -294,8 +317,8 @@ class PerfSession:
             results=results,
             perf_dir=self.settings.folder,
             report_dir=self.settings.report,
-            date=self._bench.date,
-            commit=self._bench.commit,
+            date=self._date,
+            commit=self._context.revisions.commit if self._context is not None else None,
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
             invocation=self._invocation,

@@ -64,6 +64,8 @@ class RemoteTest:
         self.command: object = None
         """The last command that a script gave."""
         self.phases: dict[Phase, PhaseReport] = {}
+        self.calls: list[Any] = []
+        """What announced each of its measuring calls so far."""
         self.results: list[Any] = []
         self.metrics: list[UserMetric] = []
         self.expectations: list[Any] = []
@@ -81,14 +83,14 @@ class RemoteTest:
             When the worker is gone; it has been ended with everything it started.
         """
         while phase not in self.phases:
-            if not self._serve():
+            if self.over or not self._serve():
                 raise WorkerDied(f"the worker process ended before the test's {phase} phase was over")
         return self.phases[phase]
 
     def finish(self) -> None:
-        """Serve the worker until it has ended: warnings come after the last phase's report."""
-        while not self.over:
-            self._serve()
+        """Serve the worker until it has ended, every script to its end: warnings come after the last phase's report."""
+        while self.advance():
+            self.take_turn()
 
     def advance(self) -> bool:
         """Serve the worker until a script waits for its turn, or the worker has ended; true if one waits."""
@@ -133,6 +135,7 @@ class RemoteTest:
             case RecordedWarning():
                 self._record_warning(message)
             case CallStarted():
+                self.calls.append(message.call)
                 self._script = self._make_script(message.call)
                 self._proceed(None)
             case Reply():

@@ -17,18 +17,19 @@ ROUNDS = """
 
     from pytest_perfdl.run.paired_rounds import Rounds, Side
     from pytest_perfdl.model.errors import SideError
-    from pytest_perfdl.run.perf_test import Trial
+    from pytest_perfdl.run import perf_test, session
 
-    measure = Trial.measure
+    run_test = session.run_test
 
 
-    def with_rounds(self):
+    def with_rounds(context, curves, measurement):
         \"\"\"Afterwards the tree is measured against itself, in two rounds.\"\"\"
-        measure(self)
-        shown = self.remote.shown
+        result = run_test(context, curves, measurement)
+        shown = measurement.remote.shown
         sides = Side("base"), Side("head")
-        rounds = Rounds(self.bench, self.test, *sides, self._serving, seed=1, profiled=True, shown=(shown, shown))
-        made = [rounds.measure(number) for number in (1, 2)]
+        rounds = Rounds(context, measurement.test, *sides, seed=1, profiled=True, shown=(shown, shown))
+        with perf_test._as_failures(measurement):
+            made = [rounds.measure(number) for number in (1, 2)]
         Path("rounds.json").write_text(json.dumps({
             "start": [each.start for each in made],
             "core": [each.core for each in made],
@@ -37,9 +38,10 @@ ROUNDS = """
             "pin": rounds.pin_reason,
             "size": rounds.size_note,
         }))
+        return result
 
 
-    Trial.measure = with_rounds
+    session.run_test = with_rounds
     """
 
 TEST = """

@@ -11,9 +11,10 @@ import pytest
 from plugin.project import SHORT, Project, Running
 
 from pytest_perfdl.plugin import SETTINGS
-from pytest_perfdl.run import context as benches
+from pytest_perfdl.run import processes
 from pytest_perfdl.run.collection import adopt
-from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.processes import Processes
+from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.workers.checkout import Checkout
 
 PAUSE_NS = 2_000_000
@@ -86,22 +87,16 @@ def test_a_smoke_run_has_none(inner):
 )
 def test_only_the_head_is_slowed_down(inner, monkeypatch, args, checkout, side, share):
     jobs = []
-    monkeypatch.setattr(benches, "Worker", lambda job, **rest: jobs.append(job))
+    monkeypatch.setattr(processes, "Worker", lambda job, **rest: jobs.append(job))
     inner.makepyfile(SUITE)
     config = inner.parseconfigure("--perf", *args)
     (item,) = inner.getitems(SUITE)
     (test,) = adopt([item], config.stash[SETTINGS]).values()
-    bench = Bench(
-        config=config,
-        settings=config.stash[SETTINGS],
-        store=None,
-        date="",
-        fail_on=frozenset(),
-        progress=None,
-        folder=types.SimpleNamespace(path=inner.path),
-    )
+    settings = config.stash[SETTINGS]
+    revisions = Revisions(config, settings, None, (test,))
+    made = Processes(config, settings, revisions, folder=types.SimpleNamespace(path=inner.path))
     plain = adopt([item], settings_of(inner, "--perf"))[item.nodeid]
-    bench.start(test, None, checkout=Checkout(inner.path, inner.path / "other") if checkout else None, side=side)
+    made.start(test, None, checkout=Checkout(inner.path, inner.path / "other") if checkout else None, side=side)
     (job,) = jobs
 
     assert job.inject == share

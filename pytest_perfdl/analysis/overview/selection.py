@@ -1,107 +1,100 @@
-"""A part of a trace: some of its steps, and rows of its tables by name, module, shapes or source line."""
+"""The part of a trace that a selection means (`model.selection`); which rows of tables it means, it says itself."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
-from pytest_perfdl.trace.model import Trace
+from pytest_perfdl.model.selection import Selection
+from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.trace.subset import subset
 
-Row = TypeVar("Row")
-
-COLUMNS = ("name", "module", "shapes", "line")
-_NUMBER = re.compile(r"[0-9]{1,18}")
-_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What to look at; empty selects everything."""
-
-    steps: tuple[tuple[int, int], ...] = ()
-    """First and last N of `ProfilerStep#N`, both included; a step must be in one of them."""
-    streams: tuple[int, ...] = ()
-    """What a device ran must be on one of these."""
-    patterns: Mapping[str, tuple[re.Pattern[str], ...]] = field(default_factory=dict)
-    """By column of a table: every pattern must be found in it."""
-
-    def rows(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Those rows of a table that match; a column that a table does not have does not narrow it."""
-        return tuple(row for row in rows if all(_matches(row, *item) for item in self.patterns.items()))
-
-
-def parse(texts: Sequence[str]) -> Selection:
-    """Read `step=3`, `step=3-5`, `name~gemm` and the like, each narrowing further.
-
-    Raises
-    ------
-    SelectionError
-        One line that names the part that is not understood.
-    """
-    steps: list[tuple[int, int]] = []
-    streams: list[int] = []
-    patterns: dict[str, tuple[re.Pattern[str], ...]] = {}
-    for text in texts:
-        key, sign, value = _split(text)
-        if key == "step" and sign == "=":
-            match = _RANGE.fullmatch(value)
-            if match is None:
-                raise SelectionError(f"{text!r}: a step is a number or a range such as 3-5")
-            steps.append((int(match[1]), int(match[2] or match[1])))
-        elif key == "stream" and sign == "=":
-            if not _NUMBER.fullmatch(value):
-                raise SelectionError(f"{text!r}: a stream is a number such as 7")
-            streams.append(int(value))
-        elif key in COLUMNS and sign:
-            try:
-                pattern = re.compile(value if sign == "~" else f"^{re.escape(value)}$")
-            except re.error as error:
-                raise SelectionError(f"{text!r}: {value!r} is not a regular expression: {error}") from error
-            patterns[key] = (*patterns.get(key, ()), pattern)
-        else:
-            known = ", ".join(f"{column}~REGEX" for column in COLUMNS)
-            raise SelectionError(
-                f"{text!r} is not understood: write step=3, step=3-5, stream=7, {known}, or = for an exact text"
-            )
-    return Selection(tuple(steps), tuple(streams), patterns)
+_MOVES = {"copy": Category.GPU_MEMCPY, "memset": Category.GPU_MEMSET}
 
 
 def select(trace: Trace, selection: Selection) -> Trace:
-    """The events of the selected steps and streams.
+    """The events of the selected steps, phases, streams and kinds.
 
     Of steps, what starts in them on any host thread, and what that launched; memory events come along by their time. Of
-    streams, what a device ran on them, with everything that the host did. Without steps or streams, the trace itself.
+    phases, the operators in them and what these launched, of streams and kinds what a device ran on them, each with all
+    else that the host did. Without any of these, the trace itself.
 
     Raises
     ------
     SelectionError
-        When the trace has no such step or stream.
+        When the trace has nothing of that.
     """
-    return _of_streams(_of_steps(trace, selection), selection)
-
-
-def _of_streams(trace: Trace, selection: Selection) -> Trace:
-    if not selection.streams:
-        return trace
-    device = trace.device_rows()
-    wanted = np.isin(trace.tid[device], selection.streams)
-    if not wanted.any():
+    trace = _of_steps(trace, selection)
+    if phases := selection.words.get("phase"):
+        trace = _of_phases(trace, phases)
+    if streams := selection.numbers.get("stream"):
         # Names are numbered below zero.
-        numbers = sorted({number for number in trace.tid[device].tolist() if number >= 0})
+        numbers = sorted({number for number in trace.tid[trace.device_rows()].tolist() if number >= 0})
         has = f"its streams are {', '.join(map(str, numbers))}" if numbers else "it has no streams"
-        raise SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
+        trace = _of_device(trace, np.isin(trace.tid, streams), has)
+    if kinds := selection.words.get("kind"):
+        trace = _of_device(trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "its device ran none")
+    return trace
+
+
+def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:
+    """Those traces of a job that are of the selected ranks (`rank_numbers`); without ranks, all.
+
+    Raises
+    ------
+    SelectionError
+        When none is.
+    """
+    ranks = selection.numbers.get("rank")
+    if not ranks:
+        return list(traces)
+    numbers = rank_numbers(traces)
+    found = [trace for trace, number in zip(traces, numbers, strict=True) if number in ranks]
+    if not found:
+        raise SelectionError(f"holds nothing of the job: its ranks are {', '.join(map(str, sorted(numbers)))}")
+    return found
+
+
+def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
+    of = labels(trace).phase
+    split = trace.category == Category.CPU_OP
+    split[trace.device_rows()] = True
+    wanted = np.isin(of, [PHASES.index(phase) for phase in phases if phase in PHASES])
+    if not (split & wanted).any():
+        raise _nothing(trace, "it has no such phase")
+    return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
+
+
+def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
+    """What a device ran and is wanted, with all that the host did."""
+    device = trace.device_rows()
+    if not wanted[device].any():
+        raise _nothing(trace, has)
     keep = np.ones(len(trace), dtype=bool)
-    keep[device[~wanted]] = False
+    keep[device] = wanted[device]
     return subset(trace, np.flatnonzero(keep), np.arange(len(trace.memory)))
+
+
+def _of_kind(trace: Trace, kind: str) -> npt.NDArray[np.bool_]:
+    if kind in _MOVES:
+        return np.asarray(trace.category == _MOVES[kind])
+    communicates = communication_kernels(trace)
+    if kind == "communication":
+        return communicates
+    return np.asarray((trace.category == Category.KERNEL) & ~communicates & (kind == "kernel"))
+
+
+def _nothing(trace: Trace, has: str) -> SelectionError:
+    return SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
 
 
 def _of_steps(trace: Trace, selection: Selection) -> Trace:
@@ -109,26 +102,14 @@ def _of_steps(trace: Trace, selection: Selection) -> Trace:
         return trace
     joined = launches(trace)
     steps = steps_of(trace, joined)
-    wanted = np.array(
-        [any(first <= window.number <= last for first, last in selection.steps) for window in steps.windows], dtype=bool
-    )
+    wanted = np.array([selection.has_step(window.number) for window in steps.windows], dtype=bool)
     if not wanted.any():
         numbers = [window.number for window in steps.windows if window.number >= 0]
         has = f"its steps are {min(numbers)} to {max(numbers)}" if numbers else "it has no steps"
-        raise SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
+        raise _nothing(trace, has)
     # One more entry, false, is what the index -1 of an event outside all steps points at.
     keep_step = np.append(wanted, False)
     keep = keep_step[steps.of_host_time(trace.start)]
     keep[joined.device] = keep_step[device_steps(trace, steps, joined)]
     memory = keep_step[steps.of_host_time(trace.memory.time)]
     return subset(trace, np.flatnonzero(keep), np.flatnonzero(memory))
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    match = re.match(r"(\w+)([=~])(.*)", text, re.DOTALL)
-    return (match[1], match[2], match[3]) if match else (text, "", "")
-
-
-def _matches(row: object, column: str, patterns: tuple[re.Pattern[str], ...]) -> bool:
-    value = getattr(row, column, None)
-    return value is None or all(pattern.search(str(value)) for pattern in patterns)

@@ -13,10 +13,10 @@ import numpy as np
 from markupsafe import Markup
 
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
-from pytest_perfdl.analysis.overview.selection import Selection
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.overview.trace_findings import Finding
 from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import templating
 from pytest_perfdl.report.files import write_files

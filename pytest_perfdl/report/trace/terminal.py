@@ -12,9 +12,9 @@ from pytest_perfdl.report.words import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.transfers import CopyRow
-    from pytest_perfdl.analysis.overview.selection import Selection
     from pytest_perfdl.analysis.overview.summary import TraceSummary
     from pytest_perfdl.analysis.ranks import RankFigures
+    from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
 
 BAR = 24

@@ -11,7 +11,7 @@ from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.scaling_curves.compared import Compared, compared
-from pytest_perfdl.run.scaling_curves.points import Family, Point
+from pytest_perfdl.run.scaling_curves.points import Family, Measured, Point
 from pytest_perfdl.run.scaling_curves.shown import figures, shown
 from pytest_perfdl.run.scaling_curves.sizes import axes, members, sizes
 from pytest_perfdl.run.scaling_curves.verdicts import of_bounds, of_figures, of_growth, suspected, verdict_on
@@ -19,10 +19,11 @@ from pytest_perfdl.run.scaling_curves.verdicts import of_bounds, of_figures, of_
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import CurveExpectation
     from pytest_perfdl.model.limits import Limit, Limits
+    from pytest_perfdl.results.run import Result
     from pytest_perfdl.results.verdict import MetricVerdict
     from pytest_perfdl.run.collection import PerfTest
-    from pytest_perfdl.run.context import Bench
-    from pytest_perfdl.run.perf_test import Trial
+    from pytest_perfdl.run.context import RunContext
+    from pytest_perfdl.run.measurement import Measurement
 
 LEAST_SIZES = 3
 """Two sizes are no curve."""
@@ -31,66 +32,71 @@ LEAST_SIZES = 3
 class Curves:
     """The curves of a run; `judge` is told of every test that was measured."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._trials: dict[str, Trial] = {}
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
+        self._measured: dict[str, Measured] = {}
 
-    def judge(self, trial: Trial) -> None:
-        """Judge the curves of which this test is the last, and join that with the test's own result."""
-        test = trial.test
-        self._trials[test.item.nodeid] = trial
-        if trial.result is None or trial.result.new is None:
-            return
+    def judge(self, measurement: Measurement, result: Result) -> Result:
+        """A test's result, joined with the curves of which it is the last."""
+        test = measurement.test
+        known = self._measured[test.item.nodeid] = Measured(measurement, result)
+        if result.new is None:
+            return result
         try:
-            found = axes(trial)
+            found = axes(test, measurement.curves)
         except ValueError as error:
-            self._join(trial, [], Finding("invalid", "curve", str(error)))
-            return
+            return self._joined(result, [], Finding("invalid", "curve", str(error)))
         for axis, expectations in found.items():
-            tests = members(test, axis, self._bench.tests)
+            tests = members(test, axis, self._context.tests)
             if tests and tests[-1] is test:
-                self._judge(trial, axis, expectations, tests)
+                result = self._with_curves(known, axis, expectations, tests)
+                known = self._measured[test.item.nodeid] = Measured(measurement, result)
+        return result
 
-    def _judge(
-        self, last: Trial, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
-    ) -> None:
-        trials = {
+    def _with_curves(
+        self, last: Measured, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
+    ) -> Result:
+        measured = {
             sizes(test)[axis]: found
             for test in tests
-            if (found := self._trials.get(test.item.nodeid))
-            and found.result is not None
+            if (found := self._measured.get(test.item.nodeid))
             and found.result.new
             # A measurement that broke is no point of a curve.
             and found.result.judgement.verdict != "invalid"
         }
-        if len(trials) < LEAST_SIZES:
-            said = f"the curve over {axis} was not judged: {len(trials)} of {len(tests)} sizes were measured"
-            self._join(last, [], Finding("note", "curve", said))
-            return
-        records = {size: trial.result.new for size, trial in trials.items() if trial.result and trial.result.new}
+        if len(measured) < LEAST_SIZES:
+            said = f"the curve over {axis} was not judged: {len(measured)} of {len(tests)} sizes were measured"
+            return self._joined(last.result, [], Finding("note", "curve", said))
+        records = {size: each.result.new for size, each in measured.items() if each.result.new}
+        result = last.result
         for name in (each for each in records[max(records)].metrics() if general(each) == "step_time"):
-            family = Family(name, axis, trials)
+            family = Family(name, axis, measured)
             points = family.points(records)
             if len(points) >= LEAST_SIZES:
-                self._judge_one(last, family, points, expectations)
+                result = self._with_curve(last.measurement.test, result, family, points, expectations)
+        return result
 
-    def _judge_one(
-        self, last: Trial, family: Family, points: Sequence[Point], expectations: Sequence[CurveExpectation]
-    ) -> None:
-        """One metric's curve, against the baselines' where every size has one, and against the test's bounds."""
+    def _with_curve(
+        self,
+        last: PerfTest,
+        result: Result,
+        family: Family,
+        points: Sequence[Point],
+        expectations: Sequence[CurveExpectation],
+    ) -> Result:
+        """With one metric's curve, against the baselines' where every size has one, and against the test's bounds."""
         found = None
         if all(point.base is not None for point in points):
-            found, growth = self._growth(family, points, last.test.limits)
+            found, growth = self._growth(family, points, last.limits)
             points = found.points
-            self._join(last, [growth, *of_figures(family, figures(points, found))], of_baseline=True)
+            result = self._joined(result, [growth, *of_figures(family, figures(points, found))], of_baseline=True)
         bounds = of_bounds(family, expectations, points)
         if any(each.verdict == "inconclusive" for each in bounds):
             drawn = family.fresh(points)
             bounds = of_bounds(family, expectations, drawn)
             points = points if found is not None else drawn
-        self._join(last, bounds)
-        assert last.result is not None
-        last.result = replace(last.result, curves=(*last.result.curves, shown(family, points, found)))
+        result = self._joined(result, bounds)
+        return replace(result, curves=(*result.curves, shown(family, points, found)))
 
     def _growth(self, family: Family, points: Sequence[Point], limits: Limits) -> tuple[Compared, MetricVerdict]:
         """The curve against the baselines'; suspected by what there is, confirmed by further repeats."""
@@ -100,7 +106,7 @@ class Curves:
         verdict = verdict_on(found.growth, share)
         if paired:
             verdict = "regressed" if found.growth.effect.low > share else verdict
-        elif suspected(found.growth, share) and self._bench.settings.update is None:
+        elif suspected(found.growth, share) and not self._context.recording:
             known = any(point.judged is not None and point.judged.verdict == "regressed" for point in points)
             found = compared(family.sharpened(points) if known or found.paired else family.fresh(points))
             verdict = verdict_on(found.growth, share)
@@ -108,17 +114,16 @@ class Curves:
                 verdict = "regressed"
         return found, of_growth(family, found, verdict, limit, share, paired=paired)
 
-    def _join(
+    def _joined(
         self,
-        trial: Trial,
+        result: Result,
         metrics: Sequence[MetricVerdict],
         finding: Finding | None = None,
         *,
         of_baseline: bool = False,
-    ) -> None:
-        assert trial.result is not None
+    ) -> Result:
         findings = [finding] if finding is not None else []
-        trial.result = joined(trial.result, metrics, findings, fail_on=self._bench.fail_on, of_baseline=of_baseline)
+        return joined(result, metrics, findings, fail_on=self._context.fail_on, of_baseline=of_baseline)
 
 
 def _limit(limits: Limits, family: Family) -> tuple[Limit | None, float]:

@@ -11,8 +11,9 @@ from pytest_perfdl.judge.log_ratios import SD_FLOOR
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record, Series
+    from pytest_perfdl.results.run import Result
     from pytest_perfdl.results.verdict import MetricVerdict
-    from pytest_perfdl.run.perf_test import Trial
+    from pytest_perfdl.run.measurement import Measurement
 
 CONFIRMING_REPEATS = 3
 """Fresh repeats of every size that a suspected curve draws without pairs, or for an undecided bound."""
@@ -62,12 +63,20 @@ def _ratio(log: float, low: float, high: float) -> Ratio:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """A test that was measured and judged by itself; more repeats of it may be measured."""
+
+    measurement: Measurement
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """A metric of tests that differ in one parameter."""
 
     metric: str
     axis: str
-    trials: Mapping[float, Trial]
+    measured: Mapping[float, Measured]
     """By size."""
 
     @property
@@ -84,8 +93,8 @@ class Family:
         """The sizes in their order, as measured in these records; without those that have no time."""
         found = []
         for size in sorted(records):
-            result, new = self.trials[size].result, records[size].metrics().get(self.metric)
-            if result is None or new is None or min(new.values) <= 0:
+            result, new = self.measured[size].result, records[size].metrics().get(self.metric)
+            if new is None or min(new.values) <= 0:
                 continue
             # What was measured of another test is nothing to hold this one's curve against.
             stored = result.base if result.judgement.verdict != "outdated" else None
@@ -96,7 +105,8 @@ class Family:
 
     def fresh(self, points: Iterable[Point]) -> list[Point]:
         """The same sizes in further repeats alone."""
-        return self.points({point.size: self.trials[point.size].fresh(CONFIRMING_REPEATS) for point in points})
+        drawn = {point.size: self.measured[point.size].measurement.fresh(CONFIRMING_REPEATS) for point in points}
+        return self.points(drawn)
 
     def sharpened(self, points: Sequence[Point]) -> list[Point]:
         """The points with further repeats where few were measured: which kind it is hangs on the small sizes too."""

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_perfdl.fixture.perf import CurveExpectation
     from pytest_perfdl.run.collection import PerfTest
-    from pytest_perfdl.run.perf_test import Trial
 
 
-def axes(trial: Trial) -> dict[str, list[CurveExpectation]]:
+def axes(test: PerfTest, expectations: Sequence[CurveExpectation]) -> dict[str, list[CurveExpectation]]:
     """The parameters along which a test is a point of a curve, with what is expected of each.
 
     Raises
@@ -20,11 +19,11 @@ def axes(trial: Trial) -> dict[str, list[CurveExpectation]]:
     ValueError
         An expectation names no parameter with numbers.
     """
-    marked = list(trial.test.options.scaling or {})
+    marked = list(test.options.scaling or {})
     found: dict[str, list[CurveExpectation]] = {name: [] for name in marked}
-    for each in trial.curves:
+    for each in expectations:
         axis = each.axis or (marked[0] if len(marked) == 1 else "")
-        if axis not in sizes(trial.test):
+        if axis not in sizes(test):
             what = f"the test has no parameter {axis!r} with a number above 0" if axis else "axis is missing"
             raise ValueError(f"perf.assert_scaling({each.axis!r}): {what}")
         found.setdefault(axis, []).append(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -11,8 +11,11 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, Labels, labels
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.tree import call_tree
-from pytest_perfdl.trace.model import Category, Trace
+from pytest_perfdl.model.errors import SelectionError
+from pytest_perfdl.model.selection import Selection
+from pytest_perfdl.trace.model import I32, Category, Rows, Trace
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
 
 Selector = Mask | Callable[[TaskGraph], Mask]
@@ -89,7 +92,8 @@ class Select:
         if self.rank is not None:
             found &= _of_rank(graph, self.rank)
         if self.operator is not None:
-            found &= of_rows(graph, _inside(_trace(graph), self.operator))
+            trace = _trace(graph)
+            found &= of_rows(graph, _inside(trace, [fnmatchcase(name, self.operator) for name in trace.names]))
         if self.layer is not None:
             found &= of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
         if self.phase is not None:
@@ -119,6 +123,87 @@ class Either:
         return Either((*self.selectors, other))
 
 
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """Tasks that a selection of the command line means.
+
+    In a job ranks are asked one by one, of which not each has to have such a task: see `check`.
+    """
+
+    selection: Selection
+    text: str
+    """As it was given."""
+
+    def __call__(self, graph: TaskGraph) -> Mask:
+        """One boolean per task of a graph.
+
+        Raises
+        ------
+        SelectionError
+            If no task is meant: a question about nothing is a mistake in the question.
+        """
+        found = self._of(graph)
+        if graph.rank is None and not found.any():
+            raise self._nothing
+        return found
+
+    def check(self, ranks: Sequence[TaskGraph]) -> None:
+        """One of the ranks of a job has to have such a task.
+
+        Raises
+        ------
+        SelectionError
+        """
+        if not any(self._of(graph).any() for graph in ranks):
+            raise self._nothing
+
+    @property
+    def _nothing(self) -> SelectionError:
+        return SelectionError(f"{self.text!r} selects no task of the trace")
+
+    def _of(self, graph: TaskGraph) -> Mask:
+        selection, tasks = self.selection, graph.tasks
+        found = np.ones(len(graph), dtype=bool)
+        if selection.steps:
+            wanted = [selection.has_step(step.number) for step in graph.steps]
+            found &= np.array([*wanted, False], dtype=bool)[tasks.step]
+        if kinds := selection.words.get("kind"):
+            found &= np.isin(tasks.kind, [TaskKind[kind.upper()] for kind in kinds])
+        if streams := selection.numbers.get("stream"):
+            own = [index for index, track in enumerate(graph.tracks) if _is_stream(track, streams)]
+            found &= np.isin(tasks.track, own)
+        if ranks := selection.numbers.get("rank"):
+            found &= np.any([_of_rank(graph, rank) * np.ones(len(graph), dtype=bool) for rank in ranks], axis=0)
+        if phases := selection.words.get("phase"):
+            found &= of_rows(graph, np.isin(labels(_trace(graph)).phase, [PHASES.index(phase) for phase in phases]))
+        if selection.patterns.get("name"):
+            found &= np.array([selection.matches("name", name) for name in graph.names], dtype=bool)[tasks.name]
+        if selection.patterns.get("operator"):
+            trace = _trace(graph)
+            found &= of_rows(graph, _inside(trace, [selection.matches("operator", name) for name in trace.names]))
+        for condition in ("module", "shapes", "line"):
+            if selection.patterns.get(condition):
+                index, texts = _labelled(_trace(graph), condition)
+                matching = np.array([*(selection.matches(condition, text) for text in texts), False], dtype=bool)
+                found &= of_rows(graph, matching[index])
+        return found
+
+
+def _is_stream(track: Track, numbers: Sequence[int]) -> bool:
+    return track.kind == TrackKind.STREAM and track.number in numbers
+
+
+def _labelled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
+    """What each row of a trace is of, as an index into texts, -1 for none."""
+    marks = labels(trace)
+    if condition == "module":
+        return marks.module, marks.modules
+    if condition == "line":
+        return marks.line, marks.lines
+    args = operator_args(trace)
+    return marks.call, [args.shapes(call) for call in range(len(args.calls))]
+
+
 def _tracks(graph: TaskGraph, track: Track | TrackKind | int) -> list[int]:
     if isinstance(track, Track):
         return [number for number, each in enumerate(graph.tracks) if each == track]
@@ -145,8 +230,9 @@ def of_rows(graph: TaskGraph, mask: Mask) -> Mask:
     return np.where(rows >= 0, mask[rows], False)
 
 
-def _inside(trace: Trace, operator: str) -> Mask:
-    named = np.array([fnmatchcase(name, operator) for name in trace.names], dtype=bool)
+def _inside(trace: Trace, is_meant: Sequence[bool]) -> Mask:
+    """Rows inside an operator of which, by index into `Trace.names`, the name is meant; and what that launched."""
+    named = np.array(is_meant, dtype=bool)
     around = call_tree(trace).outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
     joined = launches(trace)
     found: Mask = around.copy()

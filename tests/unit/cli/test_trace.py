@@ -154,6 +154,33 @@ def test_streams_can_be_selected(tmp_path, capsys):
     assert {row["name"] for row in found["operators"]} == {"aten::mm", "aten::copy_"}, "the host is not on a stream"
 
 
+@pytest.mark.parametrize(
+    ("selection", "kernels", "operators"),
+    [
+        ("kind=copy", {"Memcpy HtoD (Pageable -> Device)"}, {"aten::mm", "aten::copy_"}),
+        ("kind=kernel", {"gemm_128"}, {"aten::mm", "aten::copy_"}),
+        ("kind=kernel,kind=copy", {"gemm_128", "Memcpy HtoD (Pageable -> Device)"}, {"aten::mm", "aten::copy_"}),
+        ("phase=forward", {"gemm_128", "Memcpy HtoD (Pageable -> Device)"}, {"aten::mm", "aten::copy_"}),
+    ],
+)
+def test_kinds_and_phases_can_be_selected(selection, kernels, operators, file, capsys):
+    found = figures(capsys, file, "--select", selection)
+    assert {row["name"] for row in found["kernels"]} == kernels
+    assert {row["name"] for row in found["operators"]} == operators
+
+
+def test_ranks_can_be_selected(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_bytes(text(events()))
+    both = [tmp_path / "a.json", tmp_path / "b.json"]
+    assert main(["trace", *map(str, both), "--select", "rank=1"]) == 0
+    out = capsys.readouterr().out
+    assert str(both[1]) in out
+    assert str(both[0]) not in out
+    assert main(["trace", *map(str, both), "--select", "rank=2"]) == 2
+    assert "--select holds nothing of the job: its ranks are 0, 1" in capsys.readouterr().err
+
+
 def test_rows_can_be_selected(file, capsys):
     assert main(["trace", str(file), "--select", "name~gemm|mm$"]) == 0
     out = capsys.readouterr().out
@@ -173,6 +200,8 @@ def test_rows_can_be_selected(file, capsys):
         (["--select", "stream~7"], "--select 'stream~7' is not understood"),
         (["--select", "stream=seven"], "--select 'stream=seven': a stream is a number such as 7"),
         (["--select", "color~red"], "--select 'color~red' is not understood"),
+        (["--select", "phase=backward"], "it has no such phase"),
+        (["--select", "kind=memset"], "its device ran none"),
         (["--select", "name~("], "is not a regular expression"),
         (["--top", "0"], "--top must be at least 1"),
         (["--peaks", "float32=fast"], "--peaks 'fast' is not a quantity in"),
@@ -187,6 +216,8 @@ def test_rows_can_be_selected(file, capsys):
         "stream-pattern",
         "stream",
         "key",
+        "no-such-phase",
+        "no-such-kind",
         "regex",
         "top",
         "peak",

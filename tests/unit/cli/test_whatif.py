@@ -92,8 +92,8 @@ def test_the_timelines(file, tmp_path, capsys):
         (["--scale", "name~nothing:0.5"], "'name~nothing' selects no task"),
         (["--scale", "colour=red:0.5"], "is not understood"),
         (["--scale", "name~(:0.5"], "is not a regular expression"),
-        (["--remove", "kind=fish"], "is not understood"),
-        (["--remove", "phase=lunch"], "is not understood"),
+        (["--remove", "kind=fish"], "there is no kind 'fish'"),
+        (["--remove", "phase=lunch"], "there is no phase 'lunch'"),
         (["--apply", "magic"], "there is no transform 'magic'"),
         (["--apply", "amp:speed=2"], "amp has no parameter 'speed'"),
         (["--apply", "batch:to=four,now=2"], "expected a whole number"),
@@ -180,7 +180,7 @@ def test_the_report_on_ranks(ranks, capsys):
 def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     for arguments, says in (
         (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' selects no task"),
-        (["--scale", "rank=x:0.5"], "is not understood"),
+        (["--scale", "rank=x:0.5"], "a rank is a number"),
         (["--devices", "2"], "the trace of one rank"),
     ):
         assert main(["whatif", str(ranks), *arguments]) == 2

@@ -53,6 +53,7 @@ METRIC_KEYS = {
     "evidence",
     "rounds",
     "in_every_round",
+    "remark",
     "reason",
     "base_values",
     "new_values",

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.judge.reasons import told
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report.layout import cells_wide
 from pytest_perfdl.report.terminal import failure_text, summary_lines
@@ -303,9 +304,13 @@ def test_a_finding_that_is_the_reason_is_said_once():
     assert failure_text(one, runs.run(one)).count("steps of the repeats differ") == 1
 
 
-def test_a_reason_that_repeats_the_figures_is_left_out():
-    run = runs.run(runs.result(metrics=[runs.timed(), runs.counted(reason="1699 -> 1701 (+2)")]))
+@pytest.mark.parametrize("remark", ["", "a mode not seen in the baseline"])
+def test_of_a_reason_with_figures_the_remark_is_told(remark):
+    metric = told(runs.counted(), "1699 -> 1701 (+2)", remark)
+    assert metric.reason == f"1699 -> 1701 (+2){': ' if remark else ''}{remark}"
+    run = runs.run(runs.result(metrics=[runs.timed(), metric]))
     assert "(+2)" not in text(run)
+    assert text(run).count("ops: a mode") == bool(remark)
 
 
 def test_where_a_cause_is_and_what_changed_there():

@@ -49,8 +49,8 @@ class Machine:
         return record({"step_time": timed(*(ns * np.exp(noise)).tolist())})
 
 
-class Trial:
-    """A test that was measured, as `Curves` sees one."""
+class Measurement:
+    """A test that was measured, as `Curves` sees one; and its result."""
 
     def __init__(self, size, *, others=(), curves=(), scaling=None, name="t.py::test_step"):
         params = {"batch": size, **dict(others)}
@@ -75,8 +75,10 @@ def judged(new, base, limits=BUILT_IN):
     return confirm(standing(new, base, (), limits), base, new, limits)
 
 
-def measured(trial, judgement, new, base, *, updated=False):
-    trial.result = Result(trial.test.item.nodeid, "t.py", 1, judgement, False, new=new, base=base, updated=updated)
+def judge(curves, trial, judgement, new, base, *, updated=False):
+    """Have the curves judged of which a test is the last one, whose own judgement this is."""
+    own = Result(trial.test.item.nodeid, "t.py", 1, judgement, False, new=new, base=base, updated=updated)
+    trial.result = curves.judge(trial, own)
 
 
 def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, update=None, sizes=SIZES, **more):
@@ -84,10 +86,10 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
     machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
     scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
     rounds, drift = more.pop("rounds", None), more.pop("drift", lambda size: 0)
-    trials = [Trial(size, scaling=scaling, **more) for size in sizes]
+    trials = [Measurement(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
-    curves = Curves(bench([trial.test for trial in trials], update=update))
+    curves = Curves(context([trial.test for trial in trials], update=update))
     for trial, size in zip(trials, sizes, strict=True):
         ns = base_time(size) + added(size)
         # What the machine alone adds meets both sides of a round.
@@ -99,14 +101,12 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
             judgement = in_rounds(judgement, ns / base_time(size) - 1)
         if rounds is not None:
             judgement = in_rounds(judgement, ns / base_time(size) - 1 + rounds, verdict="inconclusive")
-        measured(trial, judgement, new, base, updated=updated)
-        curves.judge(trial)
+        judge(curves, trial, judgement, new, base, updated=updated)
     return trials
 
 
-def bench(tests, *, update=None, against=None):
-    settings = SimpleNamespace(update=update, against=against)
-    return SimpleNamespace(tests=tuple(tests), settings=settings, fail_on=FAILS_BY_DEFAULT)
+def context(tests, *, update=None):
+    return SimpleNamespace(tests=tuple(tests), recording=update is not None, fail_on=FAILS_BY_DEFAULT)
 
 
 def in_rounds(judgement, effect, *, verdict="regressed"):
@@ -228,40 +228,36 @@ def test_without_baselines_there_is_nothing_to_hold_a_curve_against():
 @pytest.mark.parametrize("verdict, said", [("outdated", ["step_time"]), ("invalid", ["step_time"])])
 def test_broken_and_outdated_sizes_are_not_held_against_baselines(verdict, said):
     machine = Machine(0)
-    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES[:3]]
-    curves = Curves(bench([trial.test for trial in trials]))
+    trials = [Measurement(size, scaling={"batch": SIZES}) for size in SIZES[:3]]
+    curves = Curves(context([trial.test for trial in trials]))
     for trial in trials:
         new, base = machine.repeats(2 * TOP, 1), machine.repeats(TOP, 5)
         judgement = judged(new, base)
-        measured(trial, replace(judgement, verdict=verdict) if trial is trials[0] else judgement, new, base)
-        curves.judge(trial)
+        judge(curves, trial, replace(judgement, verdict=verdict) if trial is trials[0] else judgement, new, base)
     assert [each.name for each in trials[-1].result.judgement.metrics] == said
 
 
 def test_other_parameters_make_other_curves():
     others = {"width": "narrow"}
-    trials = [Trial(size, others=others, scaling={"batch": SIZES}) for size in SIZES]
-    apart = Trial(16, others={"width": "wide"}, scaling={"batch": SIZES})
-    curves = Curves(bench([trial.test for trial in (*trials, apart)]))
+    trials = [Measurement(size, others=others, scaling={"batch": SIZES}) for size in SIZES]
+    apart = Measurement(16, others={"width": "wide"}, scaling={"batch": SIZES})
+    curves = Curves(context([trial.test for trial in (*trials, apart)]))
     machine = Machine(0)
     for trial in (*trials, apart):
         new = machine.repeats(base_time(trial.test.item.callspec.params["batch"]), 1)
-        measured(trial, judged(new, new), new, new)
-        curves.judge(trial)
+        judge(curves, trial, judged(new, new), new, new)
     assert curve_of(trials).verdict == "unchanged"
     (finding,) = apart.result.judgement.integrity
     assert finding.message == "the curve over batch was not judged: 1 of 1 sizes were measured"
 
 
 def test_sizes_that_were_not_measured_leave_the_others():
-    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES]
-    curves = Curves(bench([trial.test for trial in trials]))
+    trials = [Measurement(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(context([trial.test for trial in trials]))
     machine = Machine(0)
     for trial in trials[1:]:
         new = machine.repeats(base_time(trial.test.item.callspec.params["batch"]), 1)
-        measured(trial, judged(new, new), new, new)
-    for trial in trials:
-        curves.judge(trial)
+        judge(curves, trial, judged(new, new), new, new)
     assert trials[0].result is None
     assert curve_of(trials).verdict == "unchanged"
 
@@ -381,15 +377,14 @@ def test_sizes_in_paired_rounds_show_what_those_found():
 
 def test_where_all_sizes_are_in_pairs_times_are_those_of_the_rounds():
     machine = Machine(0)
-    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES]
-    curves = Curves(bench([trial.test for trial in trials], against="main"))
+    trials = [Measurement(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(context([trial.test for trial in trials]))
     for trial, size in zip(trials, SIZES, strict=True):
         new, base = machine.repeats(base_time(size), 1), machine.repeats(base_time(size), 1)
         judgement = in_rounds(judged(new, base), 0.25)
         (metric,) = judgement.metrics
         metric = replace(metric, base=2 * base_time(size), rounds=9)
-        measured(trial, replace(judgement, metrics=(metric,)), new, base)
-        curves.judge(trial)
+        judge(curves, trial, replace(judgement, metrics=(metric,)), new, base)
     found = shown(trials)
     assert curve_of(trials).evidence == "paired"
     for each in found.sizes:
@@ -409,12 +404,11 @@ def test_without_baselines_a_curve_is_shown_by_itself():
 
 def test_a_size_without_a_baseline_leaves_those_of_the_others():
     machine = Machine(0)
-    trials = [Trial(size, scaling={"batch": SIZES}) for size in SIZES]
-    curves = Curves(bench([trial.test for trial in trials]))
+    trials = [Measurement(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(context([trial.test for trial in trials]))
     for trial, size in zip(trials, SIZES, strict=True):
         new, base = machine.repeats(base_time(size), 1), None if size == 8 else machine.repeats(base_time(size), 5)
-        measured(trial, judged(new, base), new, base)
-        curves.judge(trial)
+        judge(curves, trial, judged(new, base), new, base)
     found = shown(trials)
     assert [each.base is None for each in found.sizes] == [False, False, True, False]
     assert found.growth is None

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from pytest_perfdl.model.errors import CycleError
+from pytest_perfdl.model.errors import CycleError, SelectionError
+from pytest_perfdl.model.selection import parse
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import EdgeKind, NewTask, Plan, Select, TaskKind, Track, primitive, simulate, task_graph
 from pytest_perfdl.whatif.editing.edit import PRIMITIVES
+from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.model import Constants, TrackKind
 from unit.analysis.generated import traces
 from unit.analysis.waiting.test_critical_path import events_of_any_kind, sync
@@ -332,6 +334,30 @@ def labelled():
 def test_selections(select, names):
     made = labelled()
     assert {made.name_of(task) for task in np.flatnonzero(select(made)).tolist()} == names
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("name~GEMM", {"gemm"}),
+        ("operator=aten::drop*", {"aten::dropout", "cudaLaunchKernel", "dropout_kernel"}),
+        ("operator~linear,stream=7", {"dropout_kernel", "gemm"}),
+        ("module=net,kind=kernel", {"dropout_kernel", "gemm"}),
+        ("module~f.$,kind=operator", {"aten::linear", "aten::dropout"}),
+        ("phase=backward", {"autograd::engine::evaluate_function: AddmmBackward0"}),
+        ("kind=kernel,kind=call", {"dropout_kernel", "gemm", "cudaLaunchKernel"}),
+    ],
+)
+def test_selections_in_words(text, names):
+    made = labelled()
+    found = Selected(parse([text]), text)(made)
+    assert {made.name_of(task) for task in np.flatnonzero(found).tolist()} == names
+
+
+@pytest.mark.parametrize("text", ["module=fc", "stream=8", "step=1", "rank=1", "shapes~64", "line~train", "name=GEMM"])
+def test_a_selection_in_words_of_nothing_is_refused(text):
+    with pytest.raises(SelectionError, match="selects no task of the trace"):
+        Selected(parse([text]), text)(labelled())
 
 
 def test_selections_that_cannot_be():

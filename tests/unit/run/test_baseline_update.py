@@ -1,20 +1,16 @@
 """For which verdicts --perf-update writes a baseline anew."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict
-from pytest_perfdl.run.perf_test import Trial
+from pytest_perfdl.run import baseline_update
 
 OPS = MetricVerdict("ops", "counted", "1", "lower", 412, 419, verdict="changed", reason="412 -> 419 (+7)")
 
 
 def rewrites(mode, verdict, *, counts=False):
-    """Whether a test that has a baseline gets a new one, without a worker that measuring would start."""
-    trial = object.__new__(Trial)
-    trial.bench = SimpleNamespace(settings=SimpleNamespace(update=mode))
-    return trial._rewrites(Judgement("t", verdict, "", (OPS,) if counts else ()))
+    """Whether a test that has a baseline gets a new one."""
+    return baseline_update.rewrites(mode, Judgement("t", verdict, "", (OPS,) if counts else ()))
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_perfdl.run.context import Bench
+from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.workers.checkout import Checkout
 
 
@@ -12,10 +12,10 @@ def test_folders_of_the_repository_only(tmp_path):
     (tmp_path / "link").symlink_to(top)
     places = [tmp_path / "link/project/lib", tmp_path / "shared"]
     config = SimpleNamespace(rootpath=tmp_path / "link/project", getini=lambda _: places)
-    bench = SimpleNamespace(top=top, config=config)
+    revisions = SimpleNamespace(top=top, _config=config)
     project = top / "project"
-    assert Bench._import_folders(bench, None) == [top, project, top / "src", project / "src", project / "lib"]
-    moved = Bench._import_folders(bench, Checkout(top, base))
+    assert Revisions.import_folders(revisions, None) == [top, project, top / "src", project / "src", project / "lib"]
+    moved = Revisions.import_folders(revisions, Checkout(top, base))
     assert moved == [base, base / "project", base / "src", base / "project/src", base / "project/lib"]
 
 
@@ -23,5 +23,5 @@ def test_without_pytests_plugin_for_import_paths(tmp_path):
     def getini(name):
         raise ValueError(name)
 
-    bench = SimpleNamespace(top=tmp_path, config=SimpleNamespace(rootpath=tmp_path, getini=getini))
-    assert Bench._import_folders(bench, None) == [tmp_path, tmp_path / "src"]
+    revisions = SimpleNamespace(top=tmp_path, _config=SimpleNamespace(rootpath=tmp_path, getini=getini))
+    assert Revisions.import_folders(revisions, None) == [tmp_path, tmp_path / "src"]

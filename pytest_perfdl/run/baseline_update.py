@@ -1,0 +1,70 @@
+"""Writing a test's baseline anew, where the mode of `--perf-update` and the verdict call for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_perfdl.baseline.append import append
+from pytest_perfdl.measure.assemble import exemplars
+from pytest_perfdl.model.errors import BaselineError
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.results.verdict import REWRITTEN, Judgement
+from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.measurement import Measurement
+
+
+def rewrites(mode: str | None, judgement: Judgement) -> bool:
+    """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
+    verdict = judgement.verdict
+    if mode == "changed":
+        return verdict in REWRITTEN or judgement.counts_changed
+    return mode == "new" and verdict == "missing"
+
+
+def update(
+    context: RunContext, measurement: Measurement, new: Record, base: Record | None, judgement: Judgement
+) -> bool:
+    """Write the baseline if the mode and the verdict call for it; true if a file changed.
+
+    Parameters
+    ----------
+    base
+        The baseline that there is.
+
+    Raises
+    ------
+    PerfError
+        When it cannot be written, or the test did not end well.
+    """
+    settings, store = context.settings, context.store
+    mode = settings.update
+    wanted = base is None or mode in ("all", "append") or rewrites(mode, judgement)
+    moved = base is not None and base.key.slug != new.key.slug
+    if not wanted and (not moved or judgement.fails(context.fail_on)):
+        return False
+    ended = measurement.remote.phases.get("teardown")
+    if ended is not None and ended.raw == "failed":
+        raise PerfError("no baseline is written: the test's teardown phase failed")
+    try:
+        pictures = (
+            {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
+            if settings.baseline_trace
+            else {}
+        )
+        if base is not None and not wanted:
+            stored, _ = store.exemplars(base.test, base.key.slug)
+            new, pictures = replace(base, key=new.key), {call: path.read_bytes() for call, path in stored.items()}
+        # Repeats that another process appended since the baseline was read are there, and stay.
+        joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
+        changed = store.save(new, pictures, joined)
+        if base is not None and moved:
+            changed += store.remove(base.test, base.key.slug)
+        return bool(changed)
+    except BaselineError as error:
+        raise PerfError(str(error)) from None
+
+
+def _appended(base: Record | None, new: Record) -> Record:
+    return new if base is None else append(replace(base, key=new.key), new)

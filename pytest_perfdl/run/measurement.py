@@ -1,0 +1,274 @@
+"""What is measured of one perf test: its first process phase by phase, then further repeats as they are wanted.
+
+The first process counts, profiles and times the working tree's step; the reports that pytest shows of the test are made
+of it. What goes wrong in a process is raised (`WorkerError`), and translated where all of the flow ends (`perf_test`).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
+from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
+from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
+from pytest_perfdl.measure.optional import unmeasured
+from pytest_perfdl.model.errors import ForkError, SideError, TestAbsent, WorkerError
+from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.record import Record
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.paired_rounds import failure, last_error
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
+from pytest_perfdl.workers.remote_test import RemoteTest, Script
+
+MOST_REDRAWS = 3
+"""Repeats that are to be stored and are measured again because others had the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSide:
+    """What the first process of the other side's code measured."""
+
+    record: Record
+    origins: Origins
+    """Whose code it loaded."""
+    shown: Shown | None
+    traces: Mapping[str, str]
+    """Path of the trace of a step, by call."""
+
+
+class Measurement:
+    """The processes of one perf test, and what they measured; the first one is started at once."""
+
+    def __init__(self, context: RunContext, test: PerfTest) -> None:
+        self.context = context
+        self.test = test
+        self.repeats: list[Repeat] = []
+        """Of the working tree; the first process' own is the first of them, unless others had its processor."""
+        self.redrawn = 0
+        """How many repeats were measured again."""
+        self.broken = False
+        """Whether a worker died, hung or could not be judged: pytest's own reports then stand."""
+        self._started = time.monotonic()
+        self._first: Repeat | None = None
+        """The first process', which alone counted FLOPs."""
+        self._forks = context.settings.start != "fresh"
+        """Whether repeats that are stored may be forked, as far as is known."""
+        self._no_flops = ""
+        """Why FLOPs cannot be counted; empty as long as they can."""
+        self.remote = self._start_first()
+        """The first process."""
+        self._announce(1)
+
+    @property
+    def seconds(self) -> float:
+        """Since the first process was started."""
+        return time.monotonic() - self._started
+
+    # The first process
+
+    def first_call(self) -> CallInfo | None:
+        """Serve the first process until a `perf(...)` call waits to be measured; `None` if the test ended without."""
+        return self.remote.calls[0] if self.remote.advance() else None
+
+    def finish_first(self) -> PhaseReport:
+        """Measure all calls of the first process and serve it to its end; the report of the test's call phase."""
+        self.remote.finish()
+        if self._spoiled(self.remote):
+            self.remote = self._start_first()
+            self.remote.finish()
+        self.context.progress.end_repeat(self.seconds)
+        phase = self.remote.wait("call")
+        if phase.raw == "passed" and self.remote.results:
+            self._first = _repeat(self.remote, self.seconds)
+            self.repeats.append(self._first)
+        return phase
+
+    @property
+    def alternatives(self) -> list[Expectation]:
+        """What the test expects of pairs of alternatives."""
+        return [each for each in self.remote.expectations if isinstance(each, Expectation)]
+
+    @property
+    def possible_gains(self) -> list[WhatIfExpectation]:
+        """What the test expects of optimisations."""
+        return [each for each in self.remote.expectations if isinstance(each, WhatIfExpectation)]
+
+    @property
+    def curves(self) -> list[CurveExpectation]:
+        """What the test expects of its time over sizes."""
+        return [each for each in self.remote.expectations if isinstance(each, CurveExpectation)]
+
+    def _start_first(self) -> RemoteTest:
+        def script(info: CallInfo) -> Script:
+            # The baseline is read before anything is measured, and its name depends on what the call found here.
+            yield None
+            return (yield from self._script(info))
+
+        return self.context.processes.start(self.test, script, first=True)
+
+    def _script(self, info: CallInfo) -> Script:
+        context, flops = self.context, self._first is None and not self._no_flops
+        plan = replace(self.test.plan, period=info.period)
+        return one_repeat(plan, info, str(context.processes.scratch), flops=flops, seconds=context.step_seconds)
+
+    def _spoiled(self, remote: RemoteTest) -> bool:
+        """Whether the test failed while its FLOPs were counted: it must be measured again without that.
+
+        torch's counter cannot stay out of everything that it watches: torch.compile(fullgraph=True), for one, refuses
+        to run beside it.
+        """
+        phase = remote.phases.get("call")
+        counting = isinstance(remote.command, Count) and remote.command.flops
+        if phase is None or phase.raw != "failed" or not counting:
+            return False
+        config = self.context.config
+        report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
+        said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or "the test failed meanwhile"
+        self._no_flops = said.partition("\n")[0]
+        return True
+
+    # Further repeats
+
+    def draw(self, wanted: int, *, of: int | None = None) -> None:
+        """Measure in further fresh processes until there are as many repeats as wanted.
+
+        Parameters
+        ----------
+        of
+            How many there may be at most, to be shown; by default those wanted.
+        """
+        self._discard_contended()
+        while len(self.repeats) < wanted:
+            number = len(self.repeats) + 1
+            self._announce(number, of or wanted)
+            started = time.monotonic()
+            remote = self._forked_repeat() or self._started_repeat(number)
+            seconds = time.monotonic() - started
+            self.context.progress.end_repeat(seconds)
+            assert self._first is not None
+            self.repeats.append(sharing_flops(self._first, _repeat(remote, seconds)))
+            self._discard_contended()
+        self.context.progress.clear()
+
+    def fresh(self, repeats: int) -> Record:
+        """Measure in further fresh processes: a record of these repeats alone."""
+        seen = len(self.repeats)
+        self.draw(seen + repeats)
+        return self._assembled(self.repeats[seen:])
+
+    def record(self) -> Record:
+        """All repeats of the working tree."""
+        return self._assembled(self.repeats)
+
+    def _discard_contended(self) -> None:
+        """Take back the last repeat if it is to be stored and others had the processor meanwhile."""
+        if self.context.recording and contended(self.repeats[-1]) and self.redrawn < MOST_REDRAWS:
+            self.redrawn += 1
+            self.repeats.pop()
+
+    def _started_repeat(self, number: int) -> RemoteTest:
+        remote = self.context.processes.start(self.test, self._script)
+        remote.finish()
+        # A test that passed once must pass every time.
+        config = self.context.config
+        for name, phase in remote.phases.items():
+            if phase.raw != "passed":
+                text = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report)).longreprtext
+                what = f"repeat {number} of the test {phase.raw} in its {name} phase"
+                raise PerfError(f"{what}, the first did not:\n{text}")
+        return remote
+
+    def _forked_repeat(self) -> RemoteTest | None:
+        """A repeat that is stored, in a process forked as those of rounds are; `None` where it is to be started.
+
+        Repeats that are judged against stored ones are few, and started.
+        """
+        shown, processes = self.remote.shown, self.context.processes
+        if not (self.context.recording and self._forks) or shown is None:
+            return None
+        try:
+            parent = processes.parent(self.test, (shown, shown))
+            remote = processes.start(self.test, self._script, parent=parent)
+            remote.finish()
+            if failure(remote, self.context.config) or not remote.results:
+                raise ForkError("the test passed in a started process and not in a forked one")
+        except WorkerError:
+            # Started ones then say whether that is the test's own.
+            self._forks = False
+            return None
+        return remote
+
+    def _announce(self, repeat: int, repeats: int | None = None) -> None:
+        context, test = self.context, self.test
+        known = repeats or test.options.repeats_for(context.settings, recording=context.recording)
+        context.progress.start_repeat(repeat, known, test.item.nodeid)
+
+    # The other side
+
+    def measure_base(self, checkout: Checkout, commit: str) -> BaseSide:
+        """What the first, started process of the other side measures: its counts, and how it loads.
+
+        Raises
+        ------
+        SideError
+            When the test does not pass there.
+        TestAbsent
+            When it is not there.
+        """
+        context, test = self.context, self.test
+        if not Path(checkout.path(test.item.path)).exists():
+            raise TestAbsent("its file is not there")
+        context.processes.prepare_parent(test, self.remote.shown)
+        while True:
+            remote = context.processes.start(test, self._base_script, checkout=checkout)
+            try:
+                remote.finish()
+            except TestAbsent:
+                raise
+            except WorkerError as error:
+                raise SideError(f"the test did not run at {commit[:12]}: {error}", invalid=False) from None
+            if not self._spoiled(remote):
+                break
+        if text := failure(remote, context.config):
+            raise SideError(f"the test did not pass at {commit[:12]}: {last_error(text)}\n{text}", invalid=False)
+        if not remote.results or remote.origins is None:
+            raise SideError(f"the test measured nothing at {commit[:12]}", invalid=False)
+        for name, origins, code in (("base", remote.origins, checkout), ("head", self.remote.origins, None)):
+            if mistake := context.revisions.mistaken(origins, code):
+                raise SideError(f"the {name} side {mistake}", invalid=True)
+        repeats = [_repeat(remote, 0.0)]
+        record = self._assembled(repeats, commit=commit, test_hash=remote.origins.test_hash)
+        return BaseSide(record, remote.origins, remote.shown, exemplars(repeats))
+
+    def _base_script(self, info: CallInfo) -> Script:
+        plan = replace(self.test.plan, period=info.period)
+        scratch, seconds = str(self.context.processes.scratch), self.context.step_seconds
+        return one_repeat(plan, info, scratch, flops=not self._no_flops, seconds=seconds)
+
+    def _assembled(
+        self, repeats: Sequence[Repeat], *, commit: str | None = None, test_hash: str | None = None
+    ) -> Record:
+        """Join repeats; of the working tree, or of another commit and that one's version of the test."""
+        test = self.test
+        record = assemble(
+            test.item.nodeid,
+            test_hash or test.hash,
+            replace(test.plan, period=max(call.info.period for call in repeats[0].calls)),
+            repeats,
+            date=self.context.date,
+            commit=commit or self.context.revisions.commit,
+        )
+        if not self._no_flops:
+            return record
+        return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", self._no_flops)))
+
+
+def _repeat(remote: RemoteTest, seconds: float) -> Repeat:
+    values = tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
+    return Repeat(tuple(remote.results), values, seconds)

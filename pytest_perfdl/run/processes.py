@@ -1,0 +1,172 @@
+"""The worker processes of a run: how they are started or forked, and that none of them is left."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.config.options import Settings
+from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.model.errors import ForkError
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.revisions import Revisions
+from pytest_perfdl.system import folders
+from pytest_perfdl.system.folders import Folder
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.forks import ForkParent, Forks, common
+from pytest_perfdl.workers.messages import Job, Shown
+from pytest_perfdl.workers.options import plugin_packages, worker_options
+from pytest_perfdl.workers.origins import code_names
+from pytest_perfdl.workers.process import Worker
+from pytest_perfdl.workers.remote_test import RemoteTest, Script
+
+USED_BY_WORKERS = (
+    "pytest_perfdl.analysis",
+    "pytest_perfdl.fixture",
+    "pytest_perfdl.hookspecs",
+    "pytest_perfdl.measure.counted_pass",
+    "pytest_perfdl.measure.environment",
+    "pytest_perfdl.measure.prepare",
+    "pytest_perfdl.measure.program",
+    "pytest_perfdl.config.options",
+    "pytest_perfdl.plugin",
+    "pytest_perfdl.trace",
+)
+"""Of our own, what measuring needs; importing them imports no torch."""
+
+
+class Processes:
+    """Starts the workers of a run, and ends those that are left.
+
+    Parameters
+    ----------
+    revisions
+        Where a side's code is imported from.
+    folder
+        For what is too large for a worker's channel, and for the workers' own temporary folders; by default a new one.
+    """
+
+    def __init__(
+        self, config: pytest.Config, settings: Settings, revisions: Revisions, folder: Folder | None = None
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._revisions = revisions
+        self._folder = folder or folders.temporary("scratch")
+        self._forks = Forks()
+        self._running: list[RemoteTest] = []
+
+    @property
+    def scratch(self) -> Path:
+        """Path of the folder."""
+        return self._folder.path
+
+    def timeout(self, test: PerfTest) -> float:
+        """Seconds that one worker may take."""
+        return test.options.timeout or self._settings.timeout
+
+    def start(
+        self,
+        test: PerfTest,
+        script: Callable[[CallInfo], Script],
+        *,
+        first: bool = False,
+        checkout: Checkout | None = None,
+        against: Checkout | None = None,
+        side: str = "",
+        parent: ForkParent | None = None,
+    ) -> RemoteTest:
+        """Start a worker on a test.
+
+        What `--perf-inject` slows down is the working tree, and of a `perf.compare` its second alternative.
+
+        Parameters
+        ----------
+        test, script
+            What to run, and what to do in each of its calls.
+        first
+            Whether pytest's own reports are made of this worker.
+        checkout
+            The code to run instead of the working tree's.
+        against
+            The checkout whose code must not be loaded, while running the working tree's.
+        side
+            Which alternative of a `perf.compare` to run.
+        parent
+            What to fork the worker from; by default it is started.
+
+        Raises
+        ------
+        ForkError
+            When the parent cannot fork it.
+        """
+        config, settings, top = self._config, self._settings, self._revisions.top
+        capture = config.getoption("capture", "fd")
+        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
+        packages = plugin_packages(config)
+        options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
+        own, foreign = "" if top is None else str(top), ""
+        if checkout is not None:
+            places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}
+            options = checkout.options(options) | places
+            own, foreign = str(checkout.root), str(checkout.working_tree)
+        elif against is not None:
+            own, foreign = str(against.working_tree), str(against.root)
+        worker = Worker(
+            Job(
+                options=options,
+                path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
+                nodeid=test.item.nodeid,
+                plan=test.plan,
+                scratch=str(self.scratch),
+                key_extra=settings.key_extra,
+                preload=USED_BY_WORKERS,
+                own=own,
+                foreign=foreign,
+                names=() if top is None else code_names(self._revisions.import_folders(checkout)),
+                side=side,
+                inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
+            ),
+            threads=test.plan.threads,
+            timeout=self.timeout(test),
+            # What pytest does not capture is the user's to see; later repeats would only repeat it.
+            inherit_output=first and capture != "fd",
+            import_path=None if checkout is None else checkout.import_path(),
+            folder=None if checkout is None else checkout.path(Path.cwd()),
+            extra_environment=None if checkout is None else checkout.environment(),
+            parent=parent,
+        )
+        remote = RemoteTest(test.item, worker, script, forward=first)
+        self._running = [*(each for each in self._running if not each.over), remote]
+        return remote
+
+    def prepare_parent(self, test: PerfTest, shown: Shown | None) -> None:
+        """Have what rounds are forked from load what the head has shown, while the base's first process runs."""
+        if shown is not None and self._settings.start != "fresh":
+            with contextlib.suppress(ForkError):
+                self._forks.prepare(common(shown, shown), test.plan.threads, USED_BY_WORKERS)
+
+    def parent(self, test: PerfTest, shown: tuple[Shown, Shown]) -> ForkParent:
+        """What to fork both workers of a round from, given what the first process of each side has shown.
+
+        Raises
+        ------
+        ForkError
+            When workers of this test are to be started.
+        """
+        return self._forks.parent(common(*shown), test.plan.threads, USED_BY_WORKERS)
+
+    def end(self, *, gently: bool) -> None:
+        """End every worker that is still alive; gently, as Ctrl-C would, with its fixtures torn down."""
+        for remote in self._running:
+            remote.end(gently=gently)
+        self._running.clear()
+
+    def close(self) -> None:
+        """End every process of the run, and remove the scratch folder."""
+        self.end(gently=False)
+        self._forks.close()
+        self._folder.remove()

@@ -1,0 +1,257 @@
+"""The code that a run measures: the working tree's, that of other revisions, and whether a side ran its own."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.baseline.code import measured_code
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
+from pytest_perfdl.baseline.same import difference
+from pytest_perfdl.config.options import Settings
+from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.model.errors import BaselineError, CheckoutError
+from pytest_perfdl.model.record import Finding, Record
+from pytest_perfdl.model.units import some
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
+from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
+from pytest_perfdl.workers.messages import Origins
+from pytest_perfdl.workers.origins import Elsewhere, elsewhere
+from pytest_perfdl.workers.overlay import overlay, with_conftests
+
+UNTIED = "untied"
+"""Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
+
+
+class Revisions:
+    """The repository's code in one run.
+
+    Parameters
+    ----------
+    tests
+        All that will be measured.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings, store: Store, tests: Sequence[PerfTest]) -> None:
+        self._config = config
+        self._settings = settings
+        self._store = store
+        self._tests = tests
+        self._began = time.time_ns()
+        self.top = top_of(config.rootpath)
+        """Top of the repository, if there is one."""
+        self.commit = git(config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
+        """The commit that is checked out when the run begins."""
+        self._unknown: set[str] = set()
+        """Files that tests loaded or read and that git does not know yet."""
+        self._checkouts: dict[str, Checkout] = {}
+        """By commit, what was checked out in this run, and how long it took."""
+        self._prefer: tuple[str, ...] | None = None
+        """Commits that serve the run's tests, see `code_of`."""
+        self._cleaning = contextlib.ExitStack()
+
+    # Which code was measured
+
+    def tied(self, record: Record, loaded: Origins | None) -> Record:
+        """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
+        if self.top is None or loaded is None:
+            return record
+        installed = self._elsewhere(loaded, None)
+        copies = [] if installed is None else installed.counterparts
+        names = [place.relative_to(self.top).as_posix() for place in copies if place.is_relative_to(self.top)]
+        found = measured_code(
+            self.top,
+            (*loaded.files, *names),
+            loaded.packages,
+            without=[self._config.rootpath / folder for folder in self._left_out],
+            commit=self.commit,
+            since_ns=self._began,
+        )
+        if installed is not None and not installed.is_the_same:
+            why = f"the test imported {installed.told}, which is not the code of this tree (pip install -e .)"
+        elif found.changed:
+            why = f"the code changed while it was measured ({some(found.changed)})"
+        elif not found.code.files:
+            why = trouble(self._config.rootpath) or "git cannot read the repository's files"
+        else:
+            self._unknown.update(found.unknown)
+            return replace(record, code=found.code)
+        more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
+        return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
+
+    @property
+    def warning(self) -> str:
+        """What a run that records must say: why its baselines have no commit yet; empty where all is well."""
+        if said := trouble(self._config.rootpath):
+            return f"the baselines are tied to no commit, and times will be judged unpaired: {said}"
+        if not self._unknown:
+            return ""
+        return (
+            f"the tests used files that git does not know ({some(sorted(self._unknown))}): commit them with the "
+            "baselines; otherwise no commit has that code, and the pair would be of a commit without them"
+        )
+
+    def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
+        """Why a side did not run its own code, which makes a comparison meaningless; empty if it did."""
+        if loaded is None:
+            return ""
+        do = "install editable (pip install -e .) or set pythonpath = src in the ini"
+        if loaded.foreign:
+            names = ", ".join(loaded.foreign[:3])
+            return f"loaded the other side's code ({names}): both would run the same; {do}, or set perf_against_setup"
+        installed = self._elsewhere(loaded, checkout)
+        return "" if installed is None else f"imported {installed.told}: both sides would run the same; {do}"
+
+    def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
+        """Whether a test need not be measured: wanted so, and its code and environment are those of its baseline."""
+        if not self._settings.skip_same or self.top is None or base is None or base.key.slug != info.key.slug:
+            return False
+        return not difference(base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context)
+
+    def not_as_recorded(self, base: Record, loaded: Origins, checkout: Checkout) -> str:
+        """What the other side used otherwise than the baseline says, as one line; empty if all is the same.
+
+        It may have loaded other modules, as where a file that git ignores decides which.
+        """
+        if base.code is None or not base.code.files:
+            return ""
+        without = [Path(checkout.path(self._config.rootpath / folder)) for folder in self._left_out]
+        then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
+        laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
+        # Which data a step reads may be drawn at random; which modules it loads is not.
+        both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
+        other = sorted(name for name in both - laid if now.get(name) != then.get(name))
+        return f"the baseline was recorded with other files than its commit's side used: {some(other)}" if other else ""
+
+    def ignored(self, loaded: Origins | None) -> tuple[str, ...]:
+        """Files in the repository that the working tree's test loaded or read although git ignores them."""
+        if self.top is None or loaded is None:
+            return ()
+        without = [self._config.rootpath / folder for folder in self._left_out]
+        return measured_code(self.top, loaded.files, (), without=without).code.ignored
+
+    def import_folders(self, checkout: Checkout | None) -> list[Path]:
+        """Where a side's code is imported from: the top, `src`, and what the ini's `pythonpath` names there."""
+        assert self.top is not None
+        tops = (self.top, self._config.rootpath.resolve())
+        places = [*tops, *(top / "src" for top in tops)]
+        with contextlib.suppress(ValueError):  # pytest's plugin for it can be turned off
+            named = (place.resolve() for place in self._config.getini("pythonpath"))
+            places += (place for place in named if place.is_relative_to(self.top))
+        moved = places if checkout is None else [Path(checkout.path(place)) for place in places]
+        return list(dict.fromkeys(moved))
+
+    def _elsewhere(self, loaded: Origins | None, checkout: Checkout | None) -> Elsewhere | None:
+        return None if loaded is None else elsewhere(loaded, self.import_folders(checkout))
+
+    # Which revision to compare with
+
+    def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
+        """The commit to pair the working tree with, by the baselines of a test under its key and under others.
+
+        Of commits that are as good, one that serves other tests of the run too, or that is checked out already.
+        """
+        if self._prefer is None:
+            self._prefer = self._shared(own.key.slug if own is not None else "")
+        return pair_of(
+            own,
+            others,
+            lambda record: self._store.path(record.test, record.key.slug),
+            self._config.rootpath,
+            self._left_out,
+            prefer=self._prefer,
+        )
+
+    def _shared(self, slug: str) -> tuple[str, ...]:
+        """Few commits that have the code of all tests' baselines, under this key where they have one."""
+        if self.top is None:
+            return ()
+        wanted = []
+        for test in self._tests:
+            # One that cannot be read will be refused when it is needed.
+            with contextlib.suppress(BaselineError):
+                known = [each for each in self._store.others(test.item.nodeid, "") if each.code is not None]
+                known.sort(key=lambda record: (record.key.slug == slug, record.occasions[-1].date))
+                wanted += [known[-1].code.files] if known and known[-1].code is not None else []
+        return tuple(few(self.top, wanted, kept_commits(self.top))) if wanted else ()
+
+    @property
+    def _left_out(self) -> tuple[str, ...]:
+        """Folders that are no part of the code, relative to the root folder."""
+        return self._settings.folder, str(self._settings.report)
+
+    @property
+    def against(self) -> str | None:
+        """Commit of `--perf-against`.
+
+        Raises
+        ------
+        CheckoutError
+            When git knows no such revision.
+        """
+        name = self._settings.against
+        if name is None:
+            return None
+        commit = commit_of(self._config.rootpath, name)
+        if commit is None:
+            said = trouble(self._config.rootpath)
+            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here{f' ({said})' if said else ''}")
+        return commit
+
+    # Checkouts
+
+    def checkout(self, commit: str) -> Checkout:
+        """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.
+
+        Raises
+        ------
+        CheckoutError
+        """
+        if commit not in self._checkouts:
+            top = self.top
+            if top is None:
+                raise CheckoutError(trouble(self._config.rootpath) or "there is no git repository")
+            same = (made for known, made in self._checkouts.items() if tree_of(top, known) == tree_of(top, commit))
+            self._checkouts[commit] = next(same, None) or self._check_out(top, commit)
+        return self._checkouts[commit]
+
+    @property
+    def checked_out(self) -> str:
+        """What checkouts took, in words; empty where there are none. It is in no test's budget."""
+        made = {id(each): each for each in self._checkouts.values()}.values()
+        if not made:
+            return ""
+        kept = sum(each.is_kept for each in made)
+        counts = [f"{len(made) - kept} checked out and set up", f"{kept} kept from earlier runs"]
+        said = ", ".join(count for count in counts if not count.startswith("0 "))
+        return f"other revisions: {said}, in {sum(each.seconds for each in made):.1f} s"
+
+    def _check_out(self, top: Path, commit: str) -> Checkout:
+        with contextlib.ExitStack() as cleaning:
+            made = cleaning.enter_context(
+                checked_out(top, commit, seconds=self._settings.timeout, setup=self._settings.against_setup)
+            )
+            overlay(made, self._laid_over(made))
+            self._cleaning.enter_context(cleaning.pop_all())
+        return made
+
+    def _laid_over(self, checkout: Checkout) -> list[Path]:
+        """What of the working tree runs on the other revision: an ini file it lacks, and its tests if so wanted."""
+        root, ini = self._config.rootpath, self._config.inipath
+        files = []
+        if self._settings.against_tests == "head":
+            files = with_conftests((test.item.path for test in self._tests), root)
+        if ini is not None and (files or not Path(checkout.path(ini)).exists()):
+            files.append(ini)
+        return files
+
+    def close(self) -> None:
+        """Remove what was checked out, but for what later runs keep."""
+        self._cleaning.close()

@@ -93,7 +93,7 @@ def parse(texts: Iterable[str]) -> Selection:
         elif key in TEXTS:
             patterns[key] = (*patterns.get(key, ()), _pattern(text, key, sign, value))
         else:
-            known = ", ".join((*(f"{each}=" for each in _KEYS[:-len(TEXTS)]), *(f"{each}~" for each in TEXTS)))
+            known = ", ".join((*(f"{each}=" for each in _KEYS[: -len(TEXTS)]), *(f"{each}~" for each in TEXTS)))
             raise SelectionError(f"{text!r} is not understood: a selection is one of {known} and a value")
     return Selection(tuple(steps), numbers, words, patterns)
 

@@ -154,7 +154,6 @@ class Tasks:
         return slice(first, behind)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Edges:
     """Columns of equal length ordered by target: start[target] >= anchor(source) + lag.
 
@@ -164,26 +163,80 @@ class Edges:
     is a property of the machine: launches, kernel gaps, returns; inferred edges keep what was measured.
     """
 
-    source: Rows
-    target: Rows
-    kind: npt.NDArray[np.int8]
-    """As `EdgeKind`."""
-    at_start: Mask
-    lag: I64
-    constant_lag: I64
-    confidence: F64
-    """1 for what the trace says, less for what only its times suggest."""
-    derived: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
-    """What was compiled from the edges, which never change (`structure`)."""
+    __slots__ = ("_columns", "derived")
 
-    if not TYPE_CHECKING:
+    def __init__(
+        self,
+        source: Rows,
+        target: Rows,
+        kind: npt.NDArray[np.int8],
+        at_start: Mask,
+        lag: I64,
+        constant_lag: I64,
+        confidence: F64,
+    ) -> None:
+        self._columns: tuple[Any, ...] | Callable[[], Sequence[Any]]
+        self._columns = source, target, kind, at_start, lag, constant_lag, confidence
+        self.derived: dict[str, Any] = {}
+        """What was compiled from the edges, which never change (`structure`)."""
 
-        def __getattr__(self, name: str) -> Any:
-            if name not in EDGE_COLUMNS or "later" not in self.derived:
-                raise AttributeError(name)
-            for column, values in zip(EDGE_COLUMNS, self.derived.pop("later")(), strict=True):
-                object.__setattr__(self, column, values)
-            return getattr(self, name)
+    @classmethod
+    def later(cls, columns: Callable[[], Sequence[npt.NDArray[Any]]]) -> Edges:
+        """Edges whose columns are made when one is asked for: most edited graphs are only simulated, which does not."""
+        edges = object.__new__(cls)
+        edges._columns, edges.derived = columns, {}
+        return edges
+
+    def _column(self, name: str) -> Any:
+        if callable(self._columns):
+            self._columns = tuple(self._columns())
+        return self._columns[EDGE_COLUMNS.index(name)]
+
+    @property
+    def source(self) -> Rows:
+        """Task from which each comes."""
+        rows: Rows = self._column("source")
+        return rows
+
+    @property
+    def target(self) -> Rows:
+        """Task that waits."""
+        rows: Rows = self._column("target")
+        return rows
+
+    @property
+    def kind(self) -> npt.NDArray[np.int8]:
+        """As `EdgeKind`."""
+        kinds: npt.NDArray[np.int8] = self._column("kind")
+        return kinds
+
+    @property
+    def at_start(self) -> Mask:
+        """Whether it is anchored at the source's start."""
+        mask: Mask = self._column("at_start")
+        return mask
+
+    @property
+    def lag(self) -> I64:
+        """Nanoseconds, as measured."""
+        lags: I64 = self._column("lag")
+        return lags
+
+    @property
+    def constant_lag(self) -> I64:
+        """Nanoseconds, as is usual."""
+        lags: I64 = self._column("constant_lag")
+        return lags
+
+    @property
+    def confidence(self) -> F64:
+        """1 for what the trace says, less for what only its times suggest."""
+        values: F64 = self._column("confidence")
+        return values
+
+    def with_(self, **columns: npt.NDArray[Any]) -> Edges:
+        """The edges with other columns."""
+        return Edges(*(columns[name] if name in columns else self._column(name) for name in EDGE_COLUMNS))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -208,13 +261,6 @@ class Edges:
         columns = [np.concatenate([getattr(part, name) for part in parts]) for name in EDGE_COLUMNS]
         take = taker(np.argsort(columns[1], kind="stable"))
         return cls(*map(take, columns))
-
-    @classmethod
-    def later(cls, columns: Callable[[], Sequence[npt.NDArray[Any]]]) -> Edges:
-        """Edges whose columns are made when one is asked for: most edited graphs are only simulated, which does not."""
-        edges = object.__new__(cls)
-        object.__setattr__(edges, "derived", {"later": columns})
-        return edges
 
     @classmethod
     def of(

@@ -107,7 +107,7 @@ class _Adding:
         new = self.tasks()
         kind, source, target, lag, at_start = np.array(self.edges, dtype=np.int64).reshape(-1, 5).T
         edges = Edges.of(EdgeKind.EVENT, source, target, lag, at_start=at_start.astype(bool))
-        edges = Edges.joined(apart_from_chains(graph), replace(edges, kind=kind.astype(np.int8)))
+        edges = Edges.joined(apart_from_chains(graph), edges.with_(kind=kind.astype(np.int8)))
         origin = np.concatenate((np.arange(len(graph)), np.full(len(new), -1)))
         place: F64 = np.concatenate((np.arange(len(graph), dtype=np.float64), np.array(self.place)))
         return rebuilt(replace(graph, names=(*graph.names, *self.added)), graph.tasks, origin, place, edges, new)

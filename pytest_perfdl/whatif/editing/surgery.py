@@ -59,7 +59,7 @@ def rebuilt(
     tasks, origin = tasks.take(order, new), origin[order]
     launched = np.flatnonzero(tasks.launcher >= 0)
     tasks.launcher[launched] = number[tasks.launcher[launched]]
-    edges = replace(edges, source=number[edges.source], target=number[edges.target])
+    edges = edges.with_(source=number[edges.source], target=number[edges.target])
     return _linked_again(graph, tasks, origin, taker(np.maximum(origin, 0)), edges)
 
 
@@ -142,7 +142,7 @@ def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
     good &= ~(gone_source & (gone_target | (edges.kind == EdgeKind.CONTENTION)))
     # A task can be handed a wait for what comes after it on its own track, which it must not keep.
     good &= (left.track[source] != left.track[target]) | (source < target)
-    edges = replace(edges, source=source, target=target, at_start=edges.at_start & ~gone_source)
+    edges = edges.with_(source=source, target=target, at_start=edges.at_start & ~gone_source)
     held = np.flatnonzero(removed & (tasks.release > NO_RELEASE))
     held = held[(ahead(held) < 0) & (behind(held) >= 0)]
     np.maximum.at(left.release, behind(held), tasks.release[held])

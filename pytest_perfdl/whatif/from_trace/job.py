@@ -120,7 +120,7 @@ def coupled(job: Job) -> TaskGraph:
                 scope=np.where(scope >= 0, scope + np.int32(len(tracks)), scope),
             )
         )
-        edges.append(replace(own.edges, source=own.edges.source + first, target=own.edges.target + first))
+        edges.append(own.edges.with_(source=own.edges.source + first, target=own.edges.target + first))
         tracks += [replace(track, rank=job.numbers[column]) for track in part.tracks]
         names += part.names
         arriving = np.flatnonzero(held & (at[:, column] >= 0))
@@ -221,7 +221,7 @@ def _cut(job: Job, column: int, at: Rows, held: Mask, steps: Sequence[int]) -> _
     tasks = replace(tasks, launcher=launcher, step=place[tasks.step])
     edges = part.edges
     source = np.where(edges.at_start, arrives[edges.source], number[edges.source])
-    edges = replace(edges, source=source, target=arrives[edges.target])
+    edges = edges.with_(source=source, target=arrives[edges.target])
     edges = Edges.joined(edges, Edges.of(EdgeKind.STREAM, new - 1, new, 0))
     arrival, waiting = np.where(at >= 0, arrives[at], -1), np.full(len(at), -1, dtype=np.intp)
     waiting[lines] = new

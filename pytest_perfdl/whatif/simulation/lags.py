@@ -67,4 +67,4 @@ def settled(tasks: Tasks, edges: Edges) -> tuple[Tasks, Edges]:
     held = bound < tasks.start
     held[edges.target[late]] = False
     release = np.where(held, tasks.start, tasks.release)
-    return replace(tasks, release=release), replace(edges, lag=lag, constant_lag=constant)
+    return replace(tasks, release=release), edges.with_(lag=lag, constant_lag=constant)

@@ -39,8 +39,7 @@ def between(graph: TaskGraph, start: int, end: int) -> TaskGraph:
     early = tasks.start[kept.source] < start
     shift = np.where(kept.at_start & early, start - tasks.start[kept.source], 0)
     shift = np.where(~kept.at_start, np.minimum(end - tasks.end[kept.source], 0), shift)
-    kept = replace(
-        kept,
+    kept = kept.with_(
         source=number[kept.source],
         target=number[kept.target],
         lag=kept.lag - shift,

@@ -14,15 +14,11 @@ from pytest_perfdl.analysis.overview.device_figures import device_figures
 from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
 from pytest_perfdl.trace import Category, read
 from unit.analysis.reference import Reference, clip, length, subtract_sorted, union
-from unit.trace.chrome import corpus, corpus_file
+from unit.trace.chrome import corpus_file, name_of, trace_files
 
 
-@pytest.fixture(
-    scope="module", params=corpus() or [None], ids=lambda path: path.name.split(".")[0] if path else "absent"
-)
+@pytest.fixture(scope="module", params=trace_files(), ids=name_of)
 def path(request):
-    if request.param is None:
-        pytest.skip("the trace corpus is absent: set PERFDL_TRACE_CORPUS")
     return request.param
 
 
@@ -105,6 +101,7 @@ def test_rows_of_a_cpu_only_trace_add_up_to_its_steps(tables):
         assert sum(row.total_ns for row in tables.rows) == sum(tables.step_ns)
 
 
+@pytest.mark.corpus
 def test_published_overlap_and_busy_share_of_nccl_rank_0():
     path = corpus_file("nccl_rank0")
     trace = read(path)
@@ -120,6 +117,7 @@ def test_published_overlap_and_busy_share_of_nccl_rank_0():
     assert overlap == hidden / length(communication)
 
 
+@pytest.mark.corpus
 def test_published_times_of_resnet50_with_and_without_workers():
     medians, kernel_ms, tables = [], [], []
     for name in ("resnet50_workers0", "resnet50_workers4"):
@@ -138,6 +136,7 @@ def test_published_times_of_resnet50_with_and_without_workers():
     assert len(set(tables[0].op_counts)) == 1
 
 
+@pytest.mark.corpus
 def test_published_device_time_of_bert_on_h100():
     tables = profile_tables(read(corpus_file("h100_bert_small")))
     assert tables.device_busy_ns == (309_437,)
@@ -145,6 +144,7 @@ def test_published_device_time_of_bert_on_h100():
     assert tables.launch_counts == (60,)
 
 
+@pytest.mark.corpus
 def test_stream_0_and_hip_memory_on_mi300():
     trace = read(corpus_file("mi300_bert_small"))
     tables = profile_tables(trace)
@@ -156,16 +156,19 @@ def test_stream_0_and_hip_memory_on_mi300():
     assert device.base_bytes == (57_806_336,)
 
 
+@pytest.mark.corpus
 def test_size_of_a_copy_that_only_the_rocm_call_knows():
     assert profile_tables(read(corpus_file("mi250_minitoy"))).h2d_bytes == (5120,)
 
 
+@pytest.mark.corpus
 def test_an_operator_with_a_stream_is_not_a_device_event():
     trace = read(corpus_file("triton_compile"))
     assert any("stream" in trace.args(row) for row in trace.rows(Category.CPU_OP))
     assert profile_tables(trace).integrity.device_events == 12
 
 
+@pytest.mark.corpus
 def test_memory_peak_by_hand_on_h100():
     trace = read(corpus_file("h100_bert_small"))
     figures = memory_figures(trace)

@@ -171,6 +171,7 @@ def test_nothing_in_common():
         ranks([])
 
 
+@pytest.mark.corpus
 def test_two_public_ranks_of_128():
     found = ranks([read(corpus_file(f"nccl_rank{number}")) for number in (1, 0)])
     first, second = found.ranks

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from pytest_perfdl.cli import main
-from unit.trace.chrome import DATA, corpus_file, each_corpus_file, kernel, launch, memory, step, text, x
+from unit.trace.chrome import DATA, corpus_file, each_trace_file, kernel, launch, memory, step, text, x
 from unit.whatif.training import STEP, host_step
 
 
@@ -94,7 +94,7 @@ def test_without_a_device_there_is_no_gpu(tmp_path, capsys):
     assert found["steps"][0]["account"]["forward"] == 50_000
 
 
-@each_corpus_file
+@each_trace_file
 def test_the_contract_holds_on_every_public_trace(path, capsys):
     found = figures(capsys, path)
     for one in found["steps"]:
@@ -108,6 +108,7 @@ def test_the_contract_holds_on_every_public_trace(path, capsys):
     json.dumps(found, allow_nan=False)
 
 
+@pytest.mark.corpus
 def test_published_figures(capsys):
     gpu = figures(capsys, corpus_file("nccl_rank0"))["gpu"]
     assert round(100 * gpu["communication_overlapped_ns"] / gpu["communication_ns"], 3) == 14.946
@@ -370,6 +371,7 @@ def test_names_from_the_trace_are_text_on_the_page(tmp_path):
     assert "\u202e" not in html
 
 
+@pytest.mark.corpus
 def test_several_files_are_ranks(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     files = [corpus_file("nccl_rank0"), corpus_file("nccl_rank1")]

@@ -232,6 +232,7 @@ def test_untrusted_traces_say_so(tmp_path, capsys):
     assert "do not trust predictions from this trace" in out
 
 
+@pytest.mark.corpus
 def test_a_public_trace(capsys):
     found = figures(capsys, corpus_file("resnet50_workers0"), "--apply", "cuda_graph")
     assert found["replay"]["trust"] == "ok"

@@ -11,7 +11,7 @@ from pytest_perfdl.diff.side import Side
 from pytest_perfdl.model.record import Call, Row, Series
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.trace import read
-from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
+from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, trace, x
 
 STEP = {
     ("mm", "Net.attn"): (24, 6_000_000),
@@ -229,7 +229,7 @@ def test_sides_that_are_none():
         of_traces("both", [small(30), host])
 
 
-@each_corpus_file
+@each_trace_file
 def test_a_public_trace_against_itself_is_all_exact(path):
     one = of_traces("one", [step_parts(read(path))])
     found = diff(one, one)
@@ -238,6 +238,7 @@ def test_a_public_trace_against_itself_is_all_exact(path):
     assert (found.delta_ns, causes(found)) == (0, ())
 
 
+@pytest.mark.corpus
 def test_data_loading_is_named_with_its_milliseconds():
     base, new = (
         of_traces(name, [step_parts(read(corpus_file(name)))]) for name in ("resnet50_workers0", "resnet50_workers4")
@@ -252,6 +253,7 @@ def test_data_loading_is_named_with_its_milliseconds():
     assert abs(compute.delta_ns) < 0.01 * compute.base_ns
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("exchanged", [False, True], ids=["there", "back"])
 def test_one_model_on_devices_of_two_makers(exchanged):
     sides = [of_traces(name, [step_parts(read(corpus_file(name)))]) for name in ("h100_bert_small", "mi300_bert_small")]

@@ -187,6 +187,7 @@ def test_the_words_and_the_data():
     assert [cause.bound for cause in of_diffs({"": found})] == ["kernel"]
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(
     "name, expected", [("h100_bert_small", "launch"), ("triton_compile", "kernel"), ("cpu_only", "")]
 )

@@ -67,18 +67,20 @@ def corpus() -> list[Path]:
 
 
 def corpus_file(name: str) -> Path:
-    """One of the public traces; skips the test where it is absent."""
-    found = [path for path in corpus() if path.name.startswith(name)]
-    if not found:
-        pytest.skip("the trace corpus is absent: set PERFDL_TRACE_CORPUS")
-    return found[0]
+    """One of the public traces, for tests that are marked `corpus`."""
+    return next(path for path in corpus() if path.name.startswith(name))
 
 
-each_corpus_file = pytest.mark.parametrize(
-    "path",
-    corpus() or [pytest.param(None, marks=pytest.mark.skip(reason="the trace corpus is absent"))],
-    ids=lambda path: path.name.split(".")[0] if path else "absent",
-)
-each_recording = pytest.mark.parametrize(
-    "path", sorted(DATA.glob("*.json.gz")), ids=lambda path: path.name.split(".")[0]
-)
+def trace_files() -> list[Path]:
+    """Traces of devices: those that `data/generate.py` made, and the public ones where they are."""
+    return [*sorted(DATA.glob("device_*.json.gz")), *corpus()]
+
+
+def name_of(path: Path) -> str:
+    """Of a trace, as a test's parameter."""
+    return path.name.split(".")[0]
+
+
+each_trace_file = pytest.mark.parametrize("path", trace_files(), ids=name_of)
+recordings = sorted(path for path in DATA.glob("*.json.gz") if not path.name.startswith("device_"))
+each_recording = pytest.mark.parametrize("path", recordings, ids=name_of)

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.trace import Category, exemplar, loads, read, read_exemplar
-from unit.trace.chrome import DATA, each_corpus_file, each_recording, kernel, launch, step, text, trace, x
+from unit.trace.chrome import DATA, each_recording, each_trace_file, kernel, launch, step, text, trace, x
 from unit.trace.test_writer import assert_nests
 
 EVENTS = [
@@ -203,7 +203,7 @@ def test_the_file_is_json_with_sorted_keys():
     assert all(list(event) == sorted(event) for event in data["traceEvents"])
 
 
-@each_corpus_file
+@each_trace_file
 def test_cuts_of_public_traces_nest_and_fit(path):
     found = read(path)
     data = exemplar(found, 0, limit=30_000)

@@ -101,6 +101,7 @@ def test_a_base_time_that_is_none_is_0(base):
     assert trace(x("op", 1, 1), baseTimeNanoseconds=base).base_ns == 0
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(
     ("name", "device", "calls"),
     [

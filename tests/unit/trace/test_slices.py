@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_perfdl.trace import Event, Trace, loads, read, write
 from pytest_perfdl.trace.raw_args import RawArgs
-from unit.trace.chrome import each_corpus_file, each_recording, kernel, launch, memory, step, text, x
+from unit.trace.chrome import each_recording, each_trace_file, kernel, launch, memory, step, text, x
 
 
 def assert_equal(one: Trace, other: Trace) -> None:
@@ -76,7 +76,7 @@ def test_recordings_in_slices_equal_the_whole(path):
         assert_equal(read(path, slice_bytes=slice_bytes), whole)
 
 
-@each_corpus_file
+@each_trace_file
 def test_corpus_in_slices_equals_the_whole(path):
     assert_equal(read(path, slice_bytes=60_000), read(path, slice_bytes=2**30))
 

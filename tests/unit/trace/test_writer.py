@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from pytest_perfdl.trace import Category, Event, compress, loads, read, write
-from unit.trace.chrome import each_corpus_file, each_recording
+from unit.trace.chrome import each_recording, each_trace_file
 
 
 def _complete(name, start, end, pid=0, tid=0):
@@ -213,7 +213,7 @@ def test_a_recording_read_and_written_is_the_same_trace(path):
     assert _contents(loads(data)) == _contents(found)
 
 
-@each_corpus_file
+@each_trace_file
 def test_a_public_trace_read_and_written_is_the_same_trace(path):
     found = read(path)
     data = _rewritten(found)

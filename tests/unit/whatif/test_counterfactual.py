@@ -131,6 +131,7 @@ def test_what_durations_do_not_explain_is_refused(gap, reason):
 PAIRS = (("resnet50_workers0", "resnet50_workers4"), ("h100_bert_small", "mi300_bert_small"))
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("names", PAIRS, ids=["input", "vendors"])
 def test_shares_of_real_changes_add_up(names):
     told = compared(*(read(corpus_file(name)) for name in names))

@@ -174,6 +174,7 @@ def test_an_edge_that_becomes_one_between_neighbours():
     check(plan.apply(made), Plan().remove(Select(name="^a$")), 1, 24)
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", ["alexnet", "h100", "nccl_rank0", "cuda_event_sync_multi"])
 def test_local_edits_of_public_traces_take_over_what_is_known(name):
     made = task_graph(read(corpus_file(name)))

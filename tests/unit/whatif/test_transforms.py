@@ -200,6 +200,7 @@ def test_gist_keeps_a_part():
     assert "profile_memory" in refusal(host_training(), "gist")
 
 
+@pytest.mark.corpus
 def test_the_peak_of_lifetimes_is_that_of_the_allocator():
     assert lifetimes(with_memory(2)).peak_bytes == 2600
     trace_of_gpu = read(corpus_file("h100"))
@@ -498,6 +499,7 @@ def test_users_add_transforms():
         find("test_half")
 
 
+@pytest.mark.corpus
 def test_every_transform_answers_or_refuses_on_public_traces():
     made = dict.fromkeys(("workers", "ranks", "devices", "stages", "to", "now"), 2)
     given = {"factor": 2.0, "shape": "2x2", "name": "aten::mm", **made}
@@ -514,6 +516,7 @@ def test_every_transform_answers_or_refuses_on_public_traces():
             assert (found.predicted_ns is None) == (found.trust == "refuse" and bool(found.reason)), each
 
 
+@pytest.mark.corpus
 def test_a_machine_is_what_the_trace_says_or_what_is_given(tmp_path):
     known = machine_of(read(corpus_file("resnet50_workers4")))
     assert known.memory_bytes == 34_084_028_416

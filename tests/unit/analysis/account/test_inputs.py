@@ -63,6 +63,7 @@ def test_without_waits_and_without_anything():
     assert (nothing.share, nothing.count) == (0, 0)
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(
     ("workers", "published_ms", "host_ms"), [(0, 59.3, 69.3), (4, 1.2, 1.4)], ids=["no workers", "4 workers"]
 )

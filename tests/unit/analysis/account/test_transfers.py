@@ -66,6 +66,7 @@ def test_no_copies():
     assert copy_figures(trace()) == copy_figures(trace(kernel("k", 0, 1, 1))) == ()
 
 
+@pytest.mark.corpus
 def test_every_copy_of_a_real_trace():
     found = read(corpus_file("nccl_rank1"))
     rows = copy_figures(found)

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
 from pytest_perfdl.trace import Category, read
-from unit.trace.chrome import corpus_file, each_corpus_file, each_recording, kernel, launch, trace, x
+from unit.trace.chrome import corpus_file, each_recording, each_trace_file, kernel, launch, trace, x
 
 PEAKS = Peaks({"float32": 1e12, "tf32": 8e12}, 1e11)
 MM = {"Input Dims": [[100, 200], [200, 300]], "Input type": ["float", "float"]}
@@ -165,7 +165,7 @@ def check_shares(trace_of):
     return found
 
 
-@each_corpus_file
+@each_trace_file
 def test_all_time_of_public_traces_is_listed(path):
     trace_of = read(path)
     found = check_shares(trace_of)
@@ -186,6 +186,7 @@ def test_recordings_do_the_arithmetic_of_their_products(path):
     assert any(row.roofline_flops for row in found) == shaped
 
 
+@pytest.mark.corpus
 def test_h100_by_hand():
     found = {(row.operator, row.shapes): row for row in roofline(read(corpus_file("h100_bert_small")))}
     row = found["aten::linear", "[[1, 141, 512], [30522, 512], [30522]]"]

@@ -69,6 +69,7 @@ def test_whole_numbers_and_fractions_are_read_alike():
     assert geometry.occupancy.tolist() == [63.0, 7.0]
 
 
+@pytest.mark.corpus
 def test_published_figures_of_the_tensorboard_plugin():
     """The plugin's own definitions, computed from our columns, give its figures; what differs is said here.
 
@@ -112,6 +113,7 @@ def test_published_figures_of_the_tensorboard_plugin():
     assert occupancy_est(found) is None
 
 
+@pytest.mark.corpus
 def test_estimates_of_real_traces():
     figures = {}
     for name in ("nccl_rank0", "resnet50_workers0", "mi300_bert_small"):

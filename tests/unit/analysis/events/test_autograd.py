@@ -93,6 +93,7 @@ def test_nothing_to_join():
     assert forward_of(trace(x("aten::mul", 0, 5))).tolist() == [-1]
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(
     ("file", "expected"),
     [

@@ -109,6 +109,7 @@ def test_the_path_around_a_path():
     assert (parent_path("Net_0.Block_1"), parent_path("Net_0"), parent_path("")) == ("Net_0", "", "")
 
 
+@pytest.mark.corpus
 def test_every_operator_and_kernel_of_a_public_trace_with_frames_has_its_module():
     trace_of = read(corpus_file("h100_bert_small"))
     index, found = module_paths(trace_of, call_tree(trace_of))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pytest_perfdl.analysis.events.nesting import by_level, nest, nesting_order, ownership
 from pytest_perfdl.analysis.events.tree import by_thread
 from pytest_perfdl.trace import Category, read
-from unit.trace.chrome import each_corpus_file
+from unit.trace.chrome import each_trace_file
 
 spans = st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=14)
 
@@ -94,7 +94,7 @@ def test_the_owner_of_a_moment_is_that_of_its_piece(pairs):
     assert ownership(start, end).at(moments).tolist() == [owner[0] if owner else -1 for owner in owners]
 
 
-@each_corpus_file
+@each_trace_file
 def test_ownership_on_public_traces(path):
     trace = read(path)
     operators = np.flatnonzero(np.isin(trace.category, (Category.CPU_OP, Category.PYTHON_FUNCTION)))

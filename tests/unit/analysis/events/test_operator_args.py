@@ -10,7 +10,7 @@ from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.operator_args import operator_args
 from pytest_perfdl.analysis.events.operator_time import operator_at, operator_time
 from pytest_perfdl.trace import Category, read
-from unit.trace.chrome import each_corpus_file, kernel, trace, x
+from unit.trace.chrome import each_trace_file, kernel, trace, x
 
 
 def test_texts_are_numbered_in_the_order_of_the_file():
@@ -59,7 +59,7 @@ def test_a_trace_without_operators():
     assert operator_at(empty, nothing, nothing, nothing).tolist() == []
 
 
-@each_corpus_file
+@each_trace_file
 def test_arguments_of_public_traces_equal_those_of_json(path):
     found = read(path)
     data = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
@@ -82,7 +82,7 @@ def test_arguments_of_public_traces_equal_those_of_json(path):
             assert column[row] == (number if number < 2**63 else -1)
 
 
-@each_corpus_file
+@each_trace_file
 def test_the_operator_at_a_moment_is_the_innermost_one(path):
     found = read(path)
     rows = found.rows(Category.CPU_OP, Category.CUDA_RUNTIME, Category.USER_ANNOTATION)

@@ -130,6 +130,7 @@ def test_stacks_of_older_traces():
     ) == {"aten::linear": "net.py(7): forward", "aten::addmm": "net.py(7): forward", "aten::zeros": None}
 
 
+@pytest.mark.corpus
 def test_lines_of_a_public_trace_of_2021():
     trace_of = read(corpus_file("resnet50_workers0"))
     index, found = source_lines(trace_of, call_tree(trace_of))

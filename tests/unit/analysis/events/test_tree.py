@@ -8,7 +8,7 @@ from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.tree import call_tree, launching_operator, pair_codes
 from pytest_perfdl.trace import read
 from unit.analysis.slow_operators import Operators
-from unit.trace.chrome import each_corpus_file, kernel, launch, step, trace, x
+from unit.trace.chrome import each_trace_file, kernel, launch, step, trace, x
 
 
 def parents(*events):
@@ -164,7 +164,7 @@ def test_without_a_call_the_external_id_joins_unless_time_contradicts():
     assert launching_operator(read, call_tree(read)).tolist() == [-1, -1, 0, -1, -1, -1]
 
 
-@each_corpus_file
+@each_trace_file
 def test_launching_operators_of_public_traces(path):
     read_in = read(path)
     found = launching_operator(read_in, call_tree(read_in))

@@ -9,7 +9,7 @@ from pytest_perfdl.analysis.overview.bottleneck import bottleneck, short
 from pytest_perfdl.analysis.overview.trace_findings import trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import critical_path
 from pytest_perfdl.trace import loads, read
-from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, text, trace, x
+from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, text, trace, x
 
 WAIT = "enumerate(DataLoader)#X.__next__"
 HTOD = "Memcpy HtoD (Pageable -> Device)"
@@ -204,6 +204,7 @@ def parts(path):
     return made, profile_tables(made), critical_path(made)
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -220,18 +221,20 @@ def test_public_traces(name, kind):
     assert bottleneck(*parts(corpus_file(name))).kind == kind
 
 
+@pytest.mark.corpus
 def test_parts_that_are_given_make_no_difference():
     made, tables, path = parts(corpus_file("nccl_rank0"))
     assert bottleneck(made) == bottleneck(made, tables, path)
     assert trace_findings(made) == trace_findings(made, tables, path)
 
 
+@pytest.mark.corpus
 def test_the_sentence_about_resnet50_without_workers():
     found = bottleneck(*parts(corpus_file("resnet50_workers0")))
     assert found.text == "Input-bound: the device waits for input data in 33.1% of the step (58.73 ms of 177.6 ms)."
 
 
-@each_corpus_file
+@each_trace_file
 def test_sentences_hold_what_they_must(path):
     found = bottleneck(*parts(path))
     assert found.text.endswith(".")

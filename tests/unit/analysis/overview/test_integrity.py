@@ -4,7 +4,7 @@ import pytest
 
 from pytest_perfdl.analysis.overview.integrity import trace_integrity
 from pytest_perfdl.trace import read
-from unit.trace.chrome import corpus_file, each_corpus_file, kernel, launch, step, trace, x
+from unit.trace.chrome import corpus_file, each_trace_file, kernel, launch, step, trace, x
 
 
 def test_nothing_is_wrong_with_nothing():
@@ -105,7 +105,7 @@ def test_what_the_reader_left_out():
     assert found.messages == read_back.findings
 
 
-@each_corpus_file
+@each_trace_file
 def test_real_traces(path):
     found = trace_integrity(read(path))
     assert found.carry_over == found.unlinked == found.early_starts == found.same_stream_overlaps == 0
@@ -114,6 +114,7 @@ def test_real_traces(path):
     assert bool(found.zero_duration) == path.name.startswith("resnet50")
 
 
+@pytest.mark.corpus
 def test_published_share_of_kernels_without_a_duration():
     kernels_without = trace_integrity(read(corpus_file("resnet50_workers4"))).zero_duration
     assert kernels_without == 639

@@ -112,6 +112,7 @@ def test_queues_against_counting_at_every_microsecond(seed):
         assert queue.mean_length == pytest.approx(sum(lengths) / len(lengths) if lengths else 0.0)
 
 
+@pytest.mark.corpus
 def test_every_launch_of_a_real_trace():
     found = read(corpus_file("nccl_rank0"))
     stats = launch_stats(found)

@@ -152,6 +152,7 @@ def test_no_memory_events():
     assert memory_timeline(trace(step(1, 0, 10))) == ()
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(("name", "device"), [("h100_bert_small", "cuda:0"), ("mi300_bert_small", "hip:0")])
 def test_real_traces_against_a_replay(name, device):
     found = read(corpus_file(name))
@@ -179,6 +180,7 @@ def test_real_traces_against_a_replay(name, device):
     assert timeline.peak_reserved_bytes == int(memory_events.reserved[own].max())
 
 
+@pytest.mark.corpus
 def test_peaks_of_a_trace_of_2021():
     timelines = memory_timeline(read(corpus_file("resnet50_workers0")))
     assert {timeline.device: timeline.peak_allocated_bytes for timeline in timelines} == {

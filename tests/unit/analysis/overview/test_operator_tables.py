@@ -12,7 +12,7 @@ from pytest_perfdl.analysis.events.tree import call_tree, launching_operator
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_table, operator_tables
 from pytest_perfdl.trace import Category, read
 from unit.analysis.slow_operators import Operators
-from unit.trace.chrome import corpus, each_recording, kernel, launch, trace, x
+from unit.trace.chrome import each_recording, kernel, launch, name_of, trace, trace_files, x
 
 GROUPINGS = ("name", "shapes", "module", "line")
 
@@ -117,12 +117,8 @@ def test_a_trace_without_operators():
     assert operator_tables(trace(launch(0, 1, 1), kernel("k", 2, 3, 1))) == dict.fromkeys(GROUPINGS, ())
 
 
-@pytest.fixture(
-    scope="module", params=corpus() or [None], ids=lambda path: path.name.split(".")[0] if path else "absent"
-)
+@pytest.fixture(scope="module", params=trace_files(), ids=name_of)
 def path(request):
-    if request.param is None:
-        pytest.skip("the trace corpus is absent: set PERFDL_TRACE_CORPUS")
     return request.param
 
 

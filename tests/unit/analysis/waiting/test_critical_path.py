@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from pytest_perfdl.analysis.events.steps import step_windows
 from pytest_perfdl.analysis.waiting.critical_path import CLASSES, critical_path
 from pytest_perfdl.trace import read
-from unit.trace.chrome import MAIN, corpus_file, each_corpus_file, kernel, launch, step, trace, x
+from unit.trace.chrome import MAIN, corpus_file, each_trace_file, kernel, launch, step, trace, x
 
 ENGINE = "autograd::engine::evaluate_function: AddmmBackward0"
 
@@ -499,6 +499,7 @@ def test_a_wait_is_not_passed_twice():
     assert [kind for kind, *_ in stretches(made)][-1] == "runtime call"
 
 
+@pytest.mark.corpus
 def test_the_path_through_hta_s_event_synchronisation():
     made = read(corpus_file("cuda_event_sync.json"))
     path = critical_path(made)
@@ -535,6 +536,7 @@ def test_the_path_through_hta_s_event_synchronisation():
     assert path.inferred_share == path.unexplained_share == 0
 
 
+@pytest.mark.corpus
 def test_the_path_through_hta_s_event_synchronisation_with_streams():
     made = read(corpus_file("cuda_event_sync_multi_stream"))
     path = critical_path(made)
@@ -550,7 +552,7 @@ def test_the_path_through_hta_s_event_synchronisation_with_streams():
     assert path.inferred_share == path.unexplained_share == 0
 
 
-@each_corpus_file
+@each_trace_file
 def test_every_public_trace_is_covered(path):
     made = read(path)
     whole = critical_path(made)
@@ -562,6 +564,7 @@ def test_every_public_trace_is_covered(path):
         assert (int(part.start_ns[0]), int(part.end_ns[-1])) == (window.start, window.end)
 
 
+@pytest.mark.corpus
 def test_waiting_for_data_is_on_the_path_of_resnet50():
     without, with_workers = (critical_path(read(corpus_file(f"resnet50_workers{count}"))) for count in (0, 4))
     assert without.by_class["input"] / 6 == pytest.approx(69.3e6, rel=0.01)

@@ -82,6 +82,7 @@ def test_nothing_is_advised_from_a_trace_that_explains_nothing():
     assert advise(context(lost)) == ()
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", ["resnet50_workers0", "resnet50_workers4", "h100", "nccl_rank0", "alexnet", "mi300"])
 def test_advice_on_public_traces_is_worthwhile(name):
     made = Context(task_graph(read(corpus_file(name))))

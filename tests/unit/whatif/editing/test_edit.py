@@ -456,6 +456,7 @@ def test_moves_and_schedules_lead_to_graphs_or_say_why_not(made, divisor):
             continue
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", ["alexnet", "h100", "mi300"])
 def test_edits_of_public_traces(name):
     made = task_graph(read(corpus_file(name)))

@@ -449,6 +449,7 @@ def test_nothing():
     assert quality(graph).trust == "refuse"
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", SMALL)
 def test_public_traces_are_replayed(name):
     made = read(corpus_file(name))

@@ -329,6 +329,7 @@ def test_collectives_beside_the_host():
     assert (made.edges.kind == EdgeKind.COMMUNICATION).sum() >= 4
 
 
+@pytest.mark.corpus
 def test_public_traces():
     traces = [read(corpus_file(f"nccl_rank{number}")) for number in (1, 0)]
     made = job_graph(traces)

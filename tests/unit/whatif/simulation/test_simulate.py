@@ -254,6 +254,7 @@ def test_a_task_that_decides_nothing_has_slack(made, more, data):
     assert again.span_ns == found.span_ns
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", ["alexnet", "h100", "nccl_rank0"])
 def test_both_ways_agree_on_public_traces(name, engine):
     made = task_graph(read(corpus_file(name)))

@@ -9,7 +9,7 @@ from pytest_perfdl.analysis.account.step_account import profile_tables
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.trace import read
 from unit.analysis.generated import traces
-from unit.trace.chrome import MAIN, each_corpus_file, each_recording, kernel, launch, step, trace, x
+from unit.trace.chrome import MAIN, each_recording, each_trace_file, kernel, launch, step, trace, x
 
 US = 1000
 
@@ -222,7 +222,7 @@ def check(made):
     assert account == tables.account
 
 
-@each_corpus_file
+@each_trace_file
 def test_public_traces_add_up_to_their_accounts(path):
     check(read(path))
 

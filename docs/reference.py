@@ -17,7 +17,7 @@ from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.model import record, record_json
-from pytest_perfdl.model.metrics import METRICS, Counted, Timed
+from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
@@ -55,11 +55,11 @@ def options() -> str:
 
 def metrics() -> str:
     """Every metric, and the verdicts."""
-    times = [(f"`{name}`", each.unit, each.what) for name, each in METRICS.items() if isinstance(each, Timed)]
+    times = [(f"`{name}`", each.unit, each.what) for name, each in METRICS.items() if isinstance(each, TimedMetric)]
     counts = [
         (f"`{name}`", COUNTED_UNITS[each.unit], each.what, ", ".join(each.scope))
         for name, each in METRICS.items()
-        if isinstance(each, Counted)
+        if isinstance(each, CountedMetric)
     ]
     verdicts = [
         (f"`{name}`", "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes")
@@ -134,7 +134,7 @@ def files() -> str:
         "series": _fields(record.Series),
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
-        "curve": _fields(curve.Curve),
+        "curve": _fields(curve.JudgedCurve),
         "size": _fields(curve.Size),
         "fitted": _fields(curve.Fitted),
         "figure": _fields(curve.Figure),

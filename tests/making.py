@@ -1,6 +1,6 @@
 """Records for tests: made from a few numbers, valid in every other part."""
 
-from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 
 COMMIT, TREE = "3f2c1ab" * 5 + "3f2c1", "9d8e7f" * 6 + "9d8e"
 TEST = "tests/perf/test_gpt.py::test_step[bf16]"
@@ -35,7 +35,7 @@ def record(series=None, *, rows=(), calls=None, repeats=None, profiled=None, **r
         "key": Key("cpu-epyc-8c-1t", {"cpu": "EPYC", "threads": 1, "accelerator": None}),
         "context": CONTEXT,
         "test_hash": "abc123",
-        "plan": Plan(warmup=15, steps=40),
+        "plan": MeasurementPlan(warmup=15, steps=40),
         "calls": calls,
         "occasions": (Occasion(repeats, "2026-05-01T10:00:00Z", COMMIT, TREE),),
     }

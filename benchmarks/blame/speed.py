@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(HERE.parent / "trace_reading")]
 
 from synthetic import write  # noqa: E402
 
-from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Row, Series  # noqa: E402
+from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Row, Series  # noqa: E402
 from pytest_perfdl.model.record_json import to_json  # noqa: E402
 
 KERNELS, RUNS, STEPS = 100, 20, 3
@@ -97,7 +97,7 @@ def make_baseline(path: Path, slower: float, seed: int) -> None:
         key=Key("h100", {}),
         context={},
         test_hash="",
-        plan=Plan(warmup=15, steps=40),
+        plan=MeasurementPlan(warmup=15, steps=40),
         calls=(Call("", {"block_time": Series("timed", "ns", "lower", tuple(map(float, whole)))}, rows, whole),),
         occasions=(Occasion(RUNS, "2026-05-01T10:00:00Z", "3f2c1ab", "9d8e7f"),),
     )

@@ -34,7 +34,7 @@ from pytest_perfdl.model.record import Record  # noqa: E402
 from pytest_perfdl.results.verdict import Judgement  # noqa: E402
 from pytest_perfdl.run import perf_test  # noqa: E402
 from pytest_perfdl.run.confirmation import Confirmation  # noqa: E402
-from pytest_perfdl.run.paired_rounds import Rounds, Side  # noqa: E402
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide  # noqa: E402
 from pytest_perfdl.workers.checkout import Checkout  # noqa: E402
 from pytest_perfdl.workers.messages import Shown  # noqa: E402
 
@@ -123,7 +123,7 @@ class Recorder(Confirmation):
         try:
             idle = idle_load()
             with side_load(lot.cell.neighbour, lot.seed):
-                sides = Side("base", checkout), Side("head", against=checkout)
+                sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
                 rounds = Rounds(context, self.test, *sides, seed=lot.seed, profiled=True, shown=shown)
                 for number in lot.numbers:
                     self._keep(rounds, lot, number, idle)

@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE / "scratch" / "src")]
 from pytest_perfdl.measure.commands import Reply  # noqa: E402
 from pytest_perfdl.measure.prepare import prepare  # noqa: E402
 from pytest_perfdl.measure.program import Program  # noqa: E402
-from pytest_perfdl.model.record import Plan  # noqa: E402
+from pytest_perfdl.model.record import MeasurementPlan  # noqa: E402
 from pytest_perfdl.workers.channel import Channel  # noqa: E402
 
 READY = "ready"
@@ -40,7 +40,7 @@ class Answering:
 def main(workload: str, share: str, descriptor: str) -> None:
     """Serve commands until told to finish."""
     channel = Channel(socket.socket(fileno=int(descriptor)))
-    prepare(Plan(warmup=15, steps=40))
+    prepare(MeasurementPlan(warmup=15, steps=40))
     from trial_package import data, models, plant
     from trial_package.slower import slower
 

@@ -15,7 +15,7 @@ from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
-from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Series
+from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Series
 from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
 
 STORED = RECORDING_REPEATS
@@ -56,7 +56,7 @@ def record(repeats: Sequence[Metrics]) -> Record:
         key=Key("recorded", {}),
         context={},
         test_hash="recorded",
-        plan=Plan(warmup=15, steps=40),
+        plan=MeasurementPlan(warmup=15, steps=40),
         calls=(Call("", series, (), (1,) * len(repeats)),),
         occasions=(Occasion(len(repeats), "", None, None),),
     )

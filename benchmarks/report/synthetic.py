@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from pytest_perfdl.judge.blame import blame
-from pytest_perfdl.model.record import Call, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.model.record import Call, Key, MeasurementPlan, Occasion, Record, Row, Series
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.trace import Event, compress, write
@@ -117,7 +117,7 @@ def _record(test: str, kernels: int, number: int, *, repeats: int, slower: bool 
         key=KEY,
         context=CONTEXT,
         test_hash="0123456789abcdef",
-        plan=Plan(warmup=3, steps=20),
+        plan=MeasurementPlan(warmup=3, steps=20),
         calls=(Call(name="", series=series, rows=tuple(rows), profiled_ns=steps),),
         occasions=(Occasion(repeats, "2026-05-02", "3f2c1abf9d0c77", "9c0ffee"),),
     )

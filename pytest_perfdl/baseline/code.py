@@ -33,7 +33,7 @@ _MODULE = (".py", ".pyi", ".so", ".pyd", ".ini", ".toml", ".cfg")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCode:
     """The code of a measurement, and what is odd about it."""
 
     code: Code
@@ -51,7 +51,7 @@ def measured_code(
     without: Iterable[Path] = (),
     commit: str | None = None,
     since_ns: int | None = None,
-) -> Measured:
+) -> MeasuredCode:
     """Describe the code of a test by what it loaded and read.
 
     Parameters
@@ -91,7 +91,7 @@ def measured_code(
     missing = [name for name in (*known, *unknown) if name not in files]
     left_out = len(seen) - len(named) + len(missing) + len(ignored[_IGNORED:])
     code = Code(dict(sorted(files.items())), packages(imported), tuple(ignored[:_IGNORED]), left_out)
-    return Measured(code, tuple(unknown), changed)
+    return MeasuredCode(code, tuple(unknown), changed)
 
 
 def hashes(top: Path, names: Collection[str]) -> dict[str, str]:

@@ -11,11 +11,11 @@ from pytest_perfdl.model.units import some
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_perfdl.model.record import Plan, Record, Scalar
+    from pytest_perfdl.model.record import MeasurementPlan, Record, Scalar
 
 
 def difference(
-    base: Record, top: Path, test: Path, *, test_hash: str, plan: Plan, context: Mapping[str, Scalar]
+    base: Record, top: Path, test: Path, *, test_hash: str, plan: MeasurementPlan, context: Mapping[str, Scalar]
 ) -> str:
     """What is, or may be, other than when a baseline was recorded, in words; empty where everything is the same.
 

@@ -17,7 +17,7 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.cli.diff_inputs import Loaded
+    from pytest_perfdl.cli.diff_inputs import LoadedSide
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
 
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
 
 
-def _compared(base: Loaded, new: Loaded, rules: Rules) -> Diff:
+def _compared(base: LoadedSide, new: LoadedSide, rules: Rules) -> Diff:
     from pytest_perfdl.diff import diff
     from pytest_perfdl.whatif.counterfactual import counterfactual
 

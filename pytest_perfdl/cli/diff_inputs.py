@@ -45,7 +45,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loaded:
+class LoadedSide:
     """A side, and what it was made of."""
 
     side: Side
@@ -55,7 +55,7 @@ class Loaded:
     """What was odd or repaired while its traces were read, one line each."""
 
 
-Sides = Mapping[Name, Loaded]
+Sides = Mapping[Name, LoadedSide]
 
 
 def load(source: str, folder: str) -> Sides:
@@ -86,7 +86,7 @@ def load(source: str, folder: str) -> Sides:
     return found
 
 
-def pairs(base: Sides, new: Sides) -> list[tuple[Name, Loaded, Loaded]]:
+def pairs(base: Sides, new: Sides) -> list[tuple[Name, LoadedSide, LoadedSide]]:
     """What both have: by test, call and key, else by test and call where each has that under one key."""
     found = [(name, base[name], new[name]) for name in base if name in new]
     paired = {(name.test, name.call) for name, *_ in found}
@@ -139,7 +139,7 @@ def _is_trace(path: Path) -> bool:
     return not head.lstrip().startswith(b"{") or b'"traceEvents"' in head or b'"schemaVersion"' in head
 
 
-def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded]]:
+def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     try:
         if isinstance(data, dict) and isinstance(data.get("tests"), list):
             for test in run_json.of_data(data, path).tests:
@@ -153,9 +153,9 @@ def _of_data(data: Any, path: Path, label: str) -> Iterator[tuple[Name, Loaded]]
         raise SourceError(f"{path} {error}") from error
 
 
-def _of_record(record: Record, label: str) -> Iterator[tuple[Name, Loaded]]:
+def _of_record(record: Record, label: str) -> Iterator[tuple[Name, LoadedSide]]:
     for call in record.calls:
-        yield Name(record.test, call.name, record.key.slug), Loaded(of_call(label, call))
+        yield Name(record.test, call.name, record.key.slug), LoadedSide(of_call(label, call))
 
 
 def _of_traces(files: list[Path], label: str) -> Sides:
@@ -169,11 +169,11 @@ def _of_traces(files: list[Path], label: str) -> Sides:
     try:
         if len(files) == 1:
             trace = noted(files[0])
-            return {Name(): Loaded(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
+            return {Name(): LoadedSide(of_traces(label, [step_parts(trace)]), lambda: trace, tuple(notes))}
         # One after the other: of several traces only their parts are kept.
         side = of_traces(label, [step_parts(noted(file)) for file in files])
         middle = files[int(np.argsort(side.step_ns, kind="stable")[(len(files) - 1) // 2])]
-        return {Name(): Loaded(side, lambda: read(middle), tuple(notes))}
+        return {Name(): LoadedSide(side, lambda: read(middle), tuple(notes))}
     except (TraceError, ValueError) as error:
         raise SourceError(str(error)) from error
 
@@ -188,7 +188,7 @@ def _of_revision(source: str, folder: str) -> Sides:
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
     listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""
-    found: dict[Name, Loaded] = {}
+    found: dict[Name, LoadedSide] = {}
     for name in filter(None, listed.split("\0")):
         if name.endswith(".json"):
             text = git(top, "show", f"{commit}:{name}") or ""

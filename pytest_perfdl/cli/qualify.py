@@ -20,7 +20,7 @@ from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left
 from pytest_perfdl.qualify.child import run_suite
 from pytest_perfdl.qualify.log import Log
 from pytest_perfdl.qualify.outcomes import Outcome
-from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, Limit, Summary, Tally, ini_lines, summarize
+from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit, Summary, Tally, ini_lines, summarize
 from pytest_perfdl.run.progress import duration
 from pytest_perfdl.stats.bounds import Rate
 
@@ -169,7 +169,7 @@ def _limits(summary: Summary) -> list[str]:
     return lines + [_why(limit) for limit in summary.limits]
 
 
-def _why(limit: Limit) -> str:
+def _why(limit: DetectionLimit) -> str:
     if limit.noise is None:
         return f"{limit.metric}: no limit without runs of unchanged code"
     moved = f"{NOISE:.0%} of unchanged measurements moved by {_size(limit.noise)} or less"

@@ -165,7 +165,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
 
     from pytest_perfdl.model.errors import ReportError
     from pytest_perfdl.report.files import write_files
-    from pytest_perfdl.report.scaling.plot import Line, plot
+    from pytest_perfdl.report.scaling.plot import PlottedLine, plot
 
     if not curves:
         raise CommandError("--plot needs a factor to show: name it with --along")
@@ -178,7 +178,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
         here &= (name == axis) | (points.columns[name] == columns[name][0])
     measured = list(zip(points.columns[axis][here].tolist(), points.ns[here].tolist(), strict=True))
     try:
-        write_files({path: plot(axis, Line(sizes.tolist(), ns, low, high), measured).encode()})
+        write_files({path: plot(axis, PlottedLine(sizes.tolist(), ns, low, high), measured).encode()})
     except ReportError as error:
         raise CommandError(str(error)) from error
     say(f"wrote {path}", error=True)

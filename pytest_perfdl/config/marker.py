@@ -13,7 +13,7 @@ from pytest_perfdl.config.options import CHECKING_REPEATS, RECORDING_REPEATS, Se
 from pytest_perfdl.config.short_names import marks
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.record import Plan
+    from pytest_perfdl.model.record import MeasurementPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class MarkerOptions:
             merged["tags"] = tuple(merged["tags"])
         return cls(**merged)
 
-    def plan(self, settings: Settings) -> Plan:
+    def plan(self, settings: Settings) -> MeasurementPlan:
         """The run shape: command line over marker over ini over built-in."""
-        from pytest_perfdl.model.record import Plan
+        from pytest_perfdl.model.record import MeasurementPlan
 
         def shape(name: str, default: int) -> int:
             for value in (getattr(settings, name), getattr(self, name), settings.ini_shape.get(name)):
@@ -70,7 +70,7 @@ class MarkerOptions:
                     return int(value)
             return default
 
-        return Plan(
+        return MeasurementPlan(
             warmup=shape("warmup", 15),
             steps=shape("steps", 40),
             threads=shape("threads", 1),

@@ -10,16 +10,16 @@
 where work overlaps. What they find is in `changes`. Parts are matched by `diff.matching`.
 """
 
-from pytest_perfdl.diff.account import Diff, Line, diff
+from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.bound import Regions, regions
 from pytest_perfdl.diff.causes import causes, likeliest, places
-from pytest_perfdl.diff.changes import Cause
+from pytest_perfdl.diff.changes import DiffCause
 from pytest_perfdl.diff.side import Side, of_call, of_traces
 
 __all__ = [
-    "Cause",
+    "AccountLine",
     "Diff",
-    "Line",
+    "DiffCause",
     "Regions",
     "Side",
     "causes",

@@ -62,7 +62,7 @@ _FAMILY_ALPHA = (1 - CONFIDENCE) / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AccountLine:
     """What a class of the account, a module or a line of code takes on both sides. Nanoseconds per step."""
 
     name: str
@@ -76,7 +76,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class AccountDrift:
     """The common factor of all matched kernels and operators."""
 
     factor: float
@@ -99,9 +99,9 @@ class Diff:
     """95 % interval of the step's change, nanoseconds; `None` when a side has one column only."""
     changes: tuple[Change, ...]
     """Every part of both sides in exactly one of them; the largest change first."""
-    account: tuple[Line, ...]
+    account: tuple[AccountLine, ...]
     """In the order of the classes' time on both sides."""
-    drift: Drift
+    drift: AccountDrift
     matching: Matching
     detectable_ns: float | None
     """Half of the parts tested are named with 80 % probability if they change by this; `None` untested."""
@@ -231,7 +231,7 @@ def diff(base: Side, new: Side, *, paired: bool = False, rules: Rules = NO_RULES
         ),
         changes=tuple(changes),
         account=tuple(_account(changes)),
-        drift=Drift(drift.factor, drift.applied, total),
+        drift=AccountDrift(drift.factor, drift.applied, total),
         matching=matching,
         detectable_ns=statistics.median(widths) if widths else None,
         intervals=_of_names(changes, base, new, paired=paired),
@@ -302,7 +302,7 @@ def _steady(group: Group, base: Amount, new: Amount) -> bool:
     return not _exchanged(group) and base.count > 0 and new.count > 0 and math.isclose(base.count, new.count)
 
 
-def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: bool) -> Drift:
+def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: bool) -> AccountDrift:
     ratios = []
     for group in matching.groups:
         before, after = (
@@ -311,7 +311,7 @@ def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: b
         if _steady(group, before, after) and before.busy_ns > 0:
             ratios.append((after.busy_ns / before.busy_ns, before.busy_ns))
     if len(ratios) < ROWS_FOR_DRIFT:
-        return Drift(1.0, False, 0.0)
+        return AccountDrift(1.0, False, 0.0)
     ratios.sort()
     reached, half = 0.0, sum(weight for _, weight in ratios) / 2
     factor = ratios[-1][0]
@@ -320,7 +320,7 @@ def _drift(matching: Matching, amounts: Sequence[Sequence[Amount]], *, paired: b
         if reached >= half:
             factor = ratio
             break
-    return Drift(factor, not paired and abs(factor - 1) <= DRIFT_MAX, 0.0)
+    return AccountDrift(factor, not paired and abs(factor - 1) <= DRIFT_MAX, 0.0)
 
 
 def _class(group: Group, base: Side, new: Side) -> str:
@@ -330,10 +330,10 @@ def _class(group: Group, base: Side, new: Side) -> str:
     return max(members)[1]
 
 
-def _account(changes: Sequence[Change]) -> Iterator[Line]:
+def _account(changes: Sequence[Change]) -> Iterator[AccountLine]:
     names = dict.fromkeys(change.name_class for change in changes)
     lines = [
-        Line(
+        AccountLine(
             name,
             sum(change.base_ns for change in changes if change.name_class == name),
             sum(change.new_ns for change in changes if change.name_class == name),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff.changes import Cause
+    from pytest_perfdl.diff.changes import DiffCause
     from pytest_perfdl.diff.side import Side
     from pytest_perfdl.results.verdict import Bound
 
@@ -87,7 +87,7 @@ def regions(side: Side) -> Regions:
     return Regions(any(part.kind == "kernel" for part in side.parts), by_module)
 
 
-def of_cause(cause: Cause, base: Regions, new: Regions) -> Bound:
+def of_cause(cause: DiffCause, base: Regions, new: Regions) -> Bound:
     """What bounds the region of a cause, on the new side or, for what is gone, on the base's.
 
     It is the cause's module with those inside it; without one the modules that its parts are in, and what is outside

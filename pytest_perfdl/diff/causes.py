@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from pytest_perfdl.diff.account import Line
+from pytest_perfdl.diff.account import AccountLine
 from pytest_perfdl.diff.bound import of_cause, regions
 from pytest_perfdl.diff.cause_names import by_name, columns
-from pytest_perfdl.diff.changes import EXCHANGED, Cause, excludes_zero
+from pytest_perfdl.diff.changes import EXCHANGED, DiffCause, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Effects, summed
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LEAST_SPREAD = 0.05
 """Floor of a spread, as a share of the change: a few equal readings are no certainty."""
 
 
-def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
+def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
     """The causes of a change: what goes the step's way first, then by what it costs beyond the drift.
 
     Without `everything` only those are given whose interval excludes zero (or that were not tested for want of
@@ -65,7 +65,7 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[Cause, ...]:
     return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
 
 
-def likeliest(diff: Diff, change_ns: float) -> Cause | None:
+def likeliest(diff: Diff, change_ns: float) -> DiffCause | None:
     """The likeliest cause of a change of the step that is certain, where none of its parts changed for certain.
 
     A single interruption of the few profiled steps can widen every interval. So the name is taken whose differences,
@@ -91,7 +91,7 @@ def likeliest(diff: Diff, change_ns: float) -> Cause | None:
     return None if best is None else _cause(*best[1:], diff.intervals.get(best[1]))
 
 
-def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
+def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[AccountLine, ...]:
     """Time by module (with the modules inside it) or by line, the largest change first."""
     base: dict[str, int] = defaultdict(int)
     new: dict[str, int] = defaultdict(int)
@@ -99,7 +99,7 @@ def places(diff: Diff, kind: Literal["module", "line"]) -> tuple[Line, ...]:
         for total, parts, ns in ((base, change.base_parts, change.base_ns), (new, change.new_parts, change.new_ns)):
             for name in _around(_where(parts or (*change.base_parts, *change.new_parts), kind), kind):
                 total[name] += ns
-    found = [Line(name, base[name], new[name]) for name in dict.fromkeys((*base, *new))]
+    found = [AccountLine(name, base[name], new[name]) for name in dict.fromkeys((*base, *new))]
     return tuple(sorted(found, key=lambda place: (-abs(place.delta_ns), place.name)))
 
 
@@ -127,7 +127,7 @@ def _steady(diff: Diff, change: Change, way: float) -> bool:
     return bool(np.count_nonzero((after - before) * way > 0) >= STEADY * len(before))
 
 
-def _recounted(change: Change | Cause) -> bool:
+def _recounted(change: Change | DiffCause) -> bool:
     return abs(change.new.count - change.base.count) > 1e-9
 
 
@@ -137,11 +137,11 @@ def _reshaped(change: Change) -> bool:
     return bool(before) and bool(after) and before != after
 
 
-def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> Cause:
+def _cause(key: Key, members: Sequence[Change], interval: tuple[float, float] | None) -> DiffCause:
     kind, name, status = key
     own = sum(change.own_ns for change in members)
     heavy = [change for change in members if abs(change.own_ns) >= 0.1 * abs(own)]
-    return Cause(
+    return DiffCause(
         kind=kind,
         name=name,
         status=status,

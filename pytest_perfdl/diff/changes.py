@@ -63,7 +63,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class DiffCause:
     """All changes of one name. Nanoseconds per step."""
 
     kind: PartKind
@@ -92,7 +92,7 @@ class Cause:
 class Share:
     """What one cause costs the step, though other work may hide some of it."""
 
-    cause: Cause
+    cause: DiffCause
     """`base.ns` and `new.ns` are all of its work, hidden or not; nanoseconds per step."""
     share_ns: int
     """Of the step's change (`shapley`)."""

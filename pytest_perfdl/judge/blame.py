@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.diff import Diff
-    from pytest_perfdl.diff.changes import Cause as DiffCause
+    from pytest_perfdl.diff.changes import DiffCause
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
     from pytest_perfdl.model.record import Call, Record, Row

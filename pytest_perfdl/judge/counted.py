@@ -44,7 +44,7 @@ def not_reproduced(stored: Record, now: Record) -> str:
     before, after = stored.metrics(), now.metrics()
     for name, series in before.items():
         known = metrics.of(name)
-        if not (isinstance(known, metrics.Counted) and known.reproducible) or name not in after:
+        if not (isinstance(known, metrics.CountedMetric) and known.reproducible) or name not in after:
             continue
         if out_of_scope(name, stored, now):
             continue

@@ -126,7 +126,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateOutcome:
     """What the rounds so far say."""
 
     open: bool
@@ -226,7 +226,7 @@ class Gate:
         steps = sum(general(each.name) == "step_time" for each in self.held)
         return math.ceil(EVERY_ROUND + math.log2(self.tests * max(steps, 1)))
 
-    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> Outcome:
+    def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
         """Judge the rounds measured so far: a pure function of its arguments, so that kept rounds can be replayed.
 
         Parameters
@@ -238,25 +238,25 @@ class Gate:
         """
         names = tuple(each.name for each in self.held)
         if reason := pairs.broken(rounds, names):
-            return Outcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
+            return GateOutcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
         ended, extension_ended = (spent.ended, spent.extension_ended) if spent else (False, False)
         if not rounds:
             reason = "no round was measured"
             shown = {each.name: _shown(each, "inconclusive", reason, 0) for each in self.held}
-            return Outcome(False, shown) if ended else Outcome(True)
+            return GateOutcome(False, shown) if ended else GateOutcome(True)
         states = [_state(each, rounds) for each in self.held]
         if worse := self._regressed(states):
-            return Outcome(False, {each.held.name: self._verdict(each, each in worse, spent) for each in states})
+            return GateOutcome(False, {each.held.name: self._verdict(each, each in worse, spent) for each in states})
         quiet = all(each.over < 0.5 for each in states)
         deciding = [each for each in states if self.decides(each.held)]
         clear = quiet and all(each.excludes(each.limit, self.least) for each in deciding)
         # A speed-up that looks certain gets the few rounds that show it.
         if clear and (ended or all(each.surely_faster or not each.faster for each in deciding)):
-            return Outcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
+            return GateOutcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
         suspected = any(each.over >= OVER for each in states)
         if extension_ended or (ended and not suspected):
-            return Outcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
-        return Outcome(True)
+            return GateOutcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
+        return GateOutcome(True)
 
     def _regressed(self, states: Sequence[_State]) -> list[_State]:
         """The metrics that fail the test."""

@@ -25,7 +25,7 @@ ASSUMED_SD = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LogRatio:
     """Fresh repeats against baseline repeats, as a log ratio of means with its standard error."""
 
     log_ratio: float
@@ -49,7 +49,7 @@ class Comparison:
         return self.log_ratio - half, self.log_ratio + half
 
 
-def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
+def compare(base: Sequence[float], new: Sequence[float]) -> LogRatio:
     """Compare positive values, one per repeat, with the interval that is honest for new processes.
 
     The standard error is `max(sd(log base), SD_FLOOR) * sqrt(1/K + 1/m)` with K-1 degrees of freedom: the
@@ -57,7 +57,7 @@ def compare(base: Sequence[float], new: Sequence[float]) -> Comparison:
     """
     log_base, log_new = [math.log(value) for value in base], [math.log(value) for value in new]
     spread = max(statistics.stdev(log_base), SD_FLOOR) if len(base) > 1 else ASSUMED_SD
-    return Comparison(
+    return LogRatio(
         log_ratio=statistics.fmean(log_new) - statistics.fmean(log_base),
         error=spread * math.sqrt(1 / len(base) + 1 / len(new)),
         freedom=len(base) - 1,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge import budget, counted, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
 if TYPE_CHECKING:
@@ -238,5 +238,5 @@ def _same_test(other: Record, new: Record) -> bool:
     return not outdated(replace(other, plan=replace(other.plan, threads=new.plan.threads)), new)
 
 
-def _plan(plan: Plan) -> dict[str, object]:
-    return {field.name: getattr(plan, field.name) for field in fields(Plan)}
+def _plan(plan: MeasurementPlan) -> dict[str, object]:
+    return {field.name: getattr(plan, field.name) for field in fields(MeasurementPlan)}

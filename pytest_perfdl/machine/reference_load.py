@@ -84,7 +84,7 @@ def _timed(function: Callable[[], object]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class SpeedDrift:
     """How the machine's speed changed between two moments."""
 
     ratio: float
@@ -97,7 +97,7 @@ class Drift:
         return max(self.ratio, 1 / self.ratio) - 1 > max(least, self.spread)
 
 
-def drift(before: Sequence[int], after: Sequence[int]) -> Drift:
+def drift(before: Sequence[int], after: Sequence[int]) -> SpeedDrift:
     """Compare what `reference_ns` gave at two moments.
 
     Raises
@@ -109,7 +109,7 @@ def drift(before: Sequence[int], after: Sequence[int]) -> Drift:
         raise ValueError("both sides need at least one positive time")
     middle = [statistics.median(side) for side in (before, after)]
     spreads = [(max(side) - min(side)) / centre for side, centre in zip((before, after), middle, strict=True)]
-    return Drift(middle[1] / middle[0], max(spreads))
+    return SpeedDrift(middle[1] / middle[0], max(spreads))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from pytest_perfdl.model.record import (
     Call,
     Finding,
     Kind,
+    MeasurementPlan,
     Occasion,
-    Plan,
     Record,
     Row,
     RowKind,
@@ -58,7 +58,7 @@ class Repeat:
 
 
 def assemble(
-    test: str, test_hash: str, plan: Plan, repeats: Sequence[Repeat], *, date: str, commit: str | None
+    test: str, test_hash: str, plan: MeasurementPlan, repeats: Sequence[Repeat], *, date: str, commit: str | None
 ) -> Record:
     """Join repeats, at least one with at least one call, into a record of one occasion."""
     first = repeats[0].calls[0].info

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
-from pytest_perfdl.model.record import Finding, Key, Plan, RowKind, Scalar
+from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
@@ -246,7 +246,7 @@ class ExplainedResult:
 
 
 def one_repeat(
-    plan: Plan, info: CallInfo, scratch: str, *, flops: bool, seconds: float = math.inf
+    plan: MeasurementPlan, info: CallInfo, scratch: str, *, flops: bool, seconds: float = math.inf
 ) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
@@ -273,7 +273,13 @@ def one_repeat(
 
 
 def one_side(
-    plan: Plan, info: CallInfo, scratch: str, *, profiled: bool, pace: Pace | None = None, core: int | None = None
+    plan: MeasurementPlan,
+    info: CallInfo,
+    scratch: str,
+    *,
+    profiled: bool,
+    pace: Pace | None = None,
+    core: int | None = None,
 ) -> Generator[Command | None, Reply, SideResult]:
     """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
 
@@ -318,7 +324,7 @@ def one_side(
 
 
 def explanation(
-    plan: Plan, info: CallInfo, scratch: str, *, seconds: float = math.inf
+    plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf
 ) -> Generator[Command | None, Reply, ExplainedResult]:
     """The commands for a process that only says where its steps' parts come from: the stack pass."""
     pace, period = Pace(seconds), info.period

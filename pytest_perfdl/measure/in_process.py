@@ -7,13 +7,13 @@ from typing import Any
 
 from pytest_perfdl.measure.assemble import Repeat, UserValue
 from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
-from pytest_perfdl.model.record import Better, Plan
+from pytest_perfdl.model.record import Better, MeasurementPlan
 
 
 class LocalHost:
     """Plays the orchestrating process's part (`fixture.Host`) for one repeat of one test."""
 
-    def __init__(self, plan: Plan, key_extra: tuple[str, ...], scratch: str) -> None:
+    def __init__(self, plan: MeasurementPlan, key_extra: tuple[str, ...], scratch: str) -> None:
         self.plan = plan
         self.key_extra = key_extra
         self._scratch = scratch

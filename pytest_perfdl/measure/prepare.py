@@ -6,10 +6,10 @@ import contextlib
 import warnings
 
 from pytest_perfdl.machine.state import seed_everything
-from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.record import MeasurementPlan
 
 
-def prepare(plan: Plan) -> None:
+def prepare(plan: MeasurementPlan) -> None:
     """Import torch, fix its thread counts and seed every generator."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

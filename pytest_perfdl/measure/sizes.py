@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.model.units import format_quantity
 
 ROUNDS = 8
@@ -44,7 +44,7 @@ class Sizes:
     """Steps that the profiler keeps."""
 
 
-def full(plan: Plan, period: int, turns: int) -> Sizes:
+def full(plan: MeasurementPlan, period: int, turns: int) -> Sizes:
     """What the test asks for."""
     warmup = _whole(max(plan.warmup, period), period)
     return Sizes(

@@ -15,7 +15,7 @@ BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedMetric:
     """A metric that is measured and judged with statistics; less is better."""
 
     what: str
@@ -25,7 +25,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedMetric:
     """A metric that is exact within a context, and compared exactly; less is better."""
 
     what: str
@@ -39,30 +39,30 @@ class Counted:
     code says that the pair is broken."""
 
 
-METRICS: Mapping[str, Timed | Counted] = {
-    "step_time": Timed("lower quartile of the timed steps, one number for each repeat"),
-    "block_time": Timed("mean over all timed steps: sees what every n-th step does"),
-    "cpu_time": Timed("processor time of the process for a step"),
-    "kernel_time": Timed("sum of the durations of the kernels that a step launches"),
-    "data_wait": Timed("time that a step waits for its batch"),
-    "compile_time": Timed("time that torch.compile takes before the first measured step"),
-    "step_p25": Timed("25th percentile of single steps"),
-    "step_p50": Timed("median of single steps"),
-    "step_p95": Timed("95th percentile of single steps"),
-    "step_p99": Timed("99th percentile of single steps"),
-    "ops": Counted("operators that a step runs"),
-    "kernels": Counted("kernels that a step launches, copies and memsets not counted"),
-    "launches": Counted("calls that launch device work"),
-    "flops": Counted("arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two", "flop"),
-    "allocations": Counted("allocations of a step", scope=BYTE_SCOPE, reproducible=False),
-    "alloc_bytes": Counted("bytes that a step allocates", "B", BYTE_SCOPE, reproducible=False),
-    "peak_memory": Counted("most bytes allocated at once", "B", BYTE_SCOPE, per_step=False, reproducible=False),
-    "static_memory": Counted(
+METRICS: Mapping[str, TimedMetric | CountedMetric] = {
+    "step_time": TimedMetric("lower quartile of the timed steps, one number for each repeat"),
+    "block_time": TimedMetric("mean over all timed steps: sees what every n-th step does"),
+    "cpu_time": TimedMetric("processor time of the process for a step"),
+    "kernel_time": TimedMetric("sum of the durations of the kernels that a step launches"),
+    "data_wait": TimedMetric("time that a step waits for its batch"),
+    "compile_time": TimedMetric("time that torch.compile takes before the first measured step"),
+    "step_p25": TimedMetric("25th percentile of single steps"),
+    "step_p50": TimedMetric("median of single steps"),
+    "step_p95": TimedMetric("95th percentile of single steps"),
+    "step_p99": TimedMetric("99th percentile of single steps"),
+    "ops": CountedMetric("operators that a step runs"),
+    "kernels": CountedMetric("kernels that a step launches, copies and memsets not counted"),
+    "launches": CountedMetric("calls that launch device work"),
+    "flops": CountedMetric("arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two", "flop"),
+    "allocations": CountedMetric("allocations of a step", scope=BYTE_SCOPE, reproducible=False),
+    "alloc_bytes": CountedMetric("bytes that a step allocates", "B", BYTE_SCOPE, reproducible=False),
+    "peak_memory": CountedMetric("most bytes allocated at once", "B", BYTE_SCOPE, per_step=False, reproducible=False),
+    "static_memory": CountedMetric(
         "bytes of parameters and optimizer state", "B", BYTE_SCOPE, per_step=False, reproducible=False
     ),
-    "h2d_bytes": Counted("bytes that a step copies to the device", "B"),
-    "recompiles": Counted("recompilations in the timed steps", per_step=False, reproducible=False),
-    "graph_breaks": Counted("graph breaks of torch.compile", per_step=False, reproducible=False),
+    "h2d_bytes": CountedMetric("bytes that a step copies to the device", "B"),
+    "recompiles": CountedMetric("recompilations in the timed steps", per_step=False, reproducible=False),
+    "graph_breaks": CountedMetric("graph breaks of torch.compile", per_step=False, reproducible=False),
 }
 """By name, in the order of the documentation. `throughput` (of a call with `items=`) and an author's own metrics have
 no entry: these may be better the higher they are."""
@@ -77,7 +77,7 @@ def general(metric: str) -> str:
     return metric.rpartition(".")[2]
 
 
-def of(metric: str) -> Timed | Counted | None:
+def of(metric: str) -> TimedMetric | CountedMetric | None:
     """The entry of a metric by its full name, such as `forward.ops`; `None` for an author's own.
 
     >>> of("forward.ops").unit, of("forward.tokens")
@@ -101,4 +101,4 @@ def scope(metric: str) -> tuple[str, ...]:
     (('torch', 'flags', 'device'), ('threads', 'cpu_capability'))
     """
     found = of(metric)
-    return found.scope if isinstance(found, Counted) else BYTE_SCOPE
+    return found.scope if isinstance(found, CountedMetric) else BYTE_SCOPE

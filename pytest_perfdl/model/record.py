@@ -31,7 +31,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MeasurementPlan:
     """How a test was measured. A change of plan makes a baseline outdated."""
 
     warmup: int
@@ -158,7 +158,7 @@ class Record:
     context: Mapping[str, Scalar]
     """Software versions, driver, clocks: shown when different, never a reason to refuse."""
     test_hash: str
-    plan: Plan
+    plan: MeasurementPlan
     calls: tuple[Call, ...]
     occasions: tuple[Occasion, ...]
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class DetectionLimit:
     """What one time of this suite can be held to on this machine."""
 
     metric: str
@@ -93,7 +93,7 @@ class Summary:
     """Runs of unchanged code in which any test was `regressed`."""
     effects: Mapping[float, Mapping[str, Tally]]
     """Slowed code: effect -> test -> trials; `TOGETHER` first."""
-    limits: tuple[Limit, ...]
+    limits: tuple[DetectionLimit, ...]
     """By metric, for those that a limit is held to."""
     unjudged: Mapping[str, int]
     """Verdict -> how often it stood in the place of one on speed."""
@@ -148,7 +148,7 @@ def _metrics(outcomes: Sequence[Outcome]) -> list[str]:
     return list(dict.fromkeys(general(name) for trial in _trials(outcomes) for name in trial.metrics))
 
 
-def _limit(name: str, outcomes: Sequence[Outcome]) -> Limit:
+def _limit(name: str, outcomes: Sequence[Outcome]) -> DetectionLimit:
     by_share: dict[float, list[tuple[Verdict, float | None]]] = {}
     for outcome in outcomes:
         for trial in _trials([outcome]):
@@ -163,7 +163,7 @@ def _limit(name: str, outcomes: Sequence[Outcome]) -> Limit:
         if share
     }
     beyond = {} if noise is None else {share: rate for share, rate in found.items() if share >= noise}
-    return Limit(name, noise, found, _smallest(beyond))
+    return DetectionLimit(name, noise, found, _smallest(beyond))
 
 
 def _smallest(found: Mapping[float, Rate]) -> float | None:
@@ -173,7 +173,7 @@ def _smallest(found: Mapping[float, Rate]) -> float | None:
 def ini_lines(summary: Summary) -> list[str]:
     """What to put into the ini file; empty when no limit follows.
 
-    >>> ini_lines(Summary({}, {}, Rate(0, 0), {}, (Limit("step_time", 0.01, {}, 0.05),), {}, (), (), ()))
+    >>> ini_lines(Summary({}, {}, Rate(0, 0), {}, (DetectionLimit("step_time", 0.01, {}, 0.05),), {}, (), (), ()))
     ['perf_limits =', '    step_time:5%']
     """
     lines = [f"    {limit.metric}:{limit.share * 100:g}%" for limit in summary.limits if limit.share is not None]

@@ -131,4 +131,4 @@ def _pair(base: float, new: float, unit: str) -> str:
 
 def _a_step(metric: MetricVerdict) -> str:
     known = metrics.of(metric.name)
-    return " a step" if isinstance(known, metrics.Counted) and known.per_step else ""
+    return " a step" if isinstance(known, metrics.CountedMetric) and known.per_step else ""

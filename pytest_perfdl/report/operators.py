@@ -9,7 +9,7 @@ from pytest_perfdl.results.run import Result
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorRow:
+class ComparedOperator:
     """One line of the table; times are means per profiled step over the repeats, in nanoseconds."""
 
     call: str
@@ -28,11 +28,11 @@ class OperatorRow:
         return (self.new_ns or 0) - (self.base_ns or 0)
 
 
-def operators(result: Result) -> list[OperatorRow]:
+def operators(result: Result) -> list[ComparedOperator]:
     """The rows of both records joined by call, kind and name, the most expensive first."""
     base, new = _rows(result.base), _rows(result.new)
     joined = [
-        OperatorRow(
+        ComparedOperator(
             *place,
             base_count=base[place].count if place in base else None,
             new_count=new[place].count if place in new else None,

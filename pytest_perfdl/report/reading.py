@@ -19,7 +19,7 @@ from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
 from pytest_perfdl.model.record import Better, Finding, Key, Kind, Record
 from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
-from pytest_perfdl.results.curve import Curve
+from pytest_perfdl.results.curve import JudgedCurve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
 from pytest_perfdl.results.verdict import Bound, Cause, Evidence, Judgement, MetricVerdict, SourceDiff, Verdict
 
@@ -223,9 +223,9 @@ def _result(test: RunTest, file: RunFile) -> Result:
     )
 
 
-def _curve(data: Any) -> Curve:
+def _curve(data: Any) -> JudgedCurve:
     try:
-        curve = msgspec.convert(data, Curve)
+        curve = msgspec.convert(data, JudgedCurve)
     except msgspec.ValidationError as error:
         raise RecordError(f"has a curve that is malformed ({error})") from error
     sizes = [*(each.size for each in curve.sizes), *(each.size for each in curve.fitted)]

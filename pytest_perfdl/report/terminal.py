@@ -30,14 +30,16 @@ _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TerminalLine:
     """One line and its markup, ready for `TerminalReporter.write_line(line.text, **line.markup)`."""
 
     text: str
     markup: Mapping[str, bool] = field(default_factory=dict)
 
 
-def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True) -> list[Line]:
+def summary_lines(
+    run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True
+) -> list[TerminalLine]:
     """The "perf summary" section, verdicts first and worst first, counts and commands last.
 
     `verbosity` is pytest's: below 0 gives the counts and a sentence for each test that fails, 0 what fails, warns or
@@ -55,22 +57,22 @@ def summary_lines(run: Run, verbosity: int, width: int, *, encoding: str = "utf-
         report  perf-report/index.html
         accept  pytest --perf-update tests/test_gpt.py::test_step
     """
-    counts = Line(words.counts_sentence(run), _counts_markup(run))
+    counts = TerminalLine(words.counts_sentence(run), _counts_markup(run))
     if verbosity < 0:
         failing = [result for result in words.worst_first(run.results) if result.fails]
         lines = [line for result in failing for line in _named(result, width)]
         lines.append(counts)
-        lines += [Line(text) for text in _notes(run, width)]
+        lines += [TerminalLine(text) for text in _notes(run, width)]
         return _encodable(lines, encoding)
     shown = [result for result in words.worst_first(run.results) if verbosity > 0 or words.notable(result)]
-    lines = [Line(text) for text in _header(run, width)]
+    lines = [TerminalLine(text) for text in _header(run, width)]
     for result in shown:
         lines += _block(result, run, verbosity, width, traces=report)
-    lines += [Line(text) for text in _legend(shown, verbosity, width)]
+    lines += [TerminalLine(text) for text in _legend(shown, verbosity, width)]
     lines.append(counts)
     if report and run.results:
-        lines.append(Line(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
-    lines += [Line(f"{label}  {command}") for label, command in words.run_commands(run)]
+        lines.append(TerminalLine(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
+    lines += [TerminalLine(f"{label}  {command}") for label, command in words.run_commands(run)]
     return _encodable(lines, encoding)
 
 
@@ -126,28 +128,28 @@ def _notes(run: Run, width: int) -> list[str]:
     return [line for note in run.notes for line in layout.paragraph(words.visible(note), 0, width)]
 
 
-def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
+def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     verdict = result.judgement.verdict
     if verdict in _BRIEF and verbosity < 2:
         return _in_brief(result, _brief(result), width)
-    lines = [Line(_title(result), _markup(result))]
+    lines = [TerminalLine(_title(result), _markup(result))]
     if verdict != "unchanged" or result.judgement.counts_changed or verbosity > 0:
-        lines += [Line(text) for text in layout.paragraph(_reason(result), 4, width)]
+        lines += [TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width)]
     return lines + _details(result, run, verbosity, width, traces=traces)
 
 
-def _named(result: Result, width: int) -> list[Line]:
+def _named(result: Result, width: int) -> list[TerminalLine]:
     """A test with its main sentence."""
     return _in_brief(result, _reason(result), width)
 
 
-def _in_brief(result: Result, said: str, width: int) -> list[Line]:
+def _in_brief(result: Result, said: str, width: int) -> list[TerminalLine]:
     """A test and a sentence about it: on one line where there is room."""
     title = _title(result)
     whole = f"{title}  {said}".rstrip()
     if layout.cells_wide(whole) <= width:
-        return [Line(whole, _markup(result))]
-    return [Line(title, _markup(result)), *(Line(text) for text in layout.paragraph(said, 4, width))]
+        return [TerminalLine(whole, _markup(result))]
+    return [TerminalLine(title, _markup(result)), *(TerminalLine(text) for text in layout.paragraph(said, 4, width))]
 
 
 def _title(result: Result) -> str:
@@ -155,7 +157,7 @@ def _title(result: Result) -> str:
     return f"{word:{_WORD}}  {words.visible(result.id)}"
 
 
-def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[Line]:
+def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     judgement = result.judgement
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
     told = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
@@ -165,33 +167,33 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
     metrics = [metric for metric in metrics if metric not in left_out]
     lines = _metric_lines(metrics, verbosity, width)
     if left_out and not told:
-        lines.append(Line(f"    and {plural(len(left_out), 'more kernel')} past their limit (-vv)"))
+        lines.append(TerminalLine(f"    and {plural(len(left_out), 'more kernel')} past their limit (-vv)"))
     for metric in metrics:
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"
-            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
     if judgement.rounds and verbosity > 0:
-        lines += [Line(text) for text in layout.paragraph(words.visible(judgement.rounds), 4, width)]
+        lines += [TerminalLine(text) for text in layout.paragraph(words.visible(judgement.rounds), 4, width)]
     for metric in judgement.environment:
         if words.judged(metric) or verbosity > 0:
             text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"
-            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
-        lines += [Line(text) for text in _cause_lines(judgement.blame, verbosity, width)]
-        lines += [Line(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
-        lines += [Line(text) for text in _suggestion_lines(result, width)]
+        lines += [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
+        lines += [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
+        lines += [TerminalLine(text) for text in _suggestion_lines(result, width)]
     for finding in words.told_findings(judgement):
         if finding.code == UNPAIRED and verbosity == 0:
-            lines += [Line(line) for line in layout.paragraph(words.visible(finding.message), 4, width)]
+            lines += [TerminalLine(line) for line in layout.paragraph(words.visible(finding.message), 4, width)]
         elif finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
-            lines += [Line(line) for line in layout.paragraph(text, 4, width)]
+            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
     for note in words.budget_notes(result):
-        lines += [Line(line) for line in layout.paragraph(note, 4, width)]
+        lines += [TerminalLine(line) for line in layout.paragraph(note, 4, width)]
     if traces and words.fails_or_warns(result):
         folder = words.shown_path(run, run.report_dir / "traces")
         lines += [
-            Line(f"    traces  {folder}/{pattern(result, exemplars)}")
+            TerminalLine(f"    traces  {folder}/{pattern(result, exemplars)}")
             for exemplars in kept(run, result)
             if exemplars.base or exemplars.new
         ]
@@ -206,7 +208,7 @@ def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
     return verbosity > 0 and metric.verdict is not None
 
 
-def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) -> list[Line]:
+def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) -> list[TerminalLine]:
     if not metrics:
         return []
     ordered = words.metrics_worst_first(metrics)
@@ -222,7 +224,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) 
         )
         for metric in ordered
     ]
-    return [Line(text) for text in layout.rows(table, "lrrrlll", 4, width)]
+    return [TerminalLine(text) for text in layout.rows(table, "lrrrlll", 4, width)]
 
 
 def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str]:
@@ -326,8 +328,8 @@ def _shift(name: str, base: str, new: str) -> str:
     return f"{words.visible(name)} {words.visible(base)} -> {words.visible(new)}"
 
 
-def _encodable(lines: list[Line], encoding: str) -> list[Line]:
-    return [Line(harmless(_carried(line.text, encoding)), line.markup) for line in lines]
+def _encodable(lines: list[TerminalLine], encoding: str) -> list[TerminalLine]:
+    return [TerminalLine(harmless(_carried(line.text, encoding)), line.markup) for line in lines]
 
 
 def _carried(text: str, encoding: str) -> str:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.diff import causes, diff, of_call
 from pytest_perfdl.diff.causes import LEAST_SHARE
-from pytest_perfdl.report.operators import OperatorRow, operators
+from pytest_perfdl.report.operators import ComparedOperator, operators
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import Cause, Diff
+    from pytest_perfdl.diff import Diff, DiffCause
     from pytest_perfdl.model.record import Call, RowKind
     from pytest_perfdl.results.run import Result
 
@@ -54,7 +54,7 @@ class Accounted:
     """A call's change with all of its causes."""
 
     whole: Diff
-    causes: tuple[Cause, ...]
+    causes: tuple[DiffCause, ...]
 
 
 def diffs(result: Result) -> dict[str, Accounted]:
@@ -73,7 +73,7 @@ def diffs(result: Result) -> dict[str, Accounted]:
 class PartRow:
     """A row of the table: an operator, kernel or idle class with how its change came about."""
 
-    row: OperatorRow
+    row: ComparedOperator
     matched_by: str = ""
     """What told that both sides are the same work; empty where there is one side only."""
     confidence: float | None = None
@@ -98,7 +98,9 @@ def part_rows(result: Result, accounted: Mapping[str, Accounted]) -> list[PartRo
     return sorted(found, key=lambda one: (-max(one.row.new_ns or 0, one.row.base_ns or 0), one.row.name))
 
 
-def _of_cause(call: str, cause: Cause, each: Diff, rows: dict[tuple[str, RowKind, str], OperatorRow]) -> list[PartRow]:
+def _of_cause(
+    call: str, cause: DiffCause, each: Diff, rows: dict[tuple[str, RowKind, str], ComparedOperator]
+) -> list[PartRow]:
     """The row of a cause, whose members are taken out of `rows`; none for what no row is of."""
     names = dict.fromkeys(part.name for change in cause.changes for part in (*change.base_parts, *change.new_parts))
     members = [found for name in names if (found := rows.pop((call, cause.kind, name), None)) is not None]
@@ -107,7 +109,7 @@ def _of_cause(call: str, cause: Cause, each: Diff, rows: dict[tuple[str, RowKind
     whole = (
         members[0]
         if len(members) == 1
-        else OperatorRow(
+        else ComparedOperator(
             call,
             members[0].kind,
             cause.name,

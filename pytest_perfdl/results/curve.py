@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_perfdl.scaling.growth import Estimate, Growth
+from pytest_perfdl.scaling.growth import Growth, IntervalEstimate
 
 FIGURES: dict[Literal["overhead", "per unit", "complexity"], Literal["ns", "1"]] = {
     "overhead": "ns",
@@ -16,7 +16,7 @@ FIGURES: dict[Literal["overhead", "per unit", "complexity"], Literal["ns", "1"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Time:
+class CurveTime:
     """A time with its 95 % interval, in nanoseconds."""
 
     value: int
@@ -29,12 +29,12 @@ class Size:
     """One measured size of a curve."""
 
     size: float
-    base: Time | None
+    base: CurveTime | None
     """The baseline's mean over processes; `None` where it has none. Its interval comes from how those of one occasion
     differ."""
-    new: Time
+    new: CurveTime
     """This run's; of a paired size the baseline's with the change that rounds found."""
-    change: Estimate | None
+    change: IntervalEstimate | None
     """`new / base - 1` by the evidence that the curve was judged by; `None` where it was not held against baselines."""
     paired: bool
     """Whether that evidence is rounds of pairs, which tell more than the two means; else the interval holds what the
@@ -46,8 +46,8 @@ class Fitted:
     """The curves fitted to both sides, at one size, with the ends of their 95 % bands."""
 
     size: float
-    base: Time | None
-    new: Time
+    base: CurveTime | None
+    new: CurveTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Figure:
 
     kind: Literal["overhead", "per unit", "complexity"]
     unit: Literal["ns", "1"]
-    base: Estimate | None
-    new: Estimate
-    change: Estimate | None
+    base: IntervalEstimate | None
+    new: IntervalEstimate
+    change: IntervalEstimate | None
     """`new - base`, with what the machine may change between two occasions in its interval."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class JudgedCurve:
     """A test's time over the sizes of a parameter."""
 
     name: str

@@ -15,7 +15,7 @@ from pytest_perfdl.model.record import Key, Record, Scalar
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, Verdict
 
 if TYPE_CHECKING:
-    from pytest_perfdl.results.curve import Curve
+    from pytest_perfdl.results.curve import JudgedCurve
 
 Traces = Literal["regressed", "all", "none"]
 """Of tests whose verdict is not `unchanged`, of all tests, or of none."""
@@ -71,7 +71,7 @@ class Result:
     exemplars: tuple[Exemplars, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     """The largest predicted gain first."""
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[JudgedCurve, ...] = ()
     """Of the last size of a scaling test: its times over all sizes."""
     history: tuple[Record, ...] = ()
     """What earlier runs measured, the oldest first: for `perfdl report` of several."""

@@ -12,7 +12,7 @@ from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
 from pytest_perfdl.config.options import Settings, is_perf_test
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit_option
-from pytest_perfdl.model.record import Plan, Record
+from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
@@ -23,7 +23,7 @@ class PerfTest:
 
     item: pytest.Function
     options: MarkerOptions
-    plan: Plan
+    plan: MeasurementPlan
     limits: Limits
     """Marker over command line over ini over built-in."""
     own_limits: Limits

@@ -40,7 +40,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ComparisonResult:
     """What became of holding a test against something."""
 
     judgement: Judgement
@@ -75,7 +75,7 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
         raise
 
 
-def against_revision(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> Comparison:
+def against_revision(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> ComparisonResult:
     """Hold a test against `--perf-against`: counts by the first process of each side, times by rounds.
 
     Raises
@@ -97,17 +97,17 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
-        return Comparison(found, base.record, base.traces)
+        return ComparisonResult(found, base.record, base.traces)
     except TestAbsent:
         reason = f"the test does not exist at {context.settings.against}"
-        return Comparison(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
+        return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
     except (CheckoutError, SideError) as error:
         raise PerfError(str(error)) from None
 
 
 def against_baseline(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline
-) -> Comparison:
+) -> ComparisonResult:
     """Hold a test against its baseline: in pairs where a commit has the baseline's code, else by stored repeats."""
     code = BaselineCode(None)
     if _depends_on_rounds(context, measurement, baseline):
@@ -116,7 +116,7 @@ def against_baseline(
     if code.commit:
         try:
             found = _in_pairs(context, measurement, confirmation, baseline, code)
-            if isinstance(found, Comparison):
+            if isinstance(found, ComparisonResult):
                 return found
             why = found
         except TestAbsent:
@@ -130,7 +130,7 @@ def against_baseline(
                 raise PerfError(str(error)) from None
             if more:
                 measurement.test.item.add_report_section("call", "the other side", more)
-    return Comparison(_unpaired(measurement, baseline, why), baseline.own)
+    return ComparisonResult(_unpaired(measurement, baseline, why), baseline.own)
 
 
 def _depends_on_rounds(context: RunContext, measurement: Measurement, baseline: Baseline) -> bool:
@@ -152,7 +152,7 @@ def _code(context: RunContext, measurement: Measurement, baseline: Baseline) -> 
 
 def _in_pairs(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline, code: BaselineCode
-) -> Comparison | str:
+) -> ComparisonResult | str:
     """The comparison by rounds of a baseline's code and the working tree's; without one, why there is none.
 
     Raises
@@ -166,7 +166,7 @@ def _in_pairs(
     found = standing(new, stored, (), limits)
     if found.verdict in ("invalid", "outdated"):
         # Of another key there is no baseline that could be outdated: it is left at that, and says so.
-        return found.reason if baseline.own is None else Comparison(found, baseline.own)
+        return found.reason if baseline.own is None else ComparisonResult(found, baseline.own)
     if not held(found, limits):
         # Budgets ask nothing of the other side.
         return ""
@@ -191,7 +191,7 @@ def _in_pairs(
     if stored.key.slug != new.key.slug and base is now:
         odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
     notes = tuple(Finding("note", "pair", text) for text in odd)
-    return Comparison(replace(judgement, integrity=(*judgement.integrity, *notes)), base)
+    return ComparisonResult(replace(judgement, integrity=(*judgement.integrity, *notes)), base)
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str) -> Judgement:

@@ -12,7 +12,7 @@ from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.alternatives import demand, sides
 from pytest_perfdl.judge.alternatives import verdict as verdict_on
 from pytest_perfdl.judge.blame import located
-from pytest_perfdl.judge.gate import LEAST_ROUNDS, Gate, Held, Outcome, Spent
+from pytest_perfdl.judge.gate import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
@@ -22,7 +22,7 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import Rounds, Side, parts_of
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide, parts_of
 from pytest_perfdl.run.source_diff import Touched
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Shown
@@ -74,7 +74,7 @@ class Confirmation:
         rows = Rows(limits, touched & limits.keys(), len(self.context.tests))
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
         outcome, rounds, findings, how = self._measure(
-            gate, Side("base", checkout), Side("head", against=checkout), rows=rows, shown=shown
+            gate, RoundSide("base", checkout), RoundSide("head", against=checkout), rows=rows, shown=shown
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
         settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules)
@@ -82,7 +82,7 @@ class Confirmation:
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:
         """The judgement with the modules and lines that its causes come from: one stack pass on each side."""
-        sides = (Side("base", checkout), Side("head", against=checkout))
+        sides = (RoundSide("base", checkout), RoundSide("head", against=checkout))
         self.context.progress.start_stacks(self.test.item.nodeid)
         base, head = (parts_of(self.context, self.test, side) for side in sides)
         self.context.progress.clear()
@@ -91,7 +91,7 @@ class Confirmation:
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""
         self.context.progress.start_stacks(self.test.item.nodeid)
-        by_call = parts_of(self.context, self.test, Side("head", against=checkout))
+        by_call = parts_of(self.context, self.test, RoundSide("head", against=checkout))
         self.context.progress.clear()
         return frozenset(
             row_name(call, part.kind, part.name)
@@ -107,7 +107,7 @@ class Confirmation:
         """
         kind, amount, name = expectation.kind, expectation.amount, expectation.comparison
         metric = metric_name(name, "step_time")
-        base, head = (Side(side, variant=f"{side}:{name}") for side in ("base", "head"))
+        base, head = (RoundSide(side, variant=f"{side}:{name}") for side in ("base", "head"))
         asked = demand(metric, kind, amount)
         gate = self._gate((asked,), resolution=asked.limit.relative)
         outcome, *_ = self._measure(
@@ -128,13 +128,13 @@ class Confirmation:
     def _measure(
         self,
         gate: Gate,
-        base: Side,
-        head: Side,
+        base: RoundSide,
+        head: RoundSide,
         *,
         as_judged: Callable[[list[Round]], list[Round]] = list,
         rows: Rows | None = None,
         shown: tuple[Shown, Shown] | None = None,
-    ) -> tuple[Outcome, list[Round], list[Finding], str]:
+    ) -> tuple[GateOutcome, list[Round], list[Finding], str]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
         Also what they say, what the machine did meanwhile, and how they were run.
@@ -145,7 +145,7 @@ class Confirmation:
             self.context, self.test, base, head, seed=secrets.randbits(32), profiled=profiled, shown=shown
         )
         rounds: list[Round] = []
-        outcome = Outcome(open=True)
+        outcome = GateOutcome(open=True)
         started = time.monotonic()
         while True:
             progress.start_round(len(rounds) + 1, self.test.item.nodeid, time.monotonic() - started, budget)

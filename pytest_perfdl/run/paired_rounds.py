@@ -47,7 +47,7 @@ class _ForkedDiedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class RoundSide:
     """One of the two that are compared."""
 
     name: str
@@ -81,8 +81,8 @@ class Rounds:
         self,
         context: RunContext,
         test: PerfTest,
-        base: Side,
-        head: Side,
+        base: RoundSide,
+        head: RoundSide,
         *,
         seed: int,
         profiled: bool,
@@ -154,7 +154,7 @@ class Rounds:
             together=self._both,
         )
 
-    def _forked(self, order: Sequence[Side]) -> dict[str, RemoteTest] | None:
+    def _forked(self, order: Sequence[RoundSide]) -> dict[str, RemoteTest] | None:
         """Both sides forked from one parent; `None` where they are to be started, from now on and in this round."""
         if self.start_reason or self._shown is None:
             return None
@@ -168,7 +168,7 @@ class Rounds:
             return None
         return remotes
 
-    def _run(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+    def _run(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest]:
         """Both at once, or one after the other where they do not fit into memory together."""
         self._pace.begin()
         remotes = self._together(order, parent) if self._fits else None
@@ -181,7 +181,7 @@ class Rounds:
                 remotes |= self._alternating([side], parent)
         return remotes
 
-    def _together(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest] | None:
+    def _together(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest] | None:
         """Both at once; `None` if they do not fit into memory together."""
         try:
             remotes = self._alternating(order, parent)
@@ -192,7 +192,7 @@ class Rounds:
             return None
         return remotes
 
-    def _alternating(self, order: Sequence[Side], parent: ForkParent | None) -> dict[str, RemoteTest]:
+    def _alternating(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest]:
         """Begin these sides' workers, all in the same way, and let them take turns until both are over."""
         remotes: dict[str, RemoteTest] = {}
         killed = kills_for_memory()
@@ -220,7 +220,7 @@ class Rounds:
                 remote.end(gently=True)
         return remotes
 
-    def _start(self, side: Side, parent: ForkParent | None) -> RemoteTest:
+    def _start(self, side: RoundSide, parent: ForkParent | None) -> RemoteTest:
         return self._context.processes.start(
             self._test, self._script, checkout=side.checkout, against=side.against, side=side.variant, parent=parent
         )
@@ -241,7 +241,7 @@ class Rounds:
         for name, step_ns in taken.items():
             self._pace.timed(name, step_ns)
 
-    def _check(self, side: Side, remote: RemoteTest, number: int) -> None:
+    def _check(self, side: RoundSide, remote: RemoteTest, number: int) -> None:
         """The test must pass on both sides, and each side must have run its own code."""
         text = failure(remote, self._context.config)
         if text:
@@ -289,7 +289,7 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
     return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
 
 
-def parts_of(context: RunContext, test: PerfTest, side: Side) -> dict[str, StepParts]:
+def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, StepParts]:
     """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
 
     Raises

@@ -25,7 +25,7 @@ from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
-from pytest_perfdl.run.comparison import Baseline, Comparison, against_baseline, against_revision, load_baseline
+from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_revision, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.expectations import joined
@@ -200,7 +200,7 @@ def _check_names(test: PerfTest, new: Record) -> None:
 
 
 def _result(
-    context: RunContext, measurement: Measurement, new: Record, found: Comparison, *, updated: bool = False
+    context: RunContext, measurement: Measurement, new: Record, found: ComparisonResult, *, updated: bool = False
 ) -> Result:
     """What reports read of a test that was held against something."""
     item, store, base = measurement.test.item, context.store, found.base

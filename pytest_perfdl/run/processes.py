@@ -17,7 +17,7 @@ from pytest_perfdl.system import folders
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.forks import ForkParent, Forks, common
-from pytest_perfdl.workers.messages import Job, Shown
+from pytest_perfdl.workers.messages import Shown, WorkerJob
 from pytest_perfdl.workers.options import plugin_packages, worker_options
 from pytest_perfdl.workers.origins import code_names
 from pytest_perfdl.workers.process import Worker
@@ -116,7 +116,7 @@ class Processes:
         elif against is not None:
             own, foreign = str(against.working_tree), str(against.root)
         worker = Worker(
-            Job(
+            WorkerJob(
                 options=options,
                 path=str(test.item.path) if checkout is None else checkout.path(test.item.path),
                 nodeid=test.item.nodeid,

@@ -136,7 +136,7 @@ def line(test: int, tests: int, repeat: int, repeats: int, seconds_left: float |
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedDuration:
     """What a test is expected to take."""
 
     repeat_seconds: float | None
@@ -146,17 +146,17 @@ class Expected:
     """Whether it is measured to be recorded, in so many repeats, rather than held against its baseline in rounds."""
 
 
-def estimate(tests: Sequence[Expected], budget: float, least_to_fail: int) -> str:
+def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: int) -> str:
     """The line before the first test: how long all of them will take.
 
     A test takes one process of each side and then its rounds. A round is taken for one repeat's time: its two processes
     start side by side, and half of what they do is done in turns.
 
-    >>> estimate([Expected(4.0, 10, recorded=True), Expected(5.0, 10, recorded=True)], 300, 9)
+    >>> estimate([ExpectedDuration(4.0, 10, recorded=True), ExpectedDuration(5.0, 10, recorded=True)], 300, 9)
     'perf: 2 tests, about 1 min 30 s'
-    >>> estimate([Expected(4.0, 1), Expected(None, 1)], 300, 9)
+    >>> estimate([ExpectedDuration(4.0, 1), ExpectedDuration(None, 1)], 300, 9)
     'perf: 2 tests, about 20 s to 56 s; 1 of them without a baseline to tell how long it takes'
-    >>> estimate([Expected(40.0, 1)], 100, 9)
+    >>> estimate([ExpectedDuration(40.0, 1)], 100, 9)
     'perf: 1 test, about 3 min 0 s; --perf-budget=100 has room for 5 rounds of 40 s, and a regression takes 9'
 
     Parameters

@@ -39,7 +39,7 @@ from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.name_rules import name_rules
 from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
 from pytest_perfdl.run.processes import Processes
-from pytest_perfdl.run.progress import Expected, Progress, estimate
+from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.stats.evidence import least_rounds
@@ -130,7 +130,9 @@ class PerfSession:
         known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
         records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
         times = [
-            Expected(known[nodeid], test.options.repeats_for(settings, recording=records[nodeid]), records[nodeid])
+            ExpectedDuration(
+                known[nodeid], test.options.repeats_for(settings, recording=records[nodeid]), records[nodeid]
+            )
             for nodeid, test in self.tests.items()
         ]
         return estimate(times, settings.budget, least_rounds(len(self.tests) / ALPHA))

@@ -15,10 +15,10 @@
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling.affine import Affine
-from pytest_perfdl.scaling.choose import Choice, Prediction, candidates, choose, predict
+from pytest_perfdl.scaling.choose import Choice, TimePrediction, candidates, choose, predict
 from pytest_perfdl.scaling.generic import Generic
 from pytest_perfdl.scaling.held_out import Coefficient, Fit, evaluate
-from pytest_perfdl.scaling.parts import Part, Parts, parts_of
+from pytest_perfdl.scaling.parts import Parts, TimePart, parts_of
 from pytest_perfdl.scaling.physical import PROCESSORS, Feature, Physical, features
 from pytest_perfdl.scaling.piecewise import Cliff, Piecewise, find_cliff
 from pytest_perfdl.scaling.points import Point, Points, read_csv
@@ -36,14 +36,14 @@ __all__ = [
     "Fit",
     "Generic",
     "Members",
-    "Part",
     "Parts",
     "Physical",
     "Piecewise",
     "Point",
     "Points",
-    "Prediction",
     "ScalingError",
+    "TimePart",
+    "TimePrediction",
     "candidates",
     "choose",
     "doublings",

@@ -13,7 +13,7 @@ from pytest_perfdl.scaling.points import F64, Points
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StraightLine:
     """t(x) = fixed + slope * x, in nanoseconds."""
 
     axis: str
@@ -43,7 +43,7 @@ class Affine:
         """What reports call it."""
         return "affine"
 
-    def fit(self, points: Points) -> Line:
+    def fit(self, points: Points) -> StraightLine:
         """The line nearest to points of which exactly one factor varies.
 
         Raises
@@ -54,7 +54,7 @@ class Affine:
         axis = only_axis(points)
         return _line(axis, points.columns[axis], points.ns)
 
-    def refit(self, curve: Line, points: Points) -> Line:
+    def refit(self, curve: StraightLine, points: Points) -> StraightLine:
         """The line nearest to fewer points, along the same axis."""
         return _line(curve.axis, points.columns[curve.axis], points.ns)
 
@@ -72,8 +72,8 @@ def only_axis(points: Points) -> str:
     return points.varying[0]
 
 
-def _line(axis: str, size: F64, ns: F64) -> Line:
+def _line(axis: str, size: F64, ns: F64) -> StraightLine:
     scale = float(size.max()) or 1.0
     rows = np.column_stack([1 / ns, size / scale / ns])
     (fixed, slope), *_ = np.linalg.lstsq(rows, np.ones(len(ns)), rcond=None)
-    return Line(axis, float(fixed), float(slope) / scale)
+    return StraightLine(axis, float(fixed), float(slope) / scale)

@@ -34,7 +34,7 @@ _EQUAL = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class TimePrediction:
     """A time in nanoseconds with the 95 % interval of a configuration's mean."""
 
     ns: float
@@ -57,7 +57,7 @@ class Choice:
     """One sentence each: what was chosen and why, the importance of each factor, the replicates' spread."""
     warnings: tuple[str, ...]
 
-    def predict(self, at: Mapping[str, float], *, extrapolate: bool = False) -> Prediction:
+    def predict(self, at: Mapping[str, float], *, extrapolate: bool = False) -> TimePrediction:
         """The chosen model's time for one configuration; see `predict`."""
         return predict(self.chosen, self.points, at, extrapolate=extrapolate)
 
@@ -139,7 +139,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     return Choice(points, tuple(fits), chosen, tuple(said), (*warnings, *refused))
 
 
-def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: bool = False) -> Prediction:
+def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: bool = False) -> TimePrediction:
     """A model's time for one configuration, with its interval.
 
     Beyond the measured range the interval is widened by the ratio of the farthest factor to the end of its range:
@@ -195,7 +195,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     # Through two values any power goes, and the interval is of errors between them.
     bent = " from two values, which do not tell how it bends" if len(np.unique(column)) == 2 else ""
     warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()
-    return Prediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
+    return TimePrediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
 
 
 def _three_along_one(points: Points) -> bool:

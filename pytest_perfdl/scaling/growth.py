@@ -44,7 +44,7 @@ _CURVED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IntervalEstimate:
     """A number with its 95 % interval."""
 
     value: float
@@ -56,11 +56,11 @@ class Estimate:
 class Shape:
     """What a curve is like."""
 
-    fixed: Estimate
+    fixed: IntervalEstimate
     """Nanoseconds at size 0, of the line through the times."""
-    slope: Estimate
+    slope: IntervalEstimate
     """Nanoseconds per unit of size, of the same line."""
-    exponent: Estimate
+    exponent: IntervalEstimate
     """d log t / d log x over the larger half of the sizes, three at least: 1 where time doubles with the size."""
 
 
@@ -71,7 +71,7 @@ class Beside:
     kind: Kind
     term: int
     """Its power of the size."""
-    amount: Estimate
+    amount: IntervalEstimate
     """Nanoseconds per size to that power."""
 
 
@@ -82,13 +82,13 @@ class Growth:
     kind: Kind
     size: float
     """Where it weighs most, as a share of the base."""
-    effect: Estimate
+    effect: IntervalEstimate
     """That share."""
-    amount: Estimate
+    amount: IntervalEstimate
     """Nanoseconds per size to the term's power; the share of the base, where every size is alike."""
     term: int | None
     """Power of the term that gives the name; None where every size is alike."""
-    power: Estimate
+    power: IntervalEstimate
     """The power that fits best, of one term alone."""
     beside: Beside | None = None
     """Another term, where one does not fit what was added."""
@@ -126,7 +126,7 @@ def shape(sizes: F64, ns: F64, errors: F64, freedom: int) -> Shape:
     logs = np.column_stack([np.ones(len(larger)), np.log(sizes[larger])])
     steep = _fitted(logs, np.log(ns[larger]), np.diag(1 / errors[larger]), freedom)
     slope = line[1]
-    return Shape(line[0], Estimate(slope.value / scale, slope.low / scale, slope.high / scale), steep[1])
+    return Shape(line[0], IntervalEstimate(slope.value / scale, slope.low / scale, slope.high / scale), steep[1])
 
 
 def grown(sizes: F64, base_ns: F64, log_ratios: F64, errors: F64, freedom: int, common: F64 | None = None) -> Growth:
@@ -231,12 +231,12 @@ def _order(unit: F64, ns: F64, errors: F64) -> int:
     return 2 if square.value > max(_CURVED * error, _CURVED_SHARE * float(ns[np.argmax(unit)])) else 1
 
 
-def _power(unit: F64, added: F64, white: F64) -> Estimate:
+def _power(unit: F64, added: F64, white: F64) -> IntervalEstimate:
     misfits = np.array([_misfit((unit**power)[:, None], added, white) for power in _GRID])
     best = int(np.argmin(misfits))
     scale = max(1.0, misfits[best] / max(len(unit) - 2, 1))
     within = _GRID[misfits <= misfits[best] + _DISTINCT * scale]
-    return Estimate(float(_GRID[best]), float(within.min()), float(within.max()))
+    return IntervalEstimate(float(_GRID[best]), float(within.min()), float(within.max()))
 
 
 def _misfit(columns: F64, values: F64, white: F64) -> float:
@@ -259,15 +259,15 @@ class _Solution:
     covariance: F64
     quantile: float
 
-    def estimate(self, number: int) -> Estimate:
+    def estimate(self, number: int) -> IntervalEstimate:
         """One of them."""
         return self.combined(np.eye(len(self.values))[number])
 
-    def combined(self, weights: F64) -> Estimate:
+    def combined(self, weights: F64) -> IntervalEstimate:
         """Their weighted sum."""
         value = float(weights @ self.values)
         half = self.quantile * math.sqrt(float(weights @ self.covariance @ weights))
-        return Estimate(value, value - half, value + half)
+        return IntervalEstimate(value, value - half, value + half)
 
 
 def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
@@ -279,14 +279,14 @@ def _solved(columns: F64, values: F64, white: F64, freedom: int) -> _Solution:
     return _Solution(solution, np.linalg.pinv(rows.T @ rows) * scale, student(0.975, max(freedom, 1)))
 
 
-def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[Estimate]:
+def _fitted(columns: F64, values: F64, white: F64, freedom: int) -> list[IntervalEstimate]:
     """Coefficients of columns by weighted least squares."""
     solution = _solved(columns, values, white, freedom)
     return [solution.estimate(number) for number in range(columns.shape[1])]
 
 
-def _times(found: Estimate, factor: float) -> Estimate:
-    return Estimate(found.value * factor, found.low * factor, found.high * factor)
+def _times(found: IntervalEstimate, factor: float) -> IntervalEstimate:
+    return IntervalEstimate(found.value * factor, found.low * factor, found.high * factor)
 
 
 def _check(sizes: F64) -> None:

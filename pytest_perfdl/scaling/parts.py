@@ -25,7 +25,7 @@ LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TimePart:
     """A part of the step that there is at every size."""
 
     kind: RowKind
@@ -47,7 +47,7 @@ class Parts:
     """The size where the profiled step takes longest."""
     ns: float
     """Its mean there."""
-    parts: tuple[Part, ...]
+    parts: tuple[TimePart, ...]
     """Largest share first."""
     elsewhere: float
     """Share of what is not told: parts that are small, or not there at every size. Below zero where parts overlap."""
@@ -85,7 +85,7 @@ def parts_of(
             measured = [Point(sizes, float(ns)) for sizes, call in calls for ns in _times(call, kind, name)]
             points = Points.of(measured, intrinsic=intrinsic, extrinsic=extrinsic)
             ns = fmean(_times(longest, kind, name))
-            parts.append(Part(kind, name, ns, ns / whole, points, evaluate(Physical(), points)))
+            parts.append(TimePart(kind, name, ns, ns / whole, points, evaluate(Physical(), points)))
     parts.sort(key=lambda part: -part.share)
     return Parts(at, whole, tuple(parts), 1 - sum(part.share for part in parts))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.affine import Affine, Line, only_axis
+from pytest_perfdl.scaling.affine import Affine, StraightLine, only_axis
 from pytest_perfdl.scaling.model import Constant
 from pytest_perfdl.scaling.points import F64, Points
 
@@ -36,8 +36,8 @@ class TwoLines:
     """One line up to the middle of the cliff, another beyond it."""
 
     cliff: Cliff
-    small: Line
-    large: Line
+    small: StraightLine
+    large: StraightLine
 
     def constants(self) -> tuple[Constant, ...]:
         """Both lines' constants; the upper line's fixed part is no time that anything takes."""
@@ -128,6 +128,6 @@ def _squares(points: Points) -> float:
 def _two(cliff: Cliff, points: Points) -> TwoLines:
     upper = points.columns[cliff.axis] >= cliff.above
     sides = [points.take(np.flatnonzero(side)) for side in (~upper, upper)]
-    seed = Line(cliff.axis, 0.0, 0.0)
+    seed = StraightLine(cliff.axis, 0.0, 0.0)
     small, large = (Affine().refit(seed, side) for side in sides)
     return TwoLines(cliff, small, large)

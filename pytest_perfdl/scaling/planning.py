@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.choose import Prediction
+from pytest_perfdl.scaling.choose import TimePrediction
 from pytest_perfdl.scaling.held_out import Fit
 from pytest_perfdl.scaling.physical import PROCESSORS
 from pytest_perfdl.scaling.points import F64, Points
@@ -58,7 +58,7 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class EpochCost:
     """What an epoch takes and costs, with the ends of the 95 % interval of each."""
 
     steps: float
@@ -132,7 +132,7 @@ def next_measurement(fit: Fit, points: Points, at: Mapping[str, float]) -> Next:
     return Next(named, chosen in known, float(variance[0]) ** 0.5, after**0.5)
 
 
-def epoch(found: Prediction, steps: float, price: float | None = None) -> Cost:
+def epoch(found: TimePrediction, steps: float, price: float | None = None) -> EpochCost:
     """What so many steps take, and cost at a price per hour of everything that runs.
 
     Raises
@@ -145,4 +145,4 @@ def epoch(found: Prediction, steps: float, price: float | None = None) -> Cost:
             raise ScalingError(f"{name} must be a number above 0, not {value:g}")
     first, low, high = (ns * steps / 3600e9 for ns in (found.ns, found.low, found.high))
     paid = None if price is None else (first * price, low * price, high * price)
-    return Cost(steps, (first, low, high), paid)
+    return EpochCost(steps, (first, low, high), paid)

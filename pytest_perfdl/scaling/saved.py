@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.model.errors import ScalingError
-from pytest_perfdl.scaling.affine import Line
+from pytest_perfdl.scaling.affine import StraightLine
 from pytest_perfdl.scaling.choose import Choice
 from pytest_perfdl.scaling.generic import PowerSum
 from pytest_perfdl.scaling.held_out import Coefficient, Fit
@@ -17,7 +17,7 @@ from pytest_perfdl.scaling.piecewise import TwoLines
 from pytest_perfdl.scaling.points import Point, Points
 
 _CURVES: dict[str, type[Any]] = {
-    "affine": Line,
+    "affine": StraightLine,
     "piecewise": TwoLines,
     "physical": Sum,
     "generic product": PowerSum,

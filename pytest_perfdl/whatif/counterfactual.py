@@ -19,11 +19,11 @@ from functools import partial
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.account.parts.sums import Ledger
+from pytest_perfdl.analysis.account.parts.sums import TimeEntries
 from pytest_perfdl.analysis.events.nesting import Mask
 from pytest_perfdl.analysis.events.threads import input_rows
 from pytest_perfdl.analysis.events.tree import call_tree
-from pytest_perfdl.diff import Cause, Diff, Side, causes, diff, of_traces
+from pytest_perfdl.diff import Diff, DiffCause, Side, causes, diff, of_traces
 from pytest_perfdl.diff.account import LEAST_SHARE_UNREPEATED, PYTHON, rounded
 from pytest_perfdl.diff.causes import LEAST_SHARE
 from pytest_perfdl.diff.changes import Counterfactual, Share
@@ -102,7 +102,7 @@ def _doubts(graphs: Iterable[TaskGraph]) -> str:
     return next((each.reason for each in found if each.trust != "ok"), "")
 
 
-def _named(changed: Diff, step_ns: int) -> list[Cause]:
+def _named(changed: Diff, step_ns: int) -> list[DiffCause]:
     """Causes that are large enough; where a side has one step only, what is larger than that is taken for certain."""
     untested = changed.detectable_ns is None
     least = (LEAST_SHARE_UNREPEATED if untested else LEAST_SHARE) * step_ns
@@ -116,7 +116,7 @@ def _work(label: str, graph: TaskGraph) -> _Work:
     trace, tasks = graph.trace, graph.tasks
     if trace is None:
         raise ValueError("the task graph has no trace")
-    ledger = Ledger(trace, labels(trace), (_DEVICE, _HOST, _INPUT, _GAP))
+    ledger = TimeEntries(trace, labels(trace), (_DEVICE, _HOST, _INPUT, _GAP))
     inside = (tasks.step >= 0) & ~tasks.setup
     tree = call_tree(trace)
     # A call is part of the operator that makes it; device events know theirs.
@@ -167,7 +167,7 @@ class _Game:
     is what is not named.
     """
 
-    def __init__(self, work: _Work, changed: Diff, named: Sequence[Cause], number: int) -> None:
+    def __init__(self, work: _Work, changed: Diff, named: Sequence[DiffCause], number: int) -> None:
         self.graph = work.graph
         self._gone = number == 0
         of_change = {id(change): player for player, cause in enumerate(named) for change in cause.changes}
@@ -216,7 +216,7 @@ class _Game:
         return float(simulate(self.graph, duration).steps_ns.mean())
 
 
-def _shared(found: Diff, named: Sequence[Cause], games: Sequence[_Game], played: Sequence[_Game]) -> Counterfactual:
+def _shared(found: Diff, named: Sequence[DiffCause], games: Sequence[_Game], played: Sequence[_Game]) -> Counterfactual:
     most = int(np.clip(TASKS / max(len(game.graph) for game in played), FEWEST_SIMULATIONS, MOST_SIMULATIONS))
     total = [0.0] * (len(named) + 1)
     added = [0.0] * (len(named) + 1)
@@ -241,7 +241,7 @@ def _shared(found: Diff, named: Sequence[Cause], games: Sequence[_Game], played:
     return Counterfactual(tuple(shares), whole_ns[-1], beyond_ns, exact)
 
 
-def _share(cause: Cause, share_ns: int, added_ns: float, found: Diff, slack: Callable[[], int | None]) -> Share:
+def _share(cause: DiffCause, share_ns: int, added_ns: float, found: Diff, slack: Callable[[], int | None]) -> Share:
     slower = cause.certain and cause.delta_ns >= LEAST_SHARE * found.base_ns
     latent = slower and max(added_ns, share_ns) <= LATENT * cause.delta_ns
     slack_ns = slack() if latent else None

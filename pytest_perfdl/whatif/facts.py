@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.efficiency.cost_models import cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import Call, Cost
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
@@ -39,7 +39,7 @@ class Costs:
     """For each row of the trace the outermost operator with a model around it, or around its launch; -1 for none."""
     number: Rows
     """For each row that is such an operator the index of its cost, -1 for none."""
-    costs: tuple[Cost, ...]
+    costs: tuple[OperatorCost, ...]
     keys: tuple[str, ...]
     """As `operator_key`."""
     largest: tuple[int, ...]
@@ -70,7 +70,7 @@ def operator_costs(trace: Trace) -> Costs:
     rows = operators[modelled[trace.name[operators]]]
     number = np.full(len(trace), -1, dtype=np.intp)
     known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
-    costs: list[Cost] = []
+    costs: list[OperatorCost] = []
     keys: list[str] = []
     largest: list[int] = []
     for block, decoded in trace.args_by_block(rows, _Args):
@@ -104,9 +104,9 @@ def autocast(trace: Trace) -> frozenset[int]:
     return frozenset(outer[(outer >= 0) & ~np.isin(outer, short)].tolist())
 
 
-def _call(dims: bytes, types: bytes, strides: bytes, texts: bytes) -> Call | None:
+def _call(dims: bytes, types: bytes, strides: bytes, texts: bytes) -> OperatorCall | None:
     lists: list[Any] = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
-    return Call.recorded(*lists) if all(isinstance(values, list) for values in lists) else None
+    return OperatorCall.recorded(*lists) if all(isinstance(values, list) for values in lists) else None
 
 
 def time_of(graph: TaskGraph, tasks: Mask) -> int:

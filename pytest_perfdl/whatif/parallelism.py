@@ -41,7 +41,7 @@ class LayerCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DeviceLayout:
     """How many devices share the batch, the layers and each layer."""
 
     data: int = 1
@@ -92,7 +92,7 @@ def stages(layers: Sequence[LayerCost], count: int) -> list[list[LayerCost]]:
     return found[::-1]
 
 
-def staged(layers: Sequence[LayerCost], layout: Layout, network: Network) -> TaskGraph:
+def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) -> TaskGraph:
     """One step of the layers over devices as a graph: a stream for each stage, a channel for each stage's gradients.
 
     The batch is shared by `data` replicas and cut into `micro_batches`. Stages run as 1F1B does: stage s of p does
@@ -140,13 +140,13 @@ def staged(layers: Sequence[LayerCost], layout: Layout, network: Network) -> Tas
     return made.graph(2 * layout.pipeline)
 
 
-def _reduced(layer: LayerCost, layout: Layout, network: Network) -> float:
+def _reduced(layer: LayerCost, layout: DeviceLayout, network: Network) -> float:
     if layout.tensor == 1:
         return 0.0
     return network.reduce_ns(layer.sent_bytes / (layout.data * layout.micro_batches), layout.tensor)
 
 
-def peak_bytes(layers: Sequence[LayerCost], layout: Layout, states: float) -> float:
+def peak_bytes(layers: Sequence[LayerCost], layout: DeviceLayout, states: float) -> float:
     """Memory of the fullest device.
 
     Parameters, gradients and `states` times as much for the optimizer, and what the micro-batches in flight keep:

@@ -11,7 +11,7 @@ import orjson
 from pytest_perfdl.analysis.efficiency.operator_costs import size_of
 from pytest_perfdl.whatif.facts import gradients, inside, operator_costs, optimizer_steps, time_of
 from pytest_perfdl.whatif.layers import Layer, gradient_share, layers, saved
-from pytest_perfdl.whatif.parallelism import LayerCost, Layout, Network, peak_bytes, staged
+from pytest_perfdl.whatif.parallelism import DeviceLayout, LayerCost, Network, peak_bytes, staged
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Context
 
@@ -23,7 +23,7 @@ STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1, "SGD": 0}
 class Strategy:
     """One way of spreading the step, simulated."""
 
-    layout: Layout
+    layout: DeviceLayout
     step_ns: float
     """Of the same global batch as the trace's step."""
     peak_bytes: int
@@ -57,14 +57,14 @@ def search(
     return sorted(found, key=lambda each: (each.fits is False, each.step_ns, each.peak_bytes))
 
 
-def _layouts(devices: int, layer_count: int, micro_batches: int) -> list[Layout]:
+def _layouts(devices: int, layer_count: int, micro_batches: int) -> list[DeviceLayout]:
     found = []
     for data in _divisors(devices):
         for pipeline in _divisors(devices // data):
             if pipeline > layer_count:
                 continue
             counts = [2**n for n in range(int(math.log2(micro_batches)) + 1)] if pipeline > 1 else [1]
-            found += [Layout(data, pipeline, devices // data // pipeline, count) for count in counts]
+            found += [DeviceLayout(data, pipeline, devices // data // pipeline, count) for count in counts]
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from pytest_perfdl.model.errors import ChannelClosed
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel
-from pytest_perfdl.workers.messages import Fork, Forked, Load, Loaded, Reap, Reaped
+from pytest_perfdl.workers.messages import Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
 from pytest_perfdl.workers.observed_imports import NOT_THE_TESTS, is_installed
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
@@ -45,8 +45,8 @@ def main(channel_fd: int, parent: int) -> None:
             if not byte:
                 break
             message = channel.receive()
-            if isinstance(message, Load):
-                channel.send(Loaded(_load(message) or unfit()))
+            if isinstance(message, LoadModules):
+                channel.send(ModulesLoaded(_load(message) or unfit()))
                 # What is alive now is never garbage; and collecting would copy every page of it in every fork.
                 gc.collect()
                 gc.freeze()
@@ -59,7 +59,7 @@ def main(channel_fd: int, parent: int) -> None:
     os._exit(0)
 
 
-def _load(wanted: Load) -> str:
+def _load(wanted: LoadModules) -> str:
     """Import modules; why these are not the test's, in one line, or nothing."""
     for name in wanted.preload:
         importlib.import_module(name)

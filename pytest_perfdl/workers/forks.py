@@ -23,7 +23,7 @@ from typing import IO, Any
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, ForkError
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers.channel import pair
-from pytest_perfdl.workers.messages import Fork, Load, Reap, Shown
+from pytest_perfdl.workers.messages import Fork, LoadModules, Reap, Shown
 from pytest_perfdl.workers.process import boot, environment, import_texts
 
 ROUNDS_OF_A_PARENT = 8
@@ -176,7 +176,7 @@ class ForkParent:
         self._is_loaded = False
         # One that has ended already is noticed when its answer is waited for.
         with contextlib.suppress(ChannelClosed, OSError):
-            self._tell(Load(wanted.modules, wanted.allowed, preload))
+            self._tell(LoadModules(wanted.modules, wanted.allowed, preload))
 
     def load(self) -> None:
         """Wait until the modules are loaded.

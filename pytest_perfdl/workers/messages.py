@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_perfdl.model.record import Better, Plan
+from pytest_perfdl.model.record import Better, MeasurementPlan
 
 Phase = Literal["setup", "call", "teardown"]
 RawOutcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerJob:
     """What a worker is started for."""
 
     options: Mapping[str, Any]
     path: str
     nodeid: str
-    plan: Plan
+    plan: MeasurementPlan
     """The run shape."""
     scratch: str
     """A folder for files that are too large for the channel."""
@@ -111,7 +111,7 @@ class UserMetric:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectationSent:
     """What a test expects (`perf.compare(...).assert_...`, `assert_scaling`, `assert_whatif`): judged after it."""
 
     expectation: object
@@ -191,7 +191,7 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadModules:
     """To the process that workers are forked from: load these modules."""
 
     modules: tuple[tuple[str, str], ...]
@@ -199,12 +199,12 @@ class Load:
     allowed: tuple[tuple[str, str], ...]
     """Others that may be loaded by the way."""
     preload: tuple[str, ...]
-    """As in `Job`."""
+    """As in `WorkerJob`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """Answer to `Load`."""
+class ModulesLoaded:
+    """Answer to `LoadModules`."""
 
     problem: str
     """Why no worker may be forked from there, in one line; empty if one may."""

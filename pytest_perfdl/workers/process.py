@@ -22,7 +22,7 @@ from typing import IO, Any, Protocol
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers.channel import pair
-from pytest_perfdl.workers.messages import Job
+from pytest_perfdl.workers.messages import WorkerJob
 
 PINNED_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
@@ -100,7 +100,7 @@ class Worker:
 
     def __init__(
         self,
-        job: Job,
+        job: WorkerJob,
         *,
         threads: int,
         timeout: float,

@@ -18,7 +18,7 @@ from pytest_perfdl.workers import serialization
 from pytest_perfdl.workers.messages import (
     Broken,
     CallStarted,
-    Expected,
+    ExpectationSent,
     ExtraReport,
     Origins,
     Phase,
@@ -142,7 +142,7 @@ class RemoteTest:
                 self._proceed(message.value)
             case UserMetric():
                 self.metrics.append(message)
-            case Expected():
+            case ExpectationSent():
                 self.expectations.append(message.expectation)
             case Origins():
                 self.origins = message

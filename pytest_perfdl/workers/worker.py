@@ -33,15 +33,15 @@ from pytest_perfdl.workers.messages import (
     Broken,
     CallShown,
     CallStarted,
-    Expected,
+    ExpectationSent,
     ExtraReport,
-    Job,
     Phase,
     PhaseReport,
     RawOutcome,
     Reply,
     Stopped,
     UserMetric,
+    WorkerJob,
 )
 from pytest_perfdl.workers.observed_imports import Watch
 from pytest_perfdl.workers.options import exempt_from_timeout
@@ -74,7 +74,7 @@ def main(channel_fd: int, parent: int, stacks_fd: int, *, forked: bool = False) 
     # Fixtures are torn down on SIGINT, also where the orchestrating process was told to ignore it (nohup).
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        job: Job = channel.receive()
+        job: WorkerJob = channel.receive()
         for name in job.preload:
             importlib.import_module(name)
         watch = None if forked else Watch(job.names)
@@ -105,7 +105,7 @@ def die_with(parent: int) -> None:
 class WorkerPlugin:
     """Runs the one item and tells the orchestrating process what happens; the fixture's host (`fixture.Host`)."""
 
-    def __init__(self, channel: Channel, job: Job, watch: Watch | None, reads: Reads | None) -> None:
+    def __init__(self, channel: Channel, job: WorkerJob, watch: Watch | None, reads: Reads | None) -> None:
         self.channel = channel
         self._watch = watch
         self._reads = reads
@@ -269,7 +269,7 @@ class WorkerPlugin:
 
     def expect(self, expectation: object) -> None:
         """Pass on what the test expects of two alternatives."""
-        self.channel.send(Expected(expectation))
+        self.channel.send(ExpectationSent(expectation))
 
     def send_metric(self, call: str, name: str, value: float, unit: str, better: Better) -> None:
         """Pass on a `perf.metric(...)`."""

@@ -6,9 +6,9 @@ import math
 import re
 
 from pytest_perfdl.analysis.efficiency.operator_costs import (
-    Call,
-    Cost,
     Model,
+    OperatorCall,
+    OperatorCost,
     Shape,
     Tensor,
     broadcast,
@@ -64,7 +64,7 @@ def cost_model(name: str) -> Model | None:
 def _product(first: int, second: int, *added: int) -> Model:
     """Matrix product [..., m, k] x [..., k, n]: 2 m n k FLOPs for each of the batch."""
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         left, right = call.tensor(first), call.tensor(second)
         if left is None or right is None or not left.shape or not right.shape:
             return None
@@ -77,21 +77,21 @@ def _product(first: int, second: int, *added: int) -> Model:
             return None
         size = math.prod(batch) * rows[-2] * columns[-1]
         written = size * size_of(left.dtype)
-        return Cost(2 * size * rows[-1], call.read(first, second, *added) + written, left.dtype)
+        return OperatorCost(2 * size * rows[-1], call.read(first, second, *added) + written, left.dtype)
 
     return model
 
 
-def _linear(call: Call) -> Cost | None:
+def _linear(call: OperatorCall) -> OperatorCost | None:
     """[..., k] x [n, k] transposed, and a bias: 2 m n k FLOPs."""
     data, weight = call.tensor(0), call.tensor(1)
     if data is None or weight is None or not data.shape or data.shape[-1:] != weight.shape[-1:]:
         return None
     size = math.prod(data.shape[:-1]) * math.prod(weight.shape[:-1])
-    return Cost(2 * size * data.shape[-1], call.read(0, 1, 2) + size * size_of(data.dtype), data.dtype)
+    return OperatorCost(2 * size * data.shape[-1], call.read(0, 1, 2) + size * size_of(data.dtype), data.dtype)
 
 
-def _scaled_product(call: Call) -> Cost | None:
+def _scaled_product(call: OperatorCall) -> OperatorCost | None:
     """As a matrix product, of 8-bit operands, with scales, and a result of the type asked for."""
     cost = _product(0, 1, 2, 3, 4)(call)
     left, right = call.tensor(0), call.tensor(1)
@@ -99,7 +99,7 @@ def _scaled_product(call: Call) -> Cost | None:
         return None
     size = left.shape[0] * right.shape[1]
     wanted = requested_dtype(call, 6) or left.dtype
-    return Cost(cost.flops, cost.bytes + size * (size_of(wanted) - size_of(left.dtype)), cost.dtype)
+    return OperatorCost(cost.flops, cost.bytes + size * (size_of(wanted) - size_of(left.dtype)), cost.dtype)
 
 
 def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | None = None, output: int = -1) -> Model:
@@ -109,7 +109,7 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
     an operator that is always transposed gives -1 for the flag.
     """
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         data, weight = call.tensor(0), call.tensor(1)
         if data is None or weight is None or len(weight.shape) < 3:
             return None
@@ -140,12 +140,12 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
             )
             written = shape[0] * weight.shape[0] * math.prod(sizes)
             flops = 2 * written * math.prod(weight.shape[1:])
-        return Cost(flops, call.read(0, 1, 2) + written * size_of(data.dtype), data.dtype)
+        return OperatorCost(flops, call.read(0, 1, 2) + written * size_of(data.dtype), data.dtype)
 
     return model
 
 
-def _padding(call: Call, index: int, taps: Shape, spread: Shape | None) -> Shape | None:
+def _padding(call: OperatorCall, index: int, taps: Shape, spread: Shape | None) -> Shape | None:
     """Elements added in each dimension, both sides together."""
     if call.text(index) == "valid":
         return (0,) * len(taps)
@@ -155,13 +155,13 @@ def _padding(call: Call, index: int, taps: Shape, spread: Shape | None) -> Shape
     return None if one_side is None else tuple(2 * size for size in one_side)
 
 
-def _groups(call: Call, transposed: int | None) -> int | None:
+def _groups(call: OperatorCall, transposed: int | None) -> int | None:
     """Groups of a convolution: behind flag and output padding, or behind the output padding of a transposed one."""
     text = call.text(6 if transposed == -1 else 8)
     return int(text) if text.isdecimal() else None
 
 
-def _convolution_backward(call: Call) -> Cost | None:
+def _convolution_backward(call: OperatorCall) -> OperatorCost | None:
     """The FLOPs of the forward convolution for each of input and weight that gets a gradient."""
     gradient, data, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     wanted = re.findall("True|False", call.text(10))
@@ -174,13 +174,13 @@ def _convolution_backward(call: Call) -> Cost | None:
     moved = gradient.bytes + (for_data + for_weight) * (data.bytes + weight.bytes)
     if for_bias:
         moved += gradient.shape[1] * size_of(gradient.dtype)
-    return Cost((for_data + for_weight) * forward, moved, gradient.dtype)
+    return OperatorCost((for_data + for_weight) * forward, moved, gradient.dtype)
 
 
 def _attention(causal: int, *, mask: int | None = None) -> Model:
     """Attention [..., s, d]: 2 (d + d_v) FLOPs for each pair of query and key that is not masked by causality."""
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         query, key, value = call.tensor(0), call.tensor(1), call.tensor(2)
         pairs = _pairs(query, key, call.flag(causal))
         if query is None or value is None or pairs is None or not value.shape:
@@ -188,7 +188,7 @@ def _attention(causal: int, *, mask: int | None = None) -> Model:
         flops = 2 * pairs * (query.shape[-1] + value.shape[-1])
         written = math.prod(query.shape[:-1]) * value.shape[-1] * size_of(query.dtype)
         read = call.read(0, 1, 2) + (call.read(mask) if mask is not None else 0)
-        return Cost(flops, read + written, query.dtype)
+        return OperatorCost(flops, read + written, query.dtype)
 
     return model
 
@@ -196,14 +196,14 @@ def _attention(causal: int, *, mask: int | None = None) -> Model:
 def _attention_backward(causal: int) -> Model:
     """Five matrix products where the forward pass has two, as torch.utils.flop_counter counts them."""
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         query, key, value = call.tensor(1), call.tensor(2), call.tensor(3)
         pairs = _pairs(query, key, call.flag(causal))
         if query is None or value is None or pairs is None or not value.shape:
             return None
         flops = 2 * pairs * (3 * query.shape[-1] + 2 * value.shape[-1])
         read = sum(tensor.bytes for tensor in call.tensors)
-        return Cost(flops, read + call.read(1, 2, 3), query.dtype)
+        return OperatorCost(flops, read + call.read(1, 2, 3), query.dtype)
 
     return model
 
@@ -219,12 +219,12 @@ def _pairs(query: Tensor | None, key: Tensor | None, causal: bool | None) -> int
     return batch * (square * (square + 1) // 2 + (queries - square) * keys)
 
 
-def _norm(call: Call) -> Cost | None:
+def _norm(call: OperatorCall) -> OperatorCost | None:
     """Every input read, and a result as large as the first; statistics are small and left out."""
     tensors = call.tensors
     if not tensors:
         return None
-    return Cost(0, sum(tensor.bytes for tensor in tensors) + _whole(tensors[0]), tensors[0].dtype)
+    return OperatorCost(0, sum(tensor.bytes for tensor in tensors) + _whole(tensors[0]), tensors[0].dtype)
 
 
 def _whole(tensor: Tensor) -> int:
@@ -235,41 +235,41 @@ def _whole(tensor: Tensor) -> int:
 def _elementwise(name: str, count: int) -> Model:
     """The first `count` tensors read, and their broadcast written."""
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         tensors = call.tensors[:count]
         shape = broadcast(tensors) if tensors else None
         if shape is None:
             return None
         dtype = promoted(tensors)
         written = math.prod(shape) * (1 if name in _TRUTH else size_of(dtype))
-        return Cost(0, sum(tensor.bytes for tensor in tensors) + written, dtype)
+        return OperatorCost(0, sum(tensor.bytes for tensor in tensors) + written, dtype)
 
     return model
 
 
-def _copy(call: Call) -> Cost | None:
+def _copy(call: OperatorCall) -> OperatorCost | None:
     """The source, the second argument, read and the first written."""
     target, source = call.tensor(0), call.tensor(1)
-    return None if target is None or source is None else Cost(0, source.bytes + _whole(target), target.dtype)
+    return None if target is None or source is None else OperatorCost(0, source.bytes + _whole(target), target.dtype)
 
 
-def _fill(call: Call) -> Cost | None:
+def _fill(call: OperatorCall) -> OperatorCost | None:
     target = call.tensor(0)
-    return None if target is None else Cost(0, _whole(target), target.dtype)
+    return None if target is None else OperatorCost(0, _whole(target), target.dtype)
 
 
-def _dropout(call: Call) -> Cost | None:
+def _dropout(call: OperatorCall) -> OperatorCost | None:
     """The input read, the result and a mask of one byte per element written."""
     data = call.tensor(0)
     if data is None:
         return None
-    return Cost(0, data.bytes + _whole(data) + math.prod(data.shape), data.dtype)
+    return OperatorCost(0, data.bytes + _whole(data) + math.prod(data.shape), data.dtype)
 
 
 def _reduction(name: str, at: int) -> Model:
     """The input read and the result written: what its recorded dimensions leave, or else one element."""
 
-    def model(call: Call) -> Cost | None:
+    def model(call: OperatorCall) -> OperatorCost | None:
         data = call.tensor(0)
         if data is None:
             return None
@@ -281,7 +281,7 @@ def _reduction(name: str, at: int) -> Model:
         rank = len(data.shape)
         kept = [size for index, size in enumerate(data.shape) if not {index, index - rank} & reduced]
         written = (math.prod(kept) if reduced else 1) * (8 if name.startswith("arg") else size_of(data.dtype))
-        return Cost(0, data.bytes + written, data.dtype)
+        return OperatorCost(0, data.bytes + written, data.dtype)
 
     return model
 

@@ -35,7 +35,7 @@ _CODES = {5: "float16", 6: "float32", 7: "float64", 15: "bfloat16", 23: "float8"
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class OperatorCost:
     """The least that one call has to do."""
 
     flops: int
@@ -62,7 +62,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """The arguments of one operator by position; what is no tensor, or not recorded, is `None` or empty."""
 
     arguments: tuple[Tensor | None, ...]
@@ -72,7 +72,7 @@ class Call:
     @classmethod
     def recorded(
         cls, dims: Sequence[object], types: Sequence[object], strides: Sequence[object], texts: Sequence[object]
-    ) -> Call:
+    ) -> OperatorCall:
         """A call as `Input Dims`, `Input type`, `Input Strides` and `Concrete Inputs` have it."""
         arguments = []
         for index, kind in enumerate(types):
@@ -108,7 +108,7 @@ class Call:
         return {"True": True, "False": False}.get(self.text(index))
 
 
-Model = Callable[[Call], "Cost | None"]
+Model = Callable[[OperatorCall], "OperatorCost | None"]
 
 
 def size_of(dtype: str) -> int:
@@ -120,7 +120,7 @@ def size_of(dtype: str) -> int:
     return _SIZE[dtype]
 
 
-def requested_dtype(call: Call, index: int) -> str | None:
+def requested_dtype(call: OperatorCall, index: int) -> str | None:
     """The element type that an argument asks for, `None` if it does not or is not known."""
     text = call.text(index)
     return _CODES.get(int(text)) if text.isdecimal() else None

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.efficiency.cost_models import cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import Call, Cost
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
 from pytest_perfdl.analysis.efficiency.peaks import Peaks
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.operator_time import operator_time
@@ -162,7 +162,9 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
     return tuple(sorted(rows, key=lambda row: (-row.share, row.operator, row.shapes, row.dtype, row.not_covered)))
 
 
-def _row(key: _Key, group: _Group, costs: list[Cost], measured: int, share: float, peaks: Peaks | None) -> RooflineRow:
+def _row(
+    key: _Key, group: _Group, costs: list[OperatorCost], measured: int, share: float, peaks: Peaks | None
+) -> RooflineRow:
     if key.reason:
         return RooflineRow(key.operator, "", "", len(group.calls), measured, share, not_covered=key.reason)
     flops, moved = sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs)
@@ -181,7 +183,7 @@ class _Costs:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.costs: list[Cost] = []
+        self.costs: list[OperatorCost] = []
         self.keys: list[_Key] = []
         """Operator, shapes and element type of each cost."""
         self.number: I32 = np.full(len(trace), -1, dtype=np.int32)
@@ -209,7 +211,7 @@ class _Costs:
         lists = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
         if model is None or not all(isinstance(values, list) for values in lists):
             return -1
-        cost = model(Call.recorded(*lists))
+        cost = model(OperatorCall.recorded(*lists))
         if cost is None:
             return -1
         self.costs.append(cost)

@@ -20,7 +20,7 @@ from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_tabl
 from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memory_timeline
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
-from pytest_perfdl.analysis.overview.trace_findings import Finding, trace_findings
+from pytest_perfdl.analysis.overview.trace_findings import TraceFinding, trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
 from pytest_perfdl.trace.model import Trace
 
@@ -67,7 +67,7 @@ class TraceSummary:
     bottleneck: Bottleneck
     findings: tuple[str, ...]
     """What the reader repaired or found odd, one line each."""
-    noticed: tuple[Finding, ...]
+    noticed: tuple[TraceFinding, ...]
     """What the analyses noticed beside the bottleneck, the largest share first."""
 
 

@@ -57,7 +57,7 @@ _MEMORY_CALL = re.compile(r"(cuda|hip)(Malloc|Free)(Async|Host|Managed)?$|(cuda|
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TraceFinding:
     """Something that costs time, or that the figures should be read with."""
 
     kind: str
@@ -68,7 +68,7 @@ class Finding:
 
 def trace_findings(
     trace: Trace, tables: ProfileTables | None = None, path: CriticalPath | None = None, known: Kind = "none"
-) -> tuple[Finding, ...]:
+) -> tuple[TraceFinding, ...]:
     """Everything above its threshold (see the constants), the largest share first, equals by text.
 
     `known` is the kind of the bottleneck, whose classes are not said again. Shares are of the steps' time: for
@@ -90,19 +90,19 @@ def trace_findings(
     if tables.on_device and path.unexplained_share >= UNEXPLAINED_SHARE:
         share = format_percent(path.unexplained_share, signed=False)
         text = f"{share} of the critical path are waits that the trace does not explain: do not trust it far"
-        found.append(Finding("unexplained", text, path.unexplained_share))
+        found.append(TraceFinding("unexplained", text, path.unexplained_share))
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
 
 
-def _classes(tables: ProfileTables, known: Kind) -> Iterator[Finding]:
+def _classes(tables: ProfileTables, known: Kind) -> Iterator[TraceFinding]:
     total = sum(tables.step_ns)
     for name, (kind, says) in (_SAYS if tables.on_device else _ON_CPU).items():
         share = tables.account.get(name, 0) / total
         if share >= FINDING_SHARE and kind != known:
-            yield Finding(kind, f"{says} in {amount(tables, share)}", share)
+            yield TraceFinding(kind, f"{says} in {amount(tables, share)}", share)
 
 
-def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Finding]:
+def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     rows = _named(trace, _PAGEABLE, trace.rows(Category.GPU_MEMCPY))
     rows = rows[steps.of_window_time(trace.start[rows]) >= 0]
     share = _windows(steps).intersection(covered(trace, rows)).length / sum(tables.step_ns)
@@ -111,10 +111,10 @@ def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Fin
         text = (
             f"copies of pageable host memory, {count} a step, take {amount(tables, share)}: pinned memory copies faster"
         )
-        yield Finding("pageable", text, share)
+        yield TraceFinding("pageable", text, share)
 
 
-def _small_kernels(trace: Trace, tables: ProfileTables) -> Iterator[Finding]:
+def _small_kernels(trace: Trace, tables: ProfileTables) -> Iterator[TraceFinding]:
     rows = trace.rows(Category.KERNEL)
     classes = ("launch latency", "operator overhead", "Python and host")
     share = sum(tables.account.get(name, 0) for name in classes) / sum(tables.step_ns)
@@ -124,10 +124,10 @@ def _small_kernels(trace: Trace, tables: ProfileTables) -> Iterator[Finding]:
             f"{format_percent(small, signed=False)} of {len(rows)} kernels are shorter than "
             f"{format_quantity(SMALL_KERNEL_NS, 'ns')}, while the device waits for the host in {amount(tables, share)}"
         )
-        yield Finding("small kernels", text, share)
+        yield TraceFinding("small kernels", text, share)
 
 
-def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Finding]:
+def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     """Calls on the steps' thread that block it or manage memory."""
     own = on_thread(trace, trace.launch_rows(), thread_of(steps.windows[0]))
     own = own[steps.of_host_time(trace.start[own]) >= 0]
@@ -142,14 +142,14 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Findin
         if share >= least:
             count, each = format_quantity(len(rows) / tables.steps, "1"), format_quantity(ns / tables.steps, "ns")
             part = format_percent(share, signed=False)
-            yield Finding(kind, f"calls that {does}, {count} a step: {each}, {part} of the host's step", share)
+            yield TraceFinding(kind, f"calls that {does}, {count} a step: {each}, {part} of the host's step", share)
 
 
-def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Finding]:
+def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     rows = trace.rows(Category.OVERHEAD)
     share = covered(trace, rows).intersection(_windows(steps)).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:
-        yield Finding("overhead", f"the profiler's own work takes {amount(tables, share)}", share)
+        yield TraceFinding("overhead", f"the profiler's own work takes {amount(tables, share)}", share)
 
 
 def _windows(steps: Steps) -> Intervals:

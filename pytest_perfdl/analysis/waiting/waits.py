@@ -48,7 +48,7 @@ SLOW_CALL = 3
 """Such a call takes this many times the median."""
 
 
-class Cause(IntEnum):
+class WaitReason(IntEnum):
     """Why a thread waited."""
 
     SYNC = 0
@@ -80,7 +80,7 @@ class Waits:
     inferred: npt.NDArray[np.bool_]
     """Whether only the times suggest the wait."""
     cause: npt.NDArray[np.int8]
-    """As `Cause`."""
+    """As `WaitReason`."""
     call: Rows
     """Row of the call that waited, -1 for a wait in a gap."""
 
@@ -94,7 +94,7 @@ class _Found:
     def __init__(self, threads: int) -> None:
         self._by_thread: list[list[_Part]] = [[] for _ in range(threads)]
 
-    def in_calls(self, cause: Cause, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
+    def in_calls(self, cause: WaitReason, waiter: Rows, call: Rows, release: I64, since: I64, event: Rows) -> None:
         """Waits in calls for device events."""
         for number in np.unique(waiter[waiter >= 0]).tolist():
             own = waiter == number
@@ -104,7 +104,7 @@ class _Found:
             self._by_thread[number].append((release[own], since[own], event[own], none, flags, causes, call[own]))
 
     def in_gaps(
-        self, cause: Cause, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
+        self, cause: WaitReason, waiter: int, release: I64, since: I64, event: Rows, thread: Rows, *, inferred: bool
     ) -> None:
         """Waits of one thread in its gaps."""
         flags = np.full(len(release), inferred, dtype=bool)
@@ -225,7 +225,7 @@ def _synchronisations(
     for freeing in (False, True):
         some = np.flatnonzero(waited & ((kinds == _FREEING) == freeing))
         release = np.minimum(end[some], until[some])
-        cause = Cause.FREE if freeing else Cause.SYNC
+        cause = WaitReason.FREE if freeing else WaitReason.SYNC
         found.in_calls(cause, thread_of_row[rows[some]], rows[some], release, since[some], event[some])
     return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
 
@@ -272,14 +272,14 @@ def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, foun
     lag = end - order.end[copy]
     blocks = (lag >= -EARLY_NS) & (lag <= RETURN_NS) & (order.end[copy] > start) & ~(pinned & asynchronous)
     copy, call, start, end = copy[blocks], call[blocks], start[blocks], end[blocks]
-    found.in_calls(Cause.COPY, thread_of_row[call], call, np.minimum(order.end[copy], end), start, copy)
+    found.in_calls(WaitReason.COPY, thread_of_row[call], call, np.minimum(order.end[copy], end), start, copy)
     return call
 
 
 def _full_queues(trace: Trace, order: DeviceOrder, thread_of_row: Rows, found: _Found) -> None:
     for own in order.sequence:
         call, before, released = full_queue(trace, order, own)
-        found.in_calls(Cause.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
+        found.in_calls(WaitReason.QUEUE, thread_of_row[call], call, released, trace.start[call], before)
 
 
 def full_queue(trace: Trace, order: DeviceOrder, own: Rows) -> tuple[Rows, Rows, I64]:
@@ -328,7 +328,7 @@ def _spinning(
         polled &= (np.minimum(end, until) - since) * 2 >= until - since
         event, none = event[polled], np.full(int(polled.sum()), -1, dtype=np.intp)
         release = np.minimum(end, until)[polled]
-        found.in_gaps(Cause.SPIN, number, release, since[polled], event, none, inferred=True)
+        found.in_gaps(WaitReason.SPIN, number, release, since[polled], event, none, inferred=True)
 
 
 def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found) -> None:
@@ -365,7 +365,7 @@ def _joins(threads: tuple[HostThread, ...], waiter: int, end: int, found: _Found
     for flag in (True, False):
         some = (source >= 0) & (sure == flag)
         none = np.full(int(some.sum()), -1, dtype=np.intp)
-        found.in_gaps(Cause.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
+        found.in_gaps(WaitReason.JOIN, waiter, release[some], since[some], none, source[some], inferred=not flag)
 
 
 def _started(owner: HostThread, start: int, release: I64, source: Rows) -> None:

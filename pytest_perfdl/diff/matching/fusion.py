@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
     from pytest_perfdl.diff.matching.groups import Group
-    from pytest_perfdl.diff.matching.matched import Ledger, Side
+    from pytest_perfdl.diff.matching.matched import PartialMatching, PartsOfSide
     from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 500
@@ -27,10 +27,10 @@ _DENSE = re.compile(r"gemm|conv|attention|flash|nccl|memcpy|memset|[ad]{0,3}b?mm
 """Kernels that no compiler fuses with others unless it says so in the name."""
 
 _Scores: TypeAlias = npt.NDArray[np.int32]
-_SideAndGaps: TypeAlias = "tuple[Side, list[int]]"
+_SideAndGaps: TypeAlias = "tuple[PartsOfSide, list[int]]"
 
 
-def by_name(ledger: Ledger) -> None:
+def by_name(ledger: PartialMatching) -> None:
     """Group each compiler's kernel with the parts whose operators its name lists.
 
     The parts are shared out among the kernels in the order of the step, so that as many as can be are in one that
@@ -41,7 +41,7 @@ def by_name(ledger: Ledger) -> None:
     _share_out(ledger, (ledger.new, new), (ledger.base, base))
 
 
-def by_place(ledger: Ledger) -> None:
+def by_place(ledger: PartialMatching) -> None:
     """Group the compilers' kernels and regions that are left with the parts in whose stead they are.
 
     That is what is left between the same two matched parts in no other module, else what is in the same module. Only
@@ -61,7 +61,7 @@ def by_place(ledger: Ledger) -> None:
         _in_stead(ledger, keys[0], keys[1], confidence)
 
 
-def by_region(ledger: Ledger) -> None:
+def by_region(ledger: PartialMatching) -> None:
     """Join what is left of a phase to the group of the region that its operators went into.
 
     A region is one part from its first operator to its last, so what it replaced may stand behind operators that it
@@ -93,7 +93,7 @@ def by_region(ledger: Ledger) -> None:
             ledger.join(number, base, new, ledger.groups[number].by, min(IN_REGION, ledger.groups[number].confidence))
 
 
-def _region(ledger: Ledger, group: Group, side: Side) -> list[tuple[int, About]]:
+def _region(ledger: PartialMatching, group: Group, side: PartsOfSide) -> list[tuple[int, About]]:
     """A compiler's region on this side of a group of one phase, with where what it replaced begins."""
     own, others = (group.new, group.base) if side is ledger.new else (group.base, group.new)
     phases = {ledger.base.parts[place].part.phase for place in group.base}
@@ -103,7 +103,7 @@ def _region(ledger: Ledger, group: Group, side: Side) -> list[tuple[int, About]]
     return found[:1] if len(phases) == 1 else []
 
 
-def _share_out(ledger: Ledger, replaced_on: _SideAndGaps, fused_on: _SideAndGaps) -> None:
+def _share_out(ledger: PartialMatching, replaced_on: _SideAndGaps, fused_on: _SideAndGaps) -> None:
     """Group parts of the one side with the compilers' kernels of the other."""
     (many, many_gaps), (few, few_gaps) = replaced_on, fused_on
     kinds = {few.known[place].part.kind for place in few.left if few.known[place].replaced}
@@ -132,7 +132,7 @@ def _share_out(ledger: Ledger, replaced_on: _SideAndGaps, fused_on: _SideAndGaps
                 ledger.enter((place,), replaced, "split", confidence)
 
 
-def _of_one_phase(side: Side, places: Sequence[int]) -> list[int]:
+def _of_one_phase(side: PartsOfSide, places: Sequence[int]) -> list[int]:
     """Without those of other phases than the one that takes most: what is in none may list operators of several."""
     ns: dict[str, float] = {}
     for place in places:
@@ -187,7 +187,9 @@ def _accounted(fused: About, parts: Sequence[About]) -> float:
     return sum(word in told for word in named) / len(named)
 
 
-def _in_stead(ledger: Ledger, mine: dict[int, Hashable], theirs: dict[int, Hashable], confidence: float) -> None:
+def _in_stead(
+    ledger: PartialMatching, mine: dict[int, Hashable], theirs: dict[int, Hashable], confidence: float
+) -> None:
     """Group fused and not fused parts of one key."""
     for fused_side, other, fused_keys, keys in (
         (ledger.new, ledger.base, theirs, mine),
@@ -222,7 +224,7 @@ def _fusible(each: About) -> bool:
     return each.part.kind == "operator" or not (_DENSE.search(each.name) or _DENSE.search(each.operator))
 
 
-def _gaps(ledger: Ledger) -> tuple[list[int], list[int]]:
+def _gaps(ledger: PartialMatching) -> tuple[list[int], list[int]]:
     """Places on each side between which stands the same: a longest ascending sequence of matched pairs."""
     pairs = sorted((group.base[0], group.new[0]) for group in ledger.groups if len(group.base) == len(group.new) == 1)
     ends: list[int] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.diff.matching import fusion, order, same_name, same_operator
 from pytest_perfdl.diff.matching.groups import Matching
-from pytest_perfdl.diff.matching.matched import Ledger, Side
+from pytest_perfdl.diff.matching.matched import PartialMatching, PartsOfSide
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.diff.matching.normalized import about
 
@@ -52,7 +52,9 @@ def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_R
 
 
 def _matched(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules) -> Matching:
-    ledger = Ledger(Side(base, dict.fromkeys(range(len(base)))), Side(new, dict.fromkeys(range(len(new)))))
+    ledger = PartialMatching(
+        PartsOfSide(base, dict.fromkeys(range(len(base)))), PartsOfSide(new, dict.fromkeys(range(len(new))))
+    )
     same_name.equal(ledger)
     for side in (ledger.base, ledger.new):
         side.known.update((place, about(side.parts[place], rules)) for place in side.left)

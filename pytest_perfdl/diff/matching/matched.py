@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Side:
+class PartsOfSide:
     """One side's parts, and which of them are left."""
 
     parts: Sequence[Weighted]
@@ -41,11 +41,11 @@ class Side:
 
 
 @dataclass(slots=True)
-class Ledger:
+class PartialMatching:
     """Both sides, and the groups that were found."""
 
-    base: Side
-    new: Side
+    base: PartsOfSide
+    new: PartsOfSide
     groups: list[Group] = field(default_factory=list)
 
     def enter(self, base: Sequence[int], new: Sequence[int], by: By, confidence: float) -> None:

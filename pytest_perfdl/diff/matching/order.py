@@ -9,7 +9,7 @@ from pytest_perfdl.diff.matching.likeness import UNIT, cheapest_in_order, costs
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from pytest_perfdl.diff.matching.matched import Ledger
+    from pytest_perfdl.diff.matching.matched import PartialMatching
     from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 700
@@ -24,7 +24,7 @@ ALIGNED = 0.6
 """Confidence of an aligned pair that nothing speaks against."""
 
 
-def pairs(ledger: Ledger, base: Sequence[int], new: Sequence[int], limit: float) -> list[tuple[int, int]]:
+def pairs(ledger: PartialMatching, base: Sequence[int], new: Sequence[int], limit: float) -> list[tuple[int, int]]:
     """Pair the places of one class: one and one as they are, else in order by cost, below the limit.
 
     As many on both sides are paired the k-th with the k-th where there is no limit, as are more than `MOST`.
@@ -36,7 +36,7 @@ def pairs(ledger: Ledger, base: Sequence[int], new: Sequence[int], limit: float)
     return [(mine, theirs) for mine, theirs, _ in _by_cost(ledger, base, new, limit)]
 
 
-def align(ledger: Ledger) -> None:
+def align(ledger: PartialMatching) -> None:
     """Pair what is left in the order of the step, kind by kind, where more speaks for a pair than against it.
 
     A pair's confidence is `ALIGNED` times one minus its cost. Idle time is not aligned: what a program now does is not
@@ -49,7 +49,9 @@ def align(ledger: Ledger) -> None:
                 ledger.enter((base,), (new,), "aligned", ALIGNED * (1 - cost))
 
 
-def _by_cost(ledger: Ledger, base: Sequence[int], new: Sequence[int], limit: float) -> list[tuple[int, int, float]]:
+def _by_cost(
+    ledger: PartialMatching, base: Sequence[int], new: Sequence[int], limit: float
+) -> list[tuple[int, int, float]]:
     mine, theirs = ledger.base.largest(base, MOST), ledger.new.largest(new, MOST)
     cost = costs([ledger.base.known[place] for place in mine], [ledger.new.known[place] for place in theirs])
     return [

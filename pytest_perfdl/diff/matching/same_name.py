@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from pytest_perfdl.diff.matching.groups import By
-    from pytest_perfdl.diff.matching.matched import Ledger
+    from pytest_perfdl.diff.matching.matched import PartialMatching
     from pytest_perfdl.diff.matching.normalized import About
     from pytest_perfdl.model.step_part import Part
 
@@ -28,7 +28,7 @@ class _Pass(NamedTuple):
     limit: float = WHATEVER
 
 
-def equal(ledger: Ledger) -> None:
+def equal(ledger: PartialMatching) -> None:
     """Pair equal parts; the k-th with the k-th, should a side have several."""
     places: dict[Part, list[int]] = {}
     for place in ledger.new.left:
@@ -41,17 +41,17 @@ def equal(ledger: Ledger) -> None:
             ledger.enter((place,), (same.pop(),), "exact", 1.0)
 
 
-def in_place(ledger: Ledger) -> None:
+def in_place(ledger: PartialMatching) -> None:
     """Pair what has the same name in the same place, or in the same operator with the same shapes."""
     _run(ledger, _IN_PLACE)
 
 
-def elsewhere(ledger: Ledger) -> None:
+def elsewhere(ledger: PartialMatching) -> None:
     """Pair what has the same name wherever it is: the only ones of that name, else in order and by likeness."""
     _run(ledger, _ELSEWHERE)
 
 
-def _run(ledger: Ledger, passes: Iterable[_Pass]) -> None:
+def _run(ledger: PartialMatching, passes: Iterable[_Pass]) -> None:
     for key, by, confidence, limit in passes:
         theirs = ledger.new.classes(key)
         for value, mine in ledger.base.classes(key).items():

@@ -11,7 +11,7 @@ from pytest_perfdl.diff.matching.order import WHATEVER, pairs
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from pytest_perfdl.diff.matching.matched import Ledger, Side
+    from pytest_perfdl.diff.matching.matched import PartialMatching, PartsOfSide
     from pytest_perfdl.diff.matching.normalized import About
 
 MOST = 16
@@ -23,7 +23,7 @@ _ONE_THING = re.compile(r"(?!autograd::|torch::)\w+(?:::\w+)+|\w+Backward")
 optimizer's step, or the engine's evaluation of a node, which also sums gradients."""
 
 
-def in_place(ledger: Ledger) -> None:
+def in_place(ledger: PartialMatching) -> None:
     """Group what one operator does in one place, with the same shapes: one with one, or n with m.
 
     Then a kernel that has no other side joins the pair that its operator has, if that is the only one and its kernel
@@ -37,7 +37,7 @@ def in_place(ledger: Ledger) -> None:
     _join_pairs(ledger)
 
 
-def elsewhere(ledger: Ledger) -> None:
+def elsewhere(ledger: PartialMatching) -> None:
     """Group what one operator does elsewhere: with the same shapes, or with the same operators around.
 
     Last comes what is below the nearest operator that both sides have around, whatever it hands the work to.
@@ -47,7 +47,7 @@ def elsewhere(ledger: Ledger) -> None:
     _below_common_operators(ledger)
 
 
-def _group(ledger: Ledger, base: Sequence[int], new: Sequence[int], confidence: float) -> None:
+def _group(ledger: PartialMatching, base: Sequence[int], new: Sequence[int], confidence: float) -> None:
     """Enter the parts as a group, unless they are no one operator's."""
     each = ledger.base.known[base[0]]
     count = len(base) + len(new)
@@ -55,7 +55,7 @@ def _group(ledger: Ledger, base: Sequence[int], new: Sequence[int], confidence: 
         ledger.enter(base, new, "operator", confidence * max(0.5, 1 - CROWDED * (count - 2)))
 
 
-def _join_pairs(ledger: Ledger) -> None:
+def _join_pairs(ledger: PartialMatching) -> None:
     pairs_of: dict[Hashable, list[int]] = {}
     for number, group in enumerate(ledger.groups):
         if group.by == "name" and len(group.base) == len(group.new) == 1:
@@ -71,7 +71,7 @@ def _join_pairs(ledger: Ledger) -> None:
             ledger.join(numbers[0], *alone, "operator", confidence)
 
 
-def _by_instance(ledger: Ledger, key: Callable[[About], Hashable], confidence: float) -> None:
+def _by_instance(ledger: PartialMatching, key: Callable[[About], Hashable], confidence: float) -> None:
     """Pair the places of one key in order, and group what each pair of places holds."""
     mine, theirs = ledger.base.classes(key), ledger.new.classes(key)
     for value, places in mine.items():
@@ -83,7 +83,7 @@ def _by_instance(ledger: Ledger, key: Callable[[About], Hashable], confidence: f
             _group(ledger, base[first], new[second], confidence * sure)
 
 
-def _below_common_operators(ledger: Ledger) -> None:
+def _below_common_operators(ledger: PartialMatching) -> None:
     """The deepest operator on both sides' paths first; as many places below it on both sides are paired in order."""
     sides = ledger.base, ledger.new
     deepest = min(max((len(side.known[place].path) for place in side.left), default=0) for side in sides)
@@ -115,7 +115,7 @@ def _is_operator(name: str) -> bool:
     return bool(_ONE_THING.fullmatch(name))
 
 
-def _instances(side: Side, places: Sequence[int]) -> dict[int, list[int]]:
+def _instances(side: PartsOfSide, places: Sequence[int]) -> dict[int, list[int]]:
     """The parts by their place in the model, each under the first of them."""
     first: dict[Hashable, int] = {}
     found: dict[int, list[int]] = {}

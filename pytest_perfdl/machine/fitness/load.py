@@ -16,7 +16,7 @@ NOTICED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class OtherProcess:
     """A process at a moment."""
 
     name: str
@@ -35,7 +35,7 @@ class Sample:
     stolen: int
     total: int
     """All processors' time since the start, idle included."""
-    processes: Mapping[int, Process]
+    processes: Mapping[int, OtherProcess]
     swapped_pages: int | None
     throttled: int | None
     """Most times that any one core was slowed down for its temperature or power, since the start."""
@@ -66,14 +66,14 @@ class Sample:
         )
 
 
-def _processes(root: Path) -> dict[int, Process]:
+def _processes(root: Path) -> dict[int, OtherProcess]:
     found = {}
     for path in (root / "proc").glob("[0-9]*/stat"):
         # The name, in parentheses, may hold anything; the fields behind it are numbers.
         head, _, tail = (read(path) or "").rpartition(")")
         values = tail.split()
         if len(values) > 12:
-            found[int(path.parent.name)] = Process(
+            found[int(path.parent.name)] = OtherProcess(
                 head.partition("(")[2], int(values[2]), int(values[11]) + int(values[12])
             )
     return found

@@ -11,7 +11,7 @@ from pytest_perfdl.diff import causes, places, regions
 from pytest_perfdl.results.verdict import VERDICTS
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import Cause, Diff
+    from pytest_perfdl.diff import Diff, DiffCause
     from pytest_perfdl.diff.changes import Counterfactual
     from pytest_perfdl.diff.effects import Amount
 
@@ -108,7 +108,7 @@ def _counterfactual(found: Counterfactual) -> dict[str, Any]:
     }
 
 
-def _cause(cause: Cause, each: Diff) -> dict[str, Any]:
+def _cause(cause: DiffCause, each: Diff) -> dict[str, Any]:
     return {
         "kind": cause.kind,
         "name": cause.name,

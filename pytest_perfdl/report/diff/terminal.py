@@ -12,7 +12,7 @@ from pytest_perfdl.report import layout
 from pytest_perfdl.report.words import bound, visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import Cause, Diff, Side
+    from pytest_perfdl.diff import Diff, DiffCause, Side
     from pytest_perfdl.diff.changes import Counterfactual
 
 LEAST_EFFECT = 0.1
@@ -157,7 +157,7 @@ def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
         )
 
 
-def _cause(cause: Cause, each: Diff, width: int) -> Iterator[str]:
+def _cause(cause: DiffCause, each: Diff, width: int) -> Iterator[str]:
     sign = _STATUS.get(cause.status, " ")
     name = layout.shorten(visible(cause.name), max(layout.LEAST_NAME, width - 50))
     counts = ""

@@ -5,44 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report.scaling.plot import Line, Side, inline
+from pytest_perfdl.report.scaling.plot import PlottedLine, PlottedSide, inline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from markupsafe import Markup
 
-    from pytest_perfdl.results.curve import Curve, Figure, Fitted, Size, Time
+    from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
 
 WIDE = 8
 """Sizes that differ by more than this factor are drawn on logarithmic axes."""
 
 
-def picture(curve: Curve) -> Markup:
+def picture(curve: JudgedCurve) -> Markup:
     """Points of both sides with their intervals, and the curves fitted to them with their bands."""
-    new = Side(_line([(each.size, each.new) for each in curve.sizes]), _line([(e.size, e.new) for e in curve.fitted]))
-    base = Side(_line(_bases(curve.sizes)), _line(_bases(curve.fitted))) if has_base(curve) else None
+    new = PlottedSide(
+        _line([(each.size, each.new) for each in curve.sizes]), _line([(e.size, e.new) for e in curve.fitted])
+    )
+    base = PlottedSide(_line(_bases(curve.sizes)), _line(_bases(curve.fitted))) if has_base(curve) else None
     return inline(curve.axis, new, base, logarithmic=logarithmic(curve), label=_said(curve))
 
 
-def rows(curve: Curve) -> list[tuple[Size, Fitted | None]]:
+def rows(curve: JudgedCurve) -> list[tuple[Size, Fitted | None]]:
     """The picture as a table: every size with what the fitted curves are there."""
     fitted = {each.size: each for each in curve.fitted}
     return [(each, fitted.get(each.size)) for each in curve.sizes]
 
 
-def logarithmic(curve: Curve) -> bool:
+def logarithmic(curve: JudgedCurve) -> bool:
     """Whether the axes of its picture are."""
     sizes = [each.size for each in curve.sizes]
     return max(sizes) > WIDE * min(sizes)
 
 
-def has_base(curve: Curve) -> bool:
+def has_base(curve: JudgedCurve) -> bool:
     """Whether any size has a baseline."""
     return any(each.base is not None for each in curve.sizes)
 
 
-def figure_words(curve: Curve, figure: Figure) -> tuple[str, str]:
+def figure_words(curve: JudgedCurve, figure: Figure) -> tuple[str, str]:
     """What a figure is called, by the kind of growth that it tells of, and what it is."""
     return {
         "overhead": ("Overhead", f"time that does not scale: the line through the times, at {curve.axis} 0"),
@@ -51,7 +53,7 @@ def figure_words(curve: Curve, figure: Figure) -> tuple[str, str]:
     }[figure.kind]
 
 
-def _said(curve: Curve) -> str:
+def _said(curve: JudgedCurve) -> str:
     told = [f"{curve.name}."]
     for side, times in (
         ("This run", [(each.size, each.new) for each in curve.sizes]),
@@ -62,12 +64,12 @@ def _said(curve: Curve) -> str:
     return " ".join([*told, "The tables below have all figures with their intervals."])
 
 
-def _bases(part: Sequence[Size] | Sequence[Fitted]) -> list[tuple[float, Time]]:
+def _bases(part: Sequence[Size] | Sequence[Fitted]) -> list[tuple[float, CurveTime]]:
     return [(each.size, each.base) for each in part if each.base is not None]
 
 
-def _line(times: Sequence[tuple[float, Time]]) -> Line:
-    return Line(
+def _line(times: Sequence[tuple[float, CurveTime]]) -> PlottedLine:
+    return PlottedLine(
         [size for size, _ in times],
         [time.value for _, time in times],
         [time.low for _, time in times],

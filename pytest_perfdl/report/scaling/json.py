@@ -10,8 +10,8 @@ from pytest_perfdl.scaling.saved import to_data
 from pytest_perfdl.scaling.wording import doublings
 
 if TYPE_CHECKING:
-    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, Prediction
-    from pytest_perfdl.scaling.planning import Cost, Next, SpeedUp
+    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, TimePrediction
+    from pytest_perfdl.scaling.planning import EpochCost, Next, SpeedUp
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
@@ -40,10 +40,10 @@ def fitted(choice: Choice, parts: Parts | None = None) -> dict[str, Any]:
 def predicted(
     fit: Fit,
     at: dict[str, float],
-    found: Prediction,
+    found: TimePrediction,
     curves: list[SpeedUp],
     following: Next,
-    cost: Cost | None,
+    cost: EpochCost | None,
 ) -> dict[str, Any]:
     """A prediction with the plans made of it."""
     return {

@@ -25,7 +25,7 @@ _STYLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlottedLine:
     """Times in nanoseconds over sizes, with the ends of their interval where there is one."""
 
     sizes: Sequence[float]
@@ -35,14 +35,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class PlottedSide:
     """What is drawn of one curve: what was measured, and the model in the order of its sizes."""
 
-    points: Line
-    line: Line
+    points: PlottedLine
+    line: PlottedLine
 
 
-def plot(axis: str, line: Line, points: Sequence[tuple[float, float]]) -> str:
+def plot(axis: str, line: PlottedLine, points: Sequence[tuple[float, float]]) -> str:
     """A model's curve, as a file of its own.
 
     Parameters
@@ -54,7 +54,11 @@ def plot(axis: str, line: Line, points: Sequence[tuple[float, float]]) -> str:
     points
         What was measured: sizes and nanoseconds.
     """
-    drawn = "".join(_drawn(axis, Side(Line([size for size, _ in points], [ns for _, ns in points]), line), None, False))
+    drawn = "".join(
+        _drawn(
+            axis, PlottedSide(PlottedLine([size for size, _ in points], [ns for _, ns in points]), line), None, False
+        )
+    )
     said = "points: measured; line: model" + ("; band: 95% interval" if line.low else "")
     label = escape(f"time of a step over {visible(axis)}")
     return (
@@ -64,7 +68,7 @@ def plot(axis: str, line: Line, points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def inline(axis: str, new: Side, base: Side | None, *, logarithmic: bool, label: str) -> Markup:
+def inline(axis: str, new: PlottedSide, base: PlottedSide | None, *, logarithmic: bool, label: str) -> Markup:
     """A curve and the one that it is held against, which is dashed and hollow, to stand in a page that has the style.
 
     Parameters
@@ -102,7 +106,7 @@ class _Scale:
         return _by_powers(self.low, self.high, most) if self.logarithmic else ticks(self.low, self.high, most)
 
 
-def _drawn(axis: str, new: Side, base: Side | None, logarithmic: bool) -> Iterator[str]:
+def _drawn(axis: str, new: PlottedSide, base: PlottedSide | None, logarithmic: bool) -> Iterator[str]:
     """Everything inside the picture, in the order of painting."""
     sides = [(base, " of-base", "baseline, ", -_APART)] if base is not None else []
     sides.append((new, "", "", _APART if base is not None else 0))

@@ -13,8 +13,8 @@ from pytest_perfdl.scaling.model import CONSTANT
 from pytest_perfdl.scaling.wording import doublings
 
 if TYPE_CHECKING:
-    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, Prediction
-    from pytest_perfdl.scaling.planning import Cost, Next, SpeedUp
+    from pytest_perfdl.scaling import Choice, Coefficient, Fit, Parts, TimePrediction
+    from pytest_perfdl.scaling.planning import EpochCost, Next, SpeedUp
 
 _ROWS = 12
 """A curve of more sizes is shown at those that were measured."""
@@ -87,10 +87,10 @@ def parts(found: Parts, width: int) -> str:
 def predicted(
     fit: Fit,
     at: Mapping[str, float],
-    found: Prediction,
+    found: TimePrediction,
     curves: Sequence[SpeedUp],
     following: Next,
-    cost: Cost | None,
+    cost: EpochCost | None,
     width: int,
 ) -> str:
     """A prediction with its interval, then curves, cost and the next measurement."""
@@ -169,7 +169,7 @@ def _next(following: Next, width: int) -> list[str]:
     return layout.paragraph(text, 0, width)
 
 
-def _cost(cost: Cost) -> str:
+def _cost(cost: EpochCost) -> str:
     hours, low, high = cost.hours
     text = f"an epoch of {cost.steps:,.0f} steps takes {_hours(hours)}  [{_hours(low)}, {_hours(high)}]"
     if cost.price is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.model.units import format_quantity
 
 if TYPE_CHECKING:
-    from pytest_perfdl.scaling.growth import Estimate
+    from pytest_perfdl.scaling.growth import IntervalEstimate
 
 
 def figure(value: float, unit: str, *, signed: bool = False) -> str:
@@ -24,6 +24,6 @@ def figure(value: float, unit: str, *, signed: bool = False) -> str:
     return f"{value:{sign}.3g} ns" if abs(value) < 10 else format_quantity(value, unit, signed=signed)
 
 
-def estimate(found: Estimate, unit: str) -> str:
+def estimate(found: IntervalEstimate, unit: str) -> str:
     """A figure with its interval, "7.145 µs [4.179 µs, 10.11 µs]"."""
     return f"{figure(found.value, unit)} [{figure(found.low, unit)}, {figure(found.high, unit)}]"

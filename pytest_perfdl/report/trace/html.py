@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.summary import TraceSummary
-from pytest_perfdl.analysis.overview.trace_findings import Finding
+from pytest_perfdl.analysis.overview.trace_findings import TraceFinding
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
@@ -69,7 +69,7 @@ def _with_advice(summary: TraceSummary, answers: Answers | None) -> TraceSummary
         return summary
     told = [f"Advice: {found} {'; '.join(rest)}" for found, *rest in map(sentences, answers.advice)]
     lines = told or [f"Advice: {no_advice(answers)}"]
-    return replace(summary, noticed=(*summary.noticed, *(Finding("advice", line, 0.0) for line in lines)))
+    return replace(summary, noticed=(*summary.noticed, *(TraceFinding("advice", line, 0.0) for line in lines)))
 
 
 def memory_curve(device: DeviceTimeline) -> Markup | None:

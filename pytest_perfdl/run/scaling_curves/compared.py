@@ -11,8 +11,8 @@ import numpy as np
 
 from pytest_perfdl.judge.log_ratios import ASSUMED_SD, SD_FLOOR
 from pytest_perfdl.model.record import Series
-from pytest_perfdl.run.scaling_curves.points import Point, Ratio
-from pytest_perfdl.scaling.growth import Estimate, Growth, Shape, grown, shape
+from pytest_perfdl.run.scaling_curves.points import Ratio, SizePoint
+from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, grown, shape
 from pytest_perfdl.scaling.points import F64
 
 OCCASION_SD = 0.03
@@ -23,7 +23,7 @@ OCCASION_SD = 0.03
 class Compared:
     """A curve against the baselines'."""
 
-    points: Sequence[Point]
+    points: Sequence[SizePoint]
     ratios: Sequence[Ratio]
     """One for each point."""
     growth: Growth
@@ -44,7 +44,7 @@ class Compared:
         return next(math.exp(mean(base)) for point, base in _bases(self.points) if point.size == self.growth.size)
 
 
-def compared(points: Sequence[Point]) -> Compared:
+def compared(points: Sequence[SizePoint]) -> Compared:
     """What was added to the baselines' curve, by paired rounds where there were any."""
     bases = _bases(points)
     deviation, freedom = spread([base for _, base in bases])
@@ -106,12 +106,12 @@ def judged_means(found: Compared) -> tuple[Means, Means]:
     return base, now
 
 
-def shape_of(points: Sequence[Point], side: Means) -> Shape:
+def shape_of(points: Sequence[SizePoint], side: Means) -> Shape:
     """What one side of a curve is like."""
     return shape(np.array([point.size for point in points]), np.exp(side.logs), side.errors, side.freedom)
 
 
-def between_occasions(found: Estimate, unit: str) -> Estimate:
+def between_occasions(found: IntervalEstimate, unit: str) -> IntervalEstimate:
     """A figure with what the machine may change from one occasion to another in its interval.
 
     What the machine does to all times alike, it does not do to their ratios (unit "1").
@@ -119,7 +119,7 @@ def between_occasions(found: Estimate, unit: str) -> Estimate:
     if unit == "1":
         return found
     common = 1.96 * OCCASION_SD * found.value
-    return Estimate(
+    return IntervalEstimate(
         found.value,
         found.value - math.hypot(found.value - found.low, common),
         found.value + math.hypot(found.high - found.value, common),
@@ -141,5 +141,5 @@ def mean(series: Series) -> float:
     return statistics.fmean(math.log(value) for value in series.values)
 
 
-def _bases(points: Sequence[Point]) -> list[tuple[Point, Series]]:
+def _bases(points: Sequence[SizePoint]) -> list[tuple[SizePoint, Series]]:
     return [(point, point.base) for point in points if point.base is not None]

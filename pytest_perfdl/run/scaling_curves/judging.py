@@ -11,7 +11,7 @@ from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.scaling_curves.compared import Compared, compared
-from pytest_perfdl.run.scaling_curves.points import Family, Measured, Point
+from pytest_perfdl.run.scaling_curves.points import Family, MeasuredTest, SizePoint
 from pytest_perfdl.run.scaling_curves.shown import figures, shown
 from pytest_perfdl.run.scaling_curves.sizes import axes, members, sizes
 from pytest_perfdl.run.scaling_curves.verdicts import of_bounds, of_figures, of_growth, suspected, verdict_on
@@ -34,12 +34,12 @@ class Curves:
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
-        self._measured: dict[str, Measured] = {}
+        self._measured: dict[str, MeasuredTest] = {}
 
     def judge(self, measurement: Measurement, result: Result) -> Result:
         """A test's result, joined with the curves of which it is the last."""
         test = measurement.test
-        known = self._measured[test.item.nodeid] = Measured(measurement, result)
+        known = self._measured[test.item.nodeid] = MeasuredTest(measurement, result)
         if result.new is None:
             return result
         try:
@@ -50,11 +50,11 @@ class Curves:
             tests = members(test, axis, self._context.tests)
             if tests and tests[-1] is test:
                 result = self._with_curves(known, axis, expectations, tests)
-                known = self._measured[test.item.nodeid] = Measured(measurement, result)
+                known = self._measured[test.item.nodeid] = MeasuredTest(measurement, result)
         return result
 
     def _with_curves(
-        self, last: Measured, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
+        self, last: MeasuredTest, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
     ) -> Result:
         measured = {
             sizes(test)[axis]: found
@@ -81,7 +81,7 @@ class Curves:
         last: PerfTest,
         result: Result,
         family: Family,
-        points: Sequence[Point],
+        points: Sequence[SizePoint],
         expectations: Sequence[CurveExpectation],
     ) -> Result:
         """With one metric's curve, against the baselines' where every size has one, and against the test's bounds."""
@@ -98,7 +98,7 @@ class Curves:
         result = self._joined(result, bounds)
         return replace(result, curves=(*result.curves, shown(family, points, found)))
 
-    def _growth(self, family: Family, points: Sequence[Point], limits: Limits) -> tuple[Compared, MetricVerdict]:
+    def _growth(self, family: Family, points: Sequence[SizePoint], limits: Limits) -> tuple[Compared, MetricVerdict]:
         """The curve against the baselines'; suspected by what there is, confirmed by further repeats."""
         found = compared(points)
         paired = found.paired == len(points)

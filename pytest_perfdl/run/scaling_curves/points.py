@@ -33,7 +33,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SizePoint:
     """One size of a curve, for one metric."""
 
     size: float
@@ -63,7 +63,7 @@ def _ratio(log: float, low: float, high: float) -> Ratio:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredTest:
     """A test that was measured and judged by itself; more repeats of it may be measured."""
 
     measurement: Measurement
@@ -76,7 +76,7 @@ class Family:
 
     metric: str
     axis: str
-    measured: Mapping[float, Measured]
+    measured: Mapping[float, MeasuredTest]
     """By size."""
 
     @property
@@ -89,7 +89,7 @@ class Family:
         """What one more of the size is."""
         return "sample" if self.axis in _SAMPLES else self.axis
 
-    def points(self, records: Mapping[float, Record]) -> list[Point]:
+    def points(self, records: Mapping[float, Record]) -> list[SizePoint]:
         """The sizes in their order, as measured in these records; without those that have no time."""
         found = []
         for size in sorted(records):
@@ -100,15 +100,15 @@ class Family:
             stored = result.base if result.judgement.verdict != "outdated" else None
             base = stored.metrics().get(self.metric) if stored is not None else None
             judged = next((each for each in result.judgement.metrics if each.name == self.metric), None)
-            found.append(Point(size, base, new, judged))
+            found.append(SizePoint(size, base, new, judged))
         return found
 
-    def fresh(self, points: Iterable[Point]) -> list[Point]:
+    def fresh(self, points: Iterable[SizePoint]) -> list[SizePoint]:
         """The same sizes in further repeats alone."""
         drawn = {point.size: self.measured[point.size].measurement.fresh(CONFIRMING_REPEATS) for point in points}
         return self.points(drawn)
 
-    def sharpened(self, points: Sequence[Point]) -> list[Point]:
+    def sharpened(self, points: Sequence[SizePoint]) -> list[SizePoint]:
         """The points with further repeats where few were measured: which kind it is hangs on the small sizes too."""
         few = [point for point in points if point.in_pairs() is None and len(point.new.values) < CONFIRMING_REPEATS]
         drawn = {point.size: point for point in self.fresh(few)}

@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_perfdl.results.curve import FIGURES, Curve, Figure, Fitted, Size, Time
+from pytest_perfdl.results.curve import FIGURES, CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.run.scaling_curves.compared import Means, between_occasions, judged_means, means, shape_of, spread
-from pytest_perfdl.scaling.growth import Estimate, Shape
+from pytest_perfdl.scaling.growth import IntervalEstimate, Shape
 from pytest_perfdl.scaling.smooth import smooth
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
     from pytest_perfdl.run.scaling_curves.compared import Compared
-    from pytest_perfdl.run.scaling_curves.points import Family, Point, Ratio
+    from pytest_perfdl.run.scaling_curves.points import Family, Ratio, SizePoint
 
 SAMPLES = 33
 """At how many sizes fitted curves are drawn, beside those that were measured."""
 
 
-def shown(family: Family, points: Sequence[Point], found: Compared | None) -> Curve:
+def shown(family: Family, points: Sequence[SizePoint], found: Compared | None) -> JudgedCurve:
     """What reports show of a curve; `found` says how it stands to the baselines', where it was held against them."""
     base, new = _sides(points, found)
     grid = _grid([point.size for point in points])
     squared = found is not None and "complexity" in found.growth.kinds and found.growth.effect.low > 0
     now = _fitted(points, new, grid, bent=squared)
-    before: Sequence[Time | None] = [None] * len(grid) if base is None else _fitted(points, base, grid)
+    before: Sequence[CurveTime | None] = [None] * len(grid) if base is None else _fitted(points, base, grid)
     bases = [point.base for point in points if point.base is not None]
     stored = iter(_times(base or means(bases)) if bases else [])
     ratios: Sequence[Ratio | None] = found.ratios if found is not None else [None] * len(points)
-    return Curve(
+    return JudgedCurve(
         name=family.title,
         metric=family.metric,
         axis=family.axis,
@@ -53,48 +53,48 @@ def shown(family: Family, points: Sequence[Point], found: Compared | None) -> Cu
     )
 
 
-def figures(points: Sequence[Point], found: Compared | None) -> tuple[Figure, ...]:
+def figures(points: Sequence[SizePoint], found: Compared | None) -> tuple[Figure, ...]:
     """What does not scale, what one more costs, and how steep it is; of both sides where both were judged."""
     base, new = _sides(points, found)
     now = _three(shape_of(points, new))
-    before: Sequence[Estimate | None] = [None] * len(now) if base is None else _three(shape_of(points, base))
+    before: Sequence[IntervalEstimate | None] = [None] * len(now) if base is None else _three(shape_of(points, base))
     return tuple(
         Figure(kind, unit, old, each, None if old is None else _difference(old, each, unit))
         for (kind, unit), old, each in zip(FIGURES.items(), before, now, strict=True)
     )
 
 
-def _sides(points: Sequence[Point], found: Compared | None) -> tuple[Means | None, Means]:
+def _sides(points: Sequence[SizePoint], found: Compared | None) -> tuple[Means | None, Means]:
     return (None, means([point.new for point in points])) if found is None else judged_means(found)
 
 
-def _three(found: Shape) -> tuple[Estimate, ...]:
+def _three(found: Shape) -> tuple[IntervalEstimate, ...]:
     """In the order of `FIGURES`."""
     return found.fixed, found.slope, found.exponent
 
 
-def _difference(base: Estimate, new: Estimate, unit: str) -> Estimate:
+def _difference(base: IntervalEstimate, new: IntervalEstimate, unit: str) -> IntervalEstimate:
     """Of independent figures of two occasions."""
     now, value = between_occasions(new, unit), new.value - base.value
-    return Estimate(
+    return IntervalEstimate(
         value,
         value - math.hypot(now.value - now.low, base.high - base.value),
         value + math.hypot(now.high - now.value, base.value - base.low),
     )
 
 
-def _relative(ratio: Ratio, freedom: int) -> Estimate:
+def _relative(ratio: Ratio, freedom: int) -> IntervalEstimate:
     """The change of a size, by the evidence that the curve was judged by."""
     half = (student(0.975, freedom) if ratio.common else 1.96) * math.hypot(ratio.error, ratio.common)
-    return Estimate(*(math.expm1(ratio.log + off) for off in (0.0, -half, half)))
+    return IntervalEstimate(*(math.expm1(ratio.log + off) for off in (0.0, -half, half)))
 
 
-def _times(side: Means) -> list[Time]:
+def _times(side: Means) -> list[CurveTime]:
     half = student(0.975, side.freedom) * side.errors
     return [_time(*each) for each in zip(*(np.exp(side.logs + off).tolist() for off in (0, -half, half)), strict=True)]
 
 
-def _fitted(points: Sequence[Point], side: Means, grid: Sequence[float], *, bent: bool = False) -> list[Time]:
+def _fitted(points: Sequence[SizePoint], side: Means, grid: Sequence[float], *, bent: bool = False) -> list[CurveTime]:
     sizes = np.array([point.size for point in points])
     found = smooth(sizes, np.exp(side.logs), side.errors, side.freedom, np.array(grid), bent=bent)
     return [_time(*each) for each in zip(*(column.tolist() for column in found), strict=True)]
@@ -106,5 +106,5 @@ def _grid(sizes: Sequence[float]) -> list[float]:
     return sorted({*sizes, *(size for size in between if sizes[0] < size < sizes[-1])})
 
 
-def _time(ns: float, low: float, high: float) -> Time:
-    return Time(round(ns), round(low), round(high))
+def _time(ns: float, low: float, high: float) -> CurveTime:
+    return CurveTime(round(ns), round(low), round(high))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.limits import Limit
     from pytest_perfdl.results.curve import Figure
     from pytest_perfdl.run.scaling_curves.compared import Compared
-    from pytest_perfdl.run.scaling_curves.points import Family, Point
-    from pytest_perfdl.scaling.growth import Estimate, Growth
+    from pytest_perfdl.run.scaling_curves.points import Family, SizePoint
+    from pytest_perfdl.scaling.growth import Growth, IntervalEstimate
 
 SUSPICION = 1.2816 / 1.96
 """Share of half a 95 % interval that a growth must reach to be suspected: one-sided p of 0.1."""
@@ -86,7 +86,9 @@ def of_figures(family: Family, figures: Sequence[Figure]) -> list[MetricVerdict]
     ]
 
 
-def of_bounds(family: Family, expectations: Sequence[CurveExpectation], points: Sequence[Point]) -> list[MetricVerdict]:
+def of_bounds(
+    family: Family, expectations: Sequence[CurveExpectation], points: Sequence[SizePoint]
+) -> list[MetricVerdict]:
     """The verdicts on the bounds that the test states."""
     if not expectations:
         return []
@@ -131,6 +133,6 @@ def _reason(found: Compared, family: Family, verdict: Verdict) -> str:
     return f"{name}: {text}: {amount}; {grows}"
 
 
-def _amount(found: Estimate, term: int, family: Family) -> str:
+def _amount(found: IntervalEstimate, term: int, family: Family) -> str:
     sizes = {0: "at every size", 1: f"per {family.unit}"}
     return f"{estimate(found, 'ns')} more {sizes.get(term, f'per {family.axis}^{term}')}"

@@ -10,7 +10,7 @@ from pytest_perfdl.analysis.waiting.waits import QUEUE
 from pytest_perfdl.model.errors import CycleError
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.whatif.advice.evidence import Evidence
-from pytest_perfdl.whatif.advice.rules import RULES, Finding
+from pytest_perfdl.whatif.advice.rules import RULES, AdviceFinding
 from pytest_perfdl.whatif.editing.select import Selector, chosen
 from pytest_perfdl.whatif.model import EdgeKind
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
@@ -94,14 +94,14 @@ def advise(context: Context, base: Base | None = None, within: Selector | None =
     return tuple(sorted(best.values(), key=lambda each: -(each.prediction.gain or 0)))
 
 
-def _worth(finding: Finding, prediction: Prediction) -> bool:
+def _worth(finding: AdviceFinding, prediction: Prediction) -> bool:
     if finding.saves_memory:
         before, after = prediction.peak_bytes, prediction.predicted_peak_bytes
         return before is not None and after is not None and after < (1 - SAVED_MEMORY) * before
     return prediction.worthwhile
 
 
-def _mostly(evidence: Evidence, finding: Finding, scope: np.typing.NDArray[np.bool_]) -> bool:
+def _mostly(evidence: Evidence, finding: AdviceFinding, scope: np.typing.NDArray[np.bool_]) -> bool:
     weight = np.maximum(evidence.on_path, 1)
     return bool(2 * weight[finding.tasks & scope].sum() > weight[finding.tasks].sum())
 

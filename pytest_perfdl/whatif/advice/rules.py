@@ -27,7 +27,7 @@ LAUNCH_SHARE, OPTIMIZER_SHARE, FULL_MEMORY = 0.1, 0.05, 0.8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finding:
+class AdviceFinding:
     """Something that wastes time or memory, and what could be done."""
 
     kind: str
@@ -45,7 +45,7 @@ class Finding:
     """Whether it is worth its cost in time for the memory that it saves."""
 
 
-Rule = Callable[[Evidence], Iterator[Finding]]
+Rule = Callable[[Evidence], Iterator[AdviceFinding]]
 
 RULES: list[Rule] = []
 """All of them, in no particular order."""
@@ -65,7 +65,7 @@ def amount(found: Evidence, share: float) -> str:
 
 
 @rule
-def waits_for_input(found: Evidence) -> Iterator[Finding]:
+def waits_for_input(found: Evidence) -> Iterator[AdviceFinding]:
     """Loading on the path: workers."""
     tasks = input_tasks(found.graph)
     share = found.share(tasks)
@@ -76,11 +76,11 @@ def waits_for_input(found: Evidence) -> Iterator[Finding]:
     rest = max(found.span_ns - float(spent), found.span_ns * 0.05)
     count = max(1, math.ceil(float(spent) / rest))
     how = f"DataLoader(num_workers={count})"
-    yield Finding("input", text, tasks, "workers", how, "test_async_loading.py", {"workers": count})
+    yield AdviceFinding("input", text, tasks, "workers", how, "test_async_loading.py", {"workers": count})
 
 
 @rule
-def copies_pageable_memory(found: Evidence) -> Iterator[Finding]:
+def copies_pageable_memory(found: Evidence) -> Iterator[AdviceFinding]:
     """Copies from pageable memory, and the host waiting for them."""
     graph = found.graph
     copies = named(graph, PAGEABLE) & of_kinds(graph.tasks, TaskKind.COPY)
@@ -89,11 +89,13 @@ def copies_pageable_memory(found: Evidence) -> Iterator[Finding]:
     if share >= LEAST_SHARE or waited.any():
         text = f"Batches are copied from pageable host memory in {amount(found, share)}."
         how = "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
-        yield Finding("pageable", text, copies, "pin_memory", how, "test_pinned_memory.py", {"non_blocking": True})
+        yield AdviceFinding(
+            "pageable", text, copies, "pin_memory", how, "test_pinned_memory.py", {"non_blocking": True}
+        )
 
 
 @rule
-def synchronises(found: Evidence) -> Iterator[Finding]:
+def synchronises(found: Evidence) -> Iterator[AdviceFinding]:
     """The host waits for the device on the path."""
     graph = found.graph
     waits = found.waits(EdgeKind.SYNC)
@@ -108,11 +110,11 @@ def synchronises(found: Evidence) -> Iterator[Finding]:
         names = sorted({graph.name_of(task) for task in np.flatnonzero(tasks).tolist()})
         text = f"The host waits for the device {plural(count, 'time')} on the critical path, in {', '.join(names[:3])}."
         how = "no .item(), .cpu() or synchronize() in every step; log every n steps"
-        yield Finding("synchronisation", text, tasks, "remove_sync", how, "test_synchronisation.py")
+        yield AdviceFinding("synchronisation", text, tasks, "remove_sync", how, "test_synchronisation.py")
 
 
 @rule
-def launches_too_slowly(found: Evidence) -> Iterator[Finding]:
+def launches_too_slowly(found: Evidence) -> Iterator[AdviceFinding]:
     """The device waits for the host to launch."""
     graph = found.graph
     if not graph.on_device:
@@ -122,11 +124,11 @@ def launches_too_slowly(found: Evidence) -> Iterator[Finding]:
     if share >= LAUNCH_SHARE:
         text = f"The device waits for the host to launch kernels in {amount(found, share)}."
         how = 'torch.compile(mode="reduce-overhead") or a CUDA graph; or larger batches'
-        yield Finding("launches", text, host, "cuda_graph", how, "test_cuda_graph.py")
+        yield AdviceFinding("launches", text, host, "cuda_graph", how, "test_cuda_graph.py")
 
 
 @rule
-def updates_one_by_one(found: Evidence) -> Iterator[Finding]:
+def updates_one_by_one(found: Evidence) -> Iterator[AdviceFinding]:
     """The update takes long, or consists of many small kernels."""
     graph = found.graph
     if graph.trace is None:
@@ -137,11 +139,11 @@ def updates_one_by_one(found: Evidence) -> Iterator[Finding]:
     if share >= OPTIMIZER_SHARE:
         text = f"{kind} updates the parameters in {amount(found, share)}."
         for name, how in (("fused_optimizer", f"{kind}(..., fused=True)"), ("foreach", f"{kind}(..., foreach=True)")):
-            yield Finding("optimizer", text, tasks, name, how, "test_fused_optimizer.py")
+            yield AdviceFinding("optimizer", text, tasks, name, how, "test_fused_optimizer.py")
 
 
 @rule
-def computes_in_float32(found: Evidence) -> Iterator[Finding]:
+def computes_in_float32(found: Evidence) -> Iterator[AdviceFinding]:
     """Matrix products in float32 where 16 bits are faster."""
     graph, machine = found.graph, found.context.known
     if graph.trace is None:
@@ -163,11 +165,11 @@ def computes_in_float32(found: Evidence) -> Iterator[Finding]:
     if share >= LEAST_SHARE and types:
         text = f"Matrix products and convolutions compute in float32 in {amount(found, share)}."
         how = f"torch.autocast(..., dtype=torch.{types[0]})"
-        yield Finding("float32", text, tasks, "amp", how, "test_mixed_precision.py", {"dtype": types[0]})
+        yield AdviceFinding("float32", text, tasks, "amp", how, "test_mixed_precision.py", {"dtype": types[0]})
 
 
 @rule
-def transposes_images(found: Evidence) -> Iterator[Finding]:
+def transposes_images(found: Evidence) -> Iterator[AdviceFinding]:
     """Kernels that change the format around convolutions, or formats that were measured."""
     graph = found.graph
     tasks = named(graph, TRANSPOSING) & graph.is_device
@@ -178,11 +180,11 @@ def transposes_images(found: Evidence) -> Iterator[Finding]:
         if measured and share < LEAST_SHARE:
             text = "Convolutions run on images whose channels are the outer dimension."
         how = "model.to(memory_format=torch.channels_last), and the images too"
-        yield Finding("layout", text, tasks, "channels_last", how, "test_channels_last.py")
+        yield AdviceFinding("layout", text, tasks, "channels_last", how, "test_channels_last.py")
 
 
 @rule
-def allocates_from_the_device(found: Evidence) -> Iterator[Finding]:
+def allocates_from_the_device(found: Evidence) -> Iterator[AdviceFinding]:
     """CudaMalloc and cudaFree in steps: empty_cache, or a cache that does not fit."""
     graph = found.graph
     tasks = named(graph, ALLOCATES) & (graph.tasks.step >= 0)
@@ -190,11 +192,11 @@ def allocates_from_the_device(found: Evidence) -> Iterator[Finding]:
         calls = len(np.unique(graph.tasks.row[tasks]))
         text = f"Steps allocate from the device past its cache, in {plural(calls, 'call')} of cudaMalloc or cudaFree."
         how = "no torch.cuda.empty_cache() in every step"
-        yield Finding("allocator", text, tasks, "empty_cache", how, "test_memory_release.py")
+        yield AdviceFinding("allocator", text, tasks, "empty_cache", how, "test_memory_release.py")
 
 
 @rule
-def replicates(found: Evidence) -> Iterator[Finding]:
+def replicates(found: Evidence) -> Iterator[AdviceFinding]:
     """DataParallel scatters, replicates and gathers."""
     graph = found.graph
     if graph.trace is None:
@@ -205,24 +207,24 @@ def replicates(found: Evidence) -> Iterator[Finding]:
     if tasks.any() and devices > 1:
         text = f"DataParallel scatters, replicates and gathers in {amount(found, found.share(tasks))}."
         how = "DistributedDataParallel, a process for each device"
-        yield Finding(
+        yield AdviceFinding(
             "replicas", text, tasks, "replace_data_parallel", how, "test_data_parallel.py", {"ranks": devices}
         )
 
 
 @rule
-def communicates_openly(found: Evidence) -> Iterator[Finding]:
+def communicates_openly(found: Evidence) -> Iterator[AdviceFinding]:
     """Collectives on the path."""
     tasks = of_kinds(found.graph.tasks, TaskKind.COMMUNICATION)
     share = found.share(tasks)
     if share >= LEAST_SHARE:
         text = f"Collectives run with nothing to hide behind in {amount(found, share)}."
         how = "smaller buckets, overlap with the backward pass, or a stream of higher priority"
-        yield Finding("communication", text, tasks, "hide_communication", how, "test_data_parallel.py")
+        yield AdviceFinding("communication", text, tasks, "hide_communication", how, "test_data_parallel.py")
 
 
 @rule
-def folds_no_batch_norm(found: Evidence) -> Iterator[Finding]:
+def folds_no_batch_norm(found: Evidence) -> Iterator[AdviceFinding]:
     """Batch norms at inference."""
     if found.graph.trace is None:
         return
@@ -231,11 +233,11 @@ def folds_no_batch_norm(found: Evidence) -> Iterator[Finding]:
     if share >= LEAST_SHARE:
         text = f"Batch norms run at inference in {amount(found, share)}."
         how = "fold them into convolutions: torch.nn.utils.fuse_conv_bn_eval, or torch.compile with freezing"
-        yield Finding("batch norm", text, tasks, "fold_batch_norm", how, "test_batch_norm.py")
+        yield AdviceFinding("batch norm", text, tasks, "fold_batch_norm", how, "test_batch_norm.py")
 
 
 @rule
-def fills_the_memory(found: Evidence) -> Iterator[Finding]:
+def fills_the_memory(found: Evidence) -> Iterator[AdviceFinding]:
     """A peak near the device's memory."""
     memory, limit = found.context.memory, found.context.known.memory_bytes
     if memory is None or not limit or memory.peak_bytes < FULL_MEMORY * limit:
@@ -244,8 +246,8 @@ def fills_the_memory(found: Evidence) -> Iterator[Finding]:
     text = f"The peak of memory is {peak} of {whole}."
     every = np.ones(len(found.graph), dtype=bool)
     how = "torch.utils.checkpoint.checkpoint around each layer: pays time for memory"
-    yield Finding("memory", text, every, "checkpointing", how, "test_checkpointing.py", saves_memory=True)
+    yield AdviceFinding("memory", text, every, "checkpointing", how, "test_checkpointing.py", saves_memory=True)
     how = "layers on two devices: pays time for memory"
-    yield Finding(
+    yield AdviceFinding(
         "memory", text, every, "model_parallel", how, "test_model_parallel.py", {"devices": 2}, saves_memory=True
     )

@@ -29,7 +29,7 @@ _NONE = np.zeros(0, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class TraceEvidence:
     """The trace as the analyses see it."""
 
     trace: Trace
@@ -53,7 +53,7 @@ class Evidence:
     """Operators that ask for a collective: the outermost ones of the steps' thread that are named like one."""
 
 
-def evidence_of(trace: Trace) -> Evidence:
+def evidence_of(trace: Trace) -> TraceEvidence:
     """Ask the analyses."""
     joined = launches(trace)
     steps = steps_of(trace, joined)
@@ -67,7 +67,7 @@ def evidence_of(trace: Trace) -> Evidence:
     waiting = host_waits(trace, order, threads, calls, max(ends, default=0))
     waiter, source = event_waits(trace, order, calls)
     channels = () if len(order) else _channels(trace, threads)
-    return Evidence(
+    return TraceEvidence(
         trace=trace,
         steps=steps,
         threads=threads,

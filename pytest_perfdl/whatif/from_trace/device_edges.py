@@ -8,7 +8,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.waiting.device_order import RESIDUAL_NS, Wait
 from pytest_perfdl.trace.model import I64, Rows
-from pytest_perfdl.whatif.from_trace.layout import Layout
+from pytest_perfdl.whatif.from_trace.layout import TaskLayout
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskKind, Tasks
 from pytest_perfdl.whatif.simulation.lags import CONFIDENCE, Usual
 
@@ -27,7 +27,7 @@ class DeviceEdges:
     gap: Usual
 
 
-def device_edges(layout: Layout, tasks: Tasks) -> DeviceEdges:
+def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
     """Edges from what `bindings` says: for each device event the constraint that was satisfied last, and the others.
 
     Launches and kernel gaps of events that were launched with others by one call, as graphs are, have constants of
@@ -75,7 +75,7 @@ def _in_graph(call: Rows) -> Mask:
     return found
 
 
-def _launches(layout: Layout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usual]:
+def _launches(layout: TaskLayout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usual]:
     own = positions[layout.launcher[positions] >= 0]
     target, source = layout.of_position[own], layout.launcher[own]
     residual = tasks.start[target] - tasks.start[source]
@@ -85,7 +85,7 @@ def _launches(layout: Layout, tasks: Tasks, positions: Rows) -> tuple[Edges, Usu
     return Edges.of(EdgeKind.LAUNCH, source, target, lag, usual.median if binding.any() else lag, at_start=True), usual
 
 
-def _streams(layout: Layout, tasks: Tasks, positions: Rows, carried: Mask) -> tuple[list[Edges], Usual]:
+def _streams(layout: TaskLayout, tasks: Tasks, positions: Rows, carried: Mask) -> tuple[list[Edges], Usual]:
     """Each event after the one before it, and after the one that ended last before it if that is another.
 
     An event may begin before the one before it ends, by as much as a launch is early under programmatic dependent
@@ -120,7 +120,7 @@ def _streams(layout: Layout, tasks: Tasks, positions: Rows, carried: Mask) -> tu
     return found, usual
 
 
-def _held_back(layout: Layout, tasks: Tasks, positions: Rows, usual: Usual) -> Edges:
+def _held_back(layout: TaskLayout, tasks: Tasks, positions: Rows, usual: Usual) -> Edges:
     """What was launched before the trace began keeps its start, unless its stream is later than it was."""
     target = layout.of_position[positions]
     gap = tasks.start[target] - tasks.end[target - 1]
@@ -140,7 +140,7 @@ def _by_purpose(tasks: Tasks, kind: EdgeKind, source: Rows, target: Rows, lag: I
     return found
 
 
-def channel_edges(layout: Layout, tasks: Tasks) -> list[Edges]:
+def channel_edges(layout: TaskLayout, tasks: Tasks) -> list[Edges]:
     """Collectives beside the host: in the order of their channel, each after the operator that asked for it.
 
     If the steps' thread has as many collective operators as there are collectives, they belong together in their

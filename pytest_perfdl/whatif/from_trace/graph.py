@@ -11,7 +11,7 @@ from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif.from_trace.analyses import evidence_of
 from pytest_perfdl.whatif.from_trace.device_edges import channel_edges, device_edges
 from pytest_perfdl.whatif.from_trace.host_edges import host_edges
-from pytest_perfdl.whatif.from_trace.layout import Layout, layout_of, tasks_of
+from pytest_perfdl.whatif.from_trace.layout import TaskLayout, layout_of, tasks_of
 from pytest_perfdl.whatif.model import Constants, Edges, StepSpan, TaskGraph, Tasks, TrackKind
 from pytest_perfdl.whatif.simulation.lags import settled
 from pytest_perfdl.whatif.simulation.rederive import queue_edges
@@ -85,7 +85,7 @@ def _whole(trace: Trace) -> TaskGraph:
     )
 
 
-def _steps(layout: Layout) -> tuple[StepSpan, ...]:
+def _steps(layout: TaskLayout) -> tuple[StepSpan, ...]:
     return tuple(StepSpan(window.number, window.start, window.end) for window in layout.found.steps.windows)
 
 

@@ -11,13 +11,13 @@ from pytest_perfdl.analysis.events.nesting import nesting_order, ownership
 from pytest_perfdl.analysis.events.threads import input_rows, on_thread
 from pytest_perfdl.analysis.waiting.device_order import NEVER
 from pytest_perfdl.analysis.waiting.host_timeline import HostThread
-from pytest_perfdl.analysis.waiting.waits import Cause, Waits
+from pytest_perfdl.analysis.waiting.waits import WaitReason, Waits
 from pytest_perfdl.trace.model import I64, Category, Rows
-from pytest_perfdl.whatif.from_trace.analyses import Evidence
+from pytest_perfdl.whatif.from_trace.analyses import TraceEvidence
 from pytest_perfdl.whatif.model import TaskKind
 
 COLLECTIVE = -1
-"""Stands beside the values of `Cause`: the thread waited for a collective that ran on another thread."""
+"""Stands beside the values of `WaitReason`: the thread waited for a collective that ran on another thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +30,7 @@ class ThreadWaits:
     release: I64
     """When what it waited for was there."""
     cause: Rows
-    """As `Cause`, or `COLLECTIVE`."""
+    """As `WaitReason`, or `COLLECTIVE`."""
     event: Rows
     """Position of the device event waited for, row of the collective, or -1."""
     thread: Rows
@@ -68,7 +68,7 @@ class ThreadTasks:
         return found
 
 
-def thread_waits(found: Evidence, number: int) -> ThreadWaits:
+def thread_waits(found: TraceEvidence, number: int) -> ThreadWaits:
     """The waits that `host_waits` found, fit to be taken out of a thread's time.
 
     A wait in a blocking call lasts until the call returns, which is the latency of the return; others until what
@@ -116,23 +116,23 @@ def thread_waits(found: Evidence, number: int) -> ThreadWaits:
     )
 
 
-def _more_waits(found: Evidence, number: int, known: Rows) -> list[tuple[int, tuple[I64, I64, Rows, Rows]]]:
+def _more_waits(found: TraceEvidence, number: int, known: Rows) -> list[tuple[int, tuple[I64, I64, Rows, Rows]]]:
     """Waits that `host_waits` does not have: cause; since, until, what for, and the calls."""
     call, before, released = found.queue_wait
     own = (found.waiting.thread_of_row[call] == number) & ~np.isin(call, known)
-    more = [(int(Cause.QUEUE), (found.trace.start[call[own]], released[own], before[own], call[own]))]
+    more = [(int(WaitReason.QUEUE), (found.trace.start[call[own]], released[own], before[own], call[own]))]
     if number == 0:
         begins, ends, rows = found.collective_wait
         more.append((COLLECTIVE, (begins, ends, rows, np.full(len(rows), -1, dtype=np.intp))))
     return more
 
 
-def _launch_starts(found: Evidence, number: int) -> I64:
+def _launch_starts(found: TraceEvidence, number: int) -> I64:
     calls = found.order.call[found.order.call >= 0]
     return np.unique(found.trace.start[calls[found.waiting.thread_of_row[calls] == number]])
 
 
-def thread_tasks(found: Evidence, number: int, waits: ThreadWaits, cuts: I64) -> ThreadTasks:
+def thread_tasks(found: TraceEvidence, number: int, waits: ThreadWaits, cuts: I64) -> ThreadTasks:
     """Cut one thread into tasks: at every event's bounds, every launch, wait and step, and at `cuts`.
 
     A wait leaves two tasks without duration: WAIT where it began, RETURN where the thread went on.
@@ -177,7 +177,7 @@ def thread_tasks(found: Evidence, number: int, waits: ThreadWaits, cuts: I64) ->
     )
 
 
-def _bounds(found: Evidence, number: int, thread: HostThread) -> list[int]:
+def _bounds(found: TraceEvidence, number: int, thread: HostThread) -> list[int]:
     """Moments that a thread reaches at least: its activity, and on the steps' thread the steps."""
     bounds = [int(thread.activity.start[0]), int(thread.activity.end[-1])] if len(thread.activity) else []
     if number == 0:
@@ -189,9 +189,9 @@ def _bounds(found: Evidence, number: int, thread: HostThread) -> list[int]:
     return bounds
 
 
-def joined_at(found: Evidence, waits: tuple[ThreadWaits, ...], number: int) -> I64:
+def joined_at(found: TraceEvidence, waits: tuple[ThreadWaits, ...], number: int) -> I64:
     """Moments at which other threads wait for this one, and collectives begin: where it has to be cut."""
-    moments = [each.release[(each.cause == Cause.JOIN) & (each.thread == number)] for each in waits]
+    moments = [each.release[(each.cause == WaitReason.JOIN) & (each.thread == number)] for each in waits]
     if number == 0:
         moments += [found.trace.start[rows] for rows in found.channels]
     return np.concatenate([np.zeros(0, dtype=np.int64), *moments])

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.events.communication import communication_kernels
-from pytest_perfdl.analysis.waiting.waits import Cause
+from pytest_perfdl.analysis.waiting.waits import WaitReason
 from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
-from pytest_perfdl.whatif.from_trace.analyses import Evidence
+from pytest_perfdl.whatif.from_trace.analyses import TraceEvidence
 from pytest_perfdl.whatif.from_trace.host_tasks import ThreadTasks, ThreadWaits, joined_at, thread_tasks, thread_waits
 from pytest_perfdl.whatif.model import NO_RELEASE, NO_SCOPE, WHOLE_DEVICE, TaskKind, Tasks, Track, TrackKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Layout:
+class TaskLayout:
     """Tasks of host threads, then of streams, then of channels."""
 
-    found: Evidence
+    found: TraceEvidence
     waits: tuple[ThreadWaits, ...]
     hosts: tuple[ThreadTasks, ...]
     first: Rows
@@ -41,7 +41,7 @@ class Layout:
         return np.concatenate([np.zeros(0, dtype=np.intp), *self.found.channels])
 
 
-def layout_of(found: Evidence) -> Layout:
+def layout_of(found: TraceEvidence) -> TaskLayout:
     """Number the tasks of a trace."""
     order, threads = found.order, range(len(found.threads))
     waits = tuple(thread_waits(found, number) for number in threads)
@@ -63,11 +63,11 @@ def layout_of(found: Evidence) -> Layout:
     tracks += [Track(TrackKind.STREAM, *stream) for stream in order.streams]
     tracks += [Track(TrackKind.CHANNEL, int(trace.pid[own[0]]), int(trace.tid[own[0]])) for own in found.channels]
     launcher = _launchers(found, waits, hosts, first, tuple(of_return))
-    return Layout(found, waits, hosts, first, tuple(tracks), of_position, launcher, tuple(of_return))
+    return TaskLayout(found, waits, hosts, first, tuple(tracks), of_position, launcher, tuple(of_return))
 
 
 def _launchers(
-    found: Evidence,
+    found: TraceEvidence,
     waits: tuple[ThreadWaits, ...],
     hosts: tuple[ThreadTasks, ...],
     first: Rows,
@@ -82,7 +82,7 @@ def _launchers(
             continue
         launcher[own] = host.at(found.order.launched[own]) + first[number]
         # A launch that waited for room in the queue came after that.
-        queued = np.flatnonzero(waits[number].cause == Cause.QUEUE)
+        queued = np.flatnonzero(waits[number].cause == WaitReason.QUEUE)
         return_of = dict(zip(waits[number].call[queued].tolist(), of_return[number][queued].tolist(), strict=True))
         if return_of:
             late = [at for at in own.tolist() if int(call[at]) in return_of]
@@ -90,7 +90,7 @@ def _launchers(
     return launcher
 
 
-def tasks_of(layout: Layout, names: dict[str, int]) -> Tasks:
+def tasks_of(layout: TaskLayout, names: dict[str, int]) -> Tasks:
     """The columns of all tasks; names that the trace does not have are numbered in `names`, behind its own."""
     found = layout.found
     trace, order = found.trace, found.order
@@ -158,7 +158,7 @@ _NAMES = {TaskKind.GAP: "Python and host", TaskKind.WAIT: "wait", TaskKind.RETUR
 """Names of tasks without an event."""
 
 
-def _steps(found: Evidence, submitted: I64) -> I32:
+def _steps(found: TraceEvidence, submitted: I64) -> I32:
     """Index of the step during which the host submitted each task, setup included; -1 for none."""
     windows = found.steps.windows
     starts = np.array([window.host_start for window in windows], dtype=np.int64)
@@ -167,7 +167,7 @@ def _steps(found: Evidence, submitted: I64) -> I32:
     return np.where((index >= 0) & (submitted < ends[index]), index, -1).astype(np.int32)
 
 
-def _synchronising(layout: Layout, number: int, submitted: I64, scope: I32) -> None:
+def _synchronising(layout: TaskLayout, number: int, submitted: I64, scope: I32) -> None:
     """When RETURNs were submitted, and what those of synchronising calls wait for, in place."""
     found, waits = layout.found, layout.waits[number]
     calls = np.concatenate((waits.call, waits.idle_call))

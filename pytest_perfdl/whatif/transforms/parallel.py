@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
 from pytest_perfdl.whatif.model import TaskGraph
-from pytest_perfdl.whatif.parallelism import Layout, Network, peak_bytes, staged
+from pytest_perfdl.whatif.parallelism import DeviceLayout, Network, peak_bytes, staged
 from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.strategy import layer_costs, network_of, optimizer_states
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
@@ -21,7 +21,7 @@ def _steps_take(graph: TaskGraph, ns: int) -> TaskGraph:
     return graph.with_durations(np.rint(graph.tasks.duration * (ns / mean)).astype(np.int64))
 
 
-def spread(context: Context, layout: Layout, layer: str) -> Change:
+def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
     """The step over devices: the graph of `staged`, simulated.
 
     The answer is exact for the staged graph; the graph of one device is scaled to it as a whole.
@@ -32,7 +32,7 @@ def spread(context: Context, layout: Layout, layer: str) -> Change:
     network = network_of(context)
     best = simulate(staged(costs, layout, network)).span_ns
     slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns
-    alone = simulate(staged(costs, Layout(), network)).span_ns
+    alone = simulate(staged(costs, DeviceLayout(), network)).span_ns
     # What is no layer's, such as getting input, stays.
     rest = max(float(simulate(context.graph).steps_ns.mean()) - alone, 0.0)
     known = context.memory is not None and any(each.parameter_bytes for each in costs)
@@ -55,7 +55,7 @@ def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, lay
     """
     if stages < 2 or micro_batches < 1:
         raise ValueError("pipeline_parallel needs at least 2 stages and 1 micro-batch")
-    return spread(context, Layout(pipeline=stages, micro_batches=micro_batches), layer)
+    return spread(context, DeviceLayout(pipeline=stages, micro_batches=micro_batches), layer)
 
 
 @transform("model_parallel")
@@ -66,7 +66,7 @@ def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
     """
     if devices < 2:
         raise ValueError("model_parallel needs at least 2 devices")
-    return spread(context, Layout(pipeline=devices), layer)
+    return spread(context, DeviceLayout(pipeline=devices), layer)
 
 
 @transform("tensor_parallel")
@@ -77,4 +77,4 @@ def tensor_parallel(context: Context, devices: int, layer: str = "") -> Change:
     """
     if devices < 2:
         raise ValueError("tensor_parallel needs at least 2 devices")
-    return spread(context, Layout(tensor=devices), layer)
+    return spread(context, DeviceLayout(tensor=devices), layer)

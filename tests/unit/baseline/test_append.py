@@ -8,7 +8,7 @@ from making import CONTEXT, counted, record, timed
 from pytest_perfdl.baseline.append import append
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import BaselineError
-from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Row
+from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Row
 
 
 def of(*times, ops=10, rows=(), date="2026-05-01T10:00:00Z", **rest):
@@ -90,7 +90,7 @@ def test_appending_twice_is_appending_in_order():
     (of(1.0, test="t/a.py::b"), "not the same test (tests/perf"),
     (of(1.0, key=Key("gpu", {})), "not the same key (cpu-epyc-8c-1t there, gpu now)"),
     (of(1.0, test_hash="other"), "not the same test source"),
-    (of(1.0, plan=Plan(15, 20)), "not the same plan"),
+    (of(1.0, plan=MeasurementPlan(15, 20)), "not the same plan"),
     (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "not the same context torch (2.13.0 there, 2.14.0 now)"),
     (of(1.0, context={**CONTEXT, "flags": "tf32"}), "not the same context flags"),
     (of(1.0, context={**CONTEXT, "device": "cuda"}), "not the same context device"),

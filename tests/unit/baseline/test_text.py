@@ -10,7 +10,7 @@ from making import COMMIT, TREE, counted, invalid, record, rows, timed
 
 from pytest_perfdl.baseline.text import dump, parse
 from pytest_perfdl.model.errors import NewerRecordError, RecordError
-from pytest_perfdl.model.record import Call, Code, Finding, Key, Occasion, Plan, Record, Row, Series
+from pytest_perfdl.model.record import Call, Code, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
 
 RECORD = record(
     {"step_time": timed(41_234_567, 41_300_001), "ops": counted(3, 3)},
@@ -127,7 +127,7 @@ def records(draw):
         key=Key(draw(WORD), draw(st.dictionaries(WORD, scalar, max_size=3))),
         context=draw(st.dictionaries(WORD, scalar, max_size=3)),
         test_hash=draw(WORD),
-        plan=Plan(*draw(st.tuples(*[st.integers(0, 99)] * 6))),
+        plan=MeasurementPlan(*draw(st.tuples(*[st.integers(0, 99)] * 6))),
         calls=tuple(draw(st.lists(call, min_size=1, max_size=2))),
         occasions=(Occasion(repeats, draw(WORD), draw(HASH), draw(HASH)),),
         modes=draw(st.dictionaries(WORD, st.lists(WORD, max_size=2).map(tuple), max_size=2)),

@@ -8,7 +8,7 @@ from making import CONTEXT, counted, invalid, record, rows, timed
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
-from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan
+from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion
 from pytest_perfdl.results.verdict import (
     EVERY_ROUND,
     FAILS_BY_DEFAULT,
@@ -79,8 +79,11 @@ def test_no_baseline_at_all_is_missing_with_figures():
 
 @pytest.mark.parametrize("change, why", [
     ({"test_hash": "def"}, "the test changed since its baseline (source, parameters or run shape)"),
-    ({"plan": Plan(warmup=15, steps=20)}, "the plan changed since the baseline: steps 40 -> 20"),
-    ({"plan": Plan(15, 40, threads=4, seed=1)}, "the plan changed since the baseline: threads 1 -> 4, seed 0 -> 1"),
+    ({"plan": MeasurementPlan(warmup=15, steps=20)}, "the plan changed since the baseline: steps 40 -> 20"),
+    (
+        {"plan": MeasurementPlan(15, 40, threads=4, seed=1)},
+        "the plan changed since the baseline: threads 1 -> 4, seed 0 -> 1",
+    ),
 ])  # fmt: skip
 def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
     slower = record({"step_time": timed(200.0), "ops": counted(12)}, **change)
@@ -134,7 +137,7 @@ def test_a_count_with_a_limit_that_nothing_can_be_held_against_says_so():
 
 
 def test_threads_are_part_of_the_key_so_they_do_not_make_another_key_outdated():
-    same_test = other("a", plan=Plan(15, 40, threads=8))
+    same_test = other("a", plan=MeasurementPlan(15, 40, threads=8))
     another = other("b", "2026-09-01T00:00:00Z", test_hash="def")
     judgement = judged(SAME, None, (same_test, another), UNPAIRED)
     assert verdicts(judgement)["ops"] == "unchanged"

@@ -192,7 +192,7 @@ def test_the_clock_of_an_unknown_system_is_judged_by_its_figures(tmp_path):
 
 
 def sample(wall_s, *, busy=(0, 0), stolen=0, total=1000, processes=(), swapped=0, throttled=0):
-    named = {pid: load.Process(name, group, ticks) for pid, name, group, ticks in processes}
+    named = {pid: load.OtherProcess(name, group, ticks) for pid, name, group, ticks in processes}
     return load.Sample(wall_s, 100, dict(enumerate(busy)), stolen, total, named, swapped, throttled)
 
 
@@ -235,7 +235,7 @@ def test_a_sample_reads_the_kernels_counters(machine):
     )
     taken = load.Sample.take(root, 1.0, 100)
     assert taken == load.Sample(
-        1.0, 100, {0: 14, 1: 8}, 3, 142, {12: load.Process("a (b) c", 9, 42)}, swapped_pages=7, throttled=5
+        1.0, 100, {0: 14, 1: 8}, 3, 142, {12: load.OtherProcess("a (b) c", 9, 42)}, swapped_pages=7, throttled=5
     )
 
 

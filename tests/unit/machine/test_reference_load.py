@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from pytest_perfdl.machine import reference_load
-from pytest_perfdl.machine.reference_load import Drift, Noise, drift, machine_noise, noise, reference_ns
+from pytest_perfdl.machine.reference_load import Noise, SpeedDrift, drift, machine_noise, noise, reference_ns
 
 
 def test_the_workload_is_the_same_every_time():
@@ -40,8 +40,8 @@ def test_the_copies_stay_off_the_heap():
 
 
 def test_drift_is_the_ratio_of_medians():
-    assert drift((100, 110, 102), (153, 150, 400)) == Drift(153 / 102, (400 - 150) / 153)
-    assert drift((100,), (90,)) == Drift(0.9, 0.0)
+    assert drift((100, 110, 102), (153, 150, 400)) == SpeedDrift(153 / 102, (400 - 150) / 153)
+    assert drift((100,), (90,)) == SpeedDrift(0.9, 0.0)
 
 
 @pytest.mark.parametrize("sides", [((), (1,)), ((1,), ()), ((0,), (1,)), ((1,), (-1,))], ids=str)
@@ -62,7 +62,7 @@ def test_drift_needs_times_on_both_sides(sides):
     ids=["slower", "not-enough", "within-spread", "faster", "not-enough-faster"],
 )
 def test_drift_counts_beyond_a_limit_and_beyond_what_runs_differ_by(ratio, spread, beyond):
-    assert Drift(ratio, spread).beyond(0.05 + 1e-9) is beyond
+    assert SpeedDrift(ratio, spread).beyond(0.05 + 1e-9) is beyond
 
 
 def test_noise_is_that_of_the_blocks_medians():

@@ -15,13 +15,13 @@ from pytest_perfdl.measure.assemble import (
     side_values,
 )
 from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
-from pytest_perfdl.model.record import Finding, Plan
+from pytest_perfdl.model.record import Finding, MeasurementPlan
 from unit.measure.answers import COUNTED, info, named, profiled, result, timed
 
 
 def record(*repeats):
     made = [repeat if isinstance(repeat, Repeat) else Repeat((repeat,)) for repeat in repeats]
-    plan = Plan(warmup=15, steps=40)
+    plan = MeasurementPlan(warmup=15, steps=40)
     return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc")
 
 

@@ -10,7 +10,7 @@ from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
 from pytest_perfdl.measure.program import Program
 from pytest_perfdl.measure.steps import NOTHING, Aside
-from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.record import MeasurementPlan
 from unit.measure.answers import COUNTED, Conversation, info, profiled, timed
 
 ANSWERS = (
@@ -33,7 +33,7 @@ def commands(plan, info, *, flops=True):
 
 
 def test_the_commands_of_a_repeat():
-    given, result = commands(Plan(warmup=15, steps=40), info())
+    given, result = commands(MeasurementPlan(warmup=15, steps=40), info())
 
     assert given == [
         Settle(least=15, most=90, block=5),
@@ -49,7 +49,7 @@ def test_the_commands_of_a_repeat():
 
 
 def test_every_window_holds_whole_periods():
-    given, _ = commands(Plan(warmup=2, steps=10, profiled=4), info(period=3), flops=False)
+    given, _ = commands(MeasurementPlan(warmup=2, steps=10, profiled=4), info(period=3), flops=False)
 
     assert given == [
         Settle(least=3, most=60, block=6, period=3),
@@ -61,7 +61,7 @@ def test_every_window_holds_whole_periods():
 
 
 def test_a_side_looks_at_the_machine_before_its_first_turn_and_after_its_last():
-    script = one_side(Plan(warmup=15, steps=40), info(), "/scratch", profiled=False)
+    script = one_side(MeasurementPlan(warmup=15, steps=40), info(), "/scratch", profiled=False)
     turns, command = [], next(script)
     while True:
         if isinstance(command, Time):
@@ -156,7 +156,7 @@ def test_a_warm_up_that_ends_early_ends_with_a_period(clock):
 
 @pytest.mark.parametrize("step_ns, steps", [(20 * SECOND, 2), (2 * SECOND, 8), (SECOND // 10, 40)])
 def test_a_repeat_of_expensive_steps_is_sized_to_its_seconds_once_a_step_is_known(step_ns, steps):
-    script = one_repeat(Plan(warmup=15, steps=40), info(name="fit"), "/scratch", flops=True, seconds=37.5)
+    script = one_repeat(MeasurementPlan(warmup=15, steps=40), info(name="fit"), "/scratch", flops=True, seconds=37.5)
     given = [next(script)]
     assert given[0].seconds == pytest.approx(37.5 / 4)
     answers = (Settled(2 if steps < 40 else 20, settled=True, spread=0.0, step_ns=step_ns), *ANSWERS[1:])

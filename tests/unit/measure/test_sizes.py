@@ -3,9 +3,9 @@
 import pytest
 
 from pytest_perfdl.measure.sizes import ROUNDS, Pace, full, seconds_of_steps, told, within
-from pytest_perfdl.model.record import Plan
+from pytest_perfdl.model.record import MeasurementPlan
 
-PLAN = Plan(warmup=15, steps=40)
+PLAN = MeasurementPlan(warmup=15, steps=40)
 
 
 def test_cheap_steps_are_what_the_test_asks_for():

@@ -4,11 +4,11 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_perfdl.model.record import Call, Finding, Key, Occasion, Plan, Record, Row, Series
-from pytest_perfdl.results.curve import Curve, Figure, Fitted, Size, Time
+from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
+from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
-from pytest_perfdl.scaling.growth import Estimate, Growth
+from pytest_perfdl.scaling.growth import Growth, IntervalEstimate
 from pytest_perfdl.trace import Event, compress, write
 
 KEY = Key("cpu-amd-epyc-9v74-8c", {"cpu": "AMD EPYC 9V74", "cores": 8, "threads": 1, "accelerator": None})
@@ -84,7 +84,7 @@ def record(
         key=KEY,
         context=CONTEXT,
         test_hash="0123456789abcdef",
-        plan=Plan(warmup=3, steps=20),
+        plan=MeasurementPlan(warmup=3, steps=20),
         calls=(
             Call(
                 name=call,
@@ -102,7 +102,7 @@ def record(
 
 def span(ns, share=0.01):
     """A time with an interval of so much to either side."""
-    return Time(ns, round(ns * (1 - share)), round(ns * (1 + share)))
+    return CurveTime(ns, round(ns * (1 - share)), round(ns * (1 + share)))
 
 
 def curve(axis="batch", *, unit="sample", sizes=(2.0, 4.0, 8.0, 16.0), base=True):
@@ -116,22 +116,32 @@ def curve(axis="batch", *, unit="sample", sizes=(2.0, 4.0, 8.0, 16.0), base=True
 
     def change(size):
         ratio = now(size).value / before(size).value - 1
-        return Estimate(ratio, ratio - 0.03, ratio + 0.03)
+        return IntervalEstimate(ratio, ratio - 0.03, ratio + 0.03)
 
     figures = (
         Figure(
             "overhead",
             "ns",
-            Estimate(16e6, 15.5e6, 16.5e6),
-            Estimate(14.8e6, 13e6, 16.6e6),
-            Estimate(-1.2e6, -3e6, 6e5),
+            IntervalEstimate(16e6, 15.5e6, 16.5e6),
+            IntervalEstimate(14.8e6, 13e6, 16.6e6),
+            IntervalEstimate(-1.2e6, -3e6, 6e5),
         ),
         Figure(
-            "per unit", "ns", Estimate(1e6, 9.5e5, 1.05e6), Estimate(1.56e6, 1.4e6, 1.7e6), Estimate(5.6e5, 4e5, 7e5)
+            "per unit",
+            "ns",
+            IntervalEstimate(1e6, 9.5e5, 1.05e6),
+            IntervalEstimate(1.56e6, 1.4e6, 1.7e6),
+            IntervalEstimate(5.6e5, 4e5, 7e5),
         ),
-        Figure("complexity", "1", Estimate(0.4, 0.38, 0.42), Estimate(0.62, 0.58, 0.66), Estimate(0.22, 0.17, 0.27)),
+        Figure(
+            "complexity",
+            "1",
+            IntervalEstimate(0.4, 0.38, 0.42),
+            IntervalEstimate(0.62, 0.58, 0.66),
+            IntervalEstimate(0.22, 0.17, 0.27),
+        ),
     )
-    return Curve(
+    return JudgedCurve(
         name=f"step_time over {axis}",
         metric="step_time",
         axis=axis,
@@ -147,10 +157,10 @@ def curve(axis="batch", *, unit="sample", sizes=(2.0, 4.0, 8.0, 16.0), base=True
         growth=Growth(
             "complexity",
             sizes[-1],
-            Estimate(0.25, 0.2, 0.3),
-            Estimate(31_250.0, 25e3, 37.5e3),
+            IntervalEstimate(0.25, 0.2, 0.3),
+            IntervalEstimate(31_250.0, 25e3, 37.5e3),
             2,
-            Estimate(2.0, 1.8, 2.3),
+            IntervalEstimate(2.0, 1.8, 2.3),
         )
         if base
         else None,

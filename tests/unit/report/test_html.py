@@ -13,7 +13,7 @@ from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.operators import operators
 from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.results.run import Suggestion
-from pytest_perfdl.scaling.growth import Beside, Estimate
+from pytest_perfdl.scaling.growth import Beside, IntervalEstimate
 from unit.report import runs
 
 VOID = {"meta", "link", "input"}
@@ -385,7 +385,7 @@ def with_curve(drawn, **judged):
 
 def test_a_curve_that_grew_in_two_ways_says_so_of_both_figures():
     drawn = runs.curve()
-    also = Beside("overhead", 0, Estimate(1e5, 5e4, 1.5e5))
+    also = Beside("overhead", 0, IntervalEstimate(1e5, 5e4, 1.5e5))
     shown = page(with_curve(replace(drawn, growth=replace(drawn.growth, beside=also)))).words
     assert "Overhead (this grew too) time that does not scale" in shown
     assert "Complexity (this is what grew) exponent" in shown

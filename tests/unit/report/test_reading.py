@@ -9,7 +9,7 @@ from pytest_perfdl.report import html, traces, write_all
 from pytest_perfdl.report.json import dump, to_json, without_records
 from pytest_perfdl.report.reading import read_run, with_history
 from pytest_perfdl.results.run import Suggestion
-from pytest_perfdl.scaling.growth import Beside, Estimate
+from pytest_perfdl.scaling.growth import Beside, IntervalEstimate
 from unit.report import runs
 
 
@@ -149,7 +149,7 @@ def test_a_curve_is_read_as_it_was_written(written, tmp_path):
 
 def test_what_else_grew_is_read_as_it_was_written(tmp_path):
     one = runs.curve()
-    also = Beside("overhead", 0, Estimate(1e5, 5e4, 1.5e5))
+    also = Beside("overhead", 0, IntervalEstimate(1e5, 5e4, 1.5e5))
     one = replace(one, growth=replace(one.growth, beside=also))
     report = write_all(runs.run(replace(runs.result(), curves=(one,)), report_dir=tmp_path / "report"))
     assert read_run(report.json, tmp_path / "again").results[0].curves == (one,)

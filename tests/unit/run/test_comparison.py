@@ -7,7 +7,7 @@ import pytest
 from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.comparison import _Pair
-from pytest_perfdl.run.paired_rounds import Side, parts_of
+from pytest_perfdl.run.paired_rounds import RoundSide, parts_of
 
 
 class Processes:
@@ -32,7 +32,7 @@ class Processes:
 def test_a_worker_that_does_not_survive(error, message):
     context = SimpleNamespace(processes=Processes(error))
     with pytest.raises(SideError, match=message) as found:
-        parts_of(context, None, Side("base"))
+        parts_of(context, None, RoundSide("base"))
     assert not found.value.invalid
 
 

@@ -6,8 +6,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.fixture.perf import WhatIfExpectation
-from pytest_perfdl.model.record import Call, Key
-from pytest_perfdl.model.record import Plan as RunShape
+from pytest_perfdl.model.record import Call, Key, MeasurementPlan
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.expected_gain import judged
@@ -45,7 +44,7 @@ def measured(tmp_path):
             step_us = simulate(task_graph(read(path))).steps_ns.mean() / 1000
         new = record(
             calls=(Call(call, {"step_p50": timed(1e3 * step_us)}, (), (1,)),),
-            plan=RunShape(warmup=1, steps=4, period=period),
+            plan=MeasurementPlan(warmup=1, steps=4, period=period),
             key=Key("key", {"cores": 2, "accelerator": accelerator}),
         )
         known = Judgement("t.py::test_step", "unchanged", "")

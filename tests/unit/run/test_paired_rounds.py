@@ -8,9 +8,9 @@ import pytest
 from pytest_perfdl.judge.round_data import orders
 from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
 from pytest_perfdl.model.errors import ForkError, WorkerDied
-from pytest_perfdl.model.record import Key, Plan
+from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
-from pytest_perfdl.run.paired_rounds import Rounds, Side
+from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
 from pytest_perfdl.workers.messages import CallShown, Shown
 
 
@@ -51,8 +51,8 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
     processes = SimpleNamespace(start=begin, parent=parent, scratch="/scratch")
     context = SimpleNamespace(processes=processes, config=None, settings=settings)
-    test = SimpleNamespace(plan=Plan(warmup=15, steps=40, threads=threads))
-    sides = Side("base", variant="base"), Side("head", variant="head")
+    test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads))
+    sides = RoundSide("base", variant="base"), RoundSide("head", variant="head")
     return Rounds(context, test, *sides, seed=1, profiled=False, shown=shown)
 
 

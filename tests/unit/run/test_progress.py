@@ -9,26 +9,26 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_perfdl.run import progress
-from pytest_perfdl.run.progress import Expected, Progress, estimate
+from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
 
-BEFORE = [Expected(4.0, 1), Expected(12.0, 1)]
-RECORDED = Expected(4.0, 10, recorded=True)
+BEFORE = [ExpectedDuration(4.0, 1), ExpectedDuration(12.0, 1)]
+RECORDED = ExpectedDuration(4.0, 10, recorded=True)
 
 
 @pytest.mark.parametrize(
     "tests, line",
     [
         # By hand: one process a side and 3 to 12 rounds, 5 and 14 times a repeat's seconds.
-        ([Expected(3.0, 1)], "perf: 1 test, about 15 s to 42 s"),
+        ([ExpectedDuration(3.0, 1)], "perf: 1 test, about 15 s to 42 s"),
         # The budget ends the rounds of the second: 120 s, and one process a side.
         (BEFORE, "perf: 2 tests, about 1 min 20 s to 3 min 20 s"),
         ([RECORDED, RECORDED], "perf: 2 tests, about 1 min 20 s"),
-        ([RECORDED, Expected(3.0, 1)], "perf: 2 tests, about 55 s to 1 min 22 s"),
+        ([RECORDED, ExpectedDuration(3.0, 1)], "perf: 2 tests, about 55 s to 1 min 22 s"),
         (
-            [*BEFORE, Expected(None, 10)],
+            [*BEFORE, ExpectedDuration(None, 10)],
             "perf: 3 tests, about 1 min 20 s to 3 min 20 s; 1 of them without a baseline to tell how long it takes",
         ),
-        ([Expected(None, 1)], "perf: 1 test; how long they take is not known before a baseline is recorded"),
+        ([ExpectedDuration(None, 1)], "perf: 1 test; how long they take is not known before a baseline is recorded"),
     ],
     ids=["one", "two", "recorded", "recorded and not", "one unknown", "all unknown"],
 )
@@ -42,9 +42,9 @@ def test_the_line_before_the_first_test(tests, line):
     (400.0, "; --perf-budget=120 has room for 1 round of 6 min 40 s, and a regression takes 9"),
 ])  # fmt: skip
 def test_a_budget_without_room_to_fail_is_said_before_anything_is_measured(seconds, said):
-    line = estimate([Expected(3.0, 1), Expected(seconds, 1)], 120, 9)
+    line = estimate([ExpectedDuration(3.0, 1), ExpectedDuration(seconds, 1)], 120, 9)
     assert line.partition(";")[1:] == ((";", said[1:]) if said else ("", ""))
-    assert "has room" not in estimate([Expected(seconds, 10, recorded=True)], 120, 9)
+    assert "has room" not in estimate([ExpectedDuration(seconds, 10, recorded=True)], 120, 9)
 
 
 class Screen:

@@ -7,8 +7,8 @@ import pytest
 
 from pytest_perfdl.model.errors import ScalingError
 from pytest_perfdl.scaling import Affine, Physical, choose, evaluate
-from pytest_perfdl.scaling.affine import Line
-from pytest_perfdl.scaling.choose import Prediction
+from pytest_perfdl.scaling.affine import StraightLine
+from pytest_perfdl.scaling.choose import TimePrediction
 from pytest_perfdl.scaling.planning import epoch, next_measurement, speed_up
 from unit.scaling.sizes import grid, line
 
@@ -72,22 +72,22 @@ def test_curves_that_cannot_be(points, axis, problem):
 
 def test_times_below_zero_have_no_speed():
     points = line(lambda batch: 1e6 * batch, (2, 4, 8))
-    falling = replace(evaluate(Affine(), points), curve=Line("batch", 6e6, -1e6))
+    falling = replace(evaluate(Affine(), points), curve=StraightLine("batch", 6e6, -1e6))
     with pytest.raises(ScalingError, match="affine has no positive time everywhere along batch"):
         speed_up(falling, points, {}, "batch")
 
 
 def test_an_epoch_by_hand():
-    found = epoch(Prediction(36e6, 18e6, 72e6, 1.0, ()), 1e5, 2.0)
+    found = epoch(TimePrediction(36e6, 18e6, 72e6, 1.0, ()), 1e5, 2.0)
     assert found.hours == pytest.approx((1, 0.5, 2))
     assert found.price == pytest.approx((2, 1, 4))
-    assert epoch(Prediction(36e6, 18e6, 72e6, 1.0, ()), 1e5).price is None
+    assert epoch(TimePrediction(36e6, 18e6, 72e6, 1.0, ()), 1e5).price is None
 
 
 @pytest.mark.parametrize("steps, price", [(0, 1), (-1, 1), (float("nan"), 1), (1, 0), (1, float("inf"))])
 def test_an_epoch_needs_numbers(steps, price):
     with pytest.raises(ScalingError, match="must be a number above 0"):
-        epoch(Prediction(36e6, 18e6, 72e6, 1.0, ()), steps, price)
+        epoch(TimePrediction(36e6, 18e6, 72e6, 1.0, ()), steps, price)
 
 
 def test_the_next_measurement_is_where_the_line_is_loose():

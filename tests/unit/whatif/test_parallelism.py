@@ -4,7 +4,7 @@ import pytest
 
 from pytest_perfdl.model.errors import MissingConstant
 from pytest_perfdl.whatif import simulate
-from pytest_perfdl.whatif.parallelism import LayerCost, Layout, Network, peak_bytes, staged, stages
+from pytest_perfdl.whatif.parallelism import DeviceLayout, LayerCost, Network, peak_bytes, staged, stages
 from pytest_perfdl.whatif.predict import predict
 from pytest_perfdl.whatif.strategy import layer_costs, search
 from unit.whatif.training import context, host_training, with_memory
@@ -17,7 +17,7 @@ def layer(forward=100.0, backward=200.0, *, host=0.0, update=0.0, parameters=0.0
 
 
 def span(layers, network=FAST, **layout):
-    return simulate(staged(layers, Layout(**layout), network)).span_ns
+    return simulate(staged(layers, DeviceLayout(**layout), network)).span_ns
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_tensor_parallel_layers_reduce_twice_each_way():
 def test_memory_of_the_fullest_device():
     layers = [layer(parameters=100, kept=1000)] * 2
     # Parameters, gradients and two states: 400 each.
-    assert peak_bytes(layers, Layout(), 2) == 2 * 1400
-    assert peak_bytes(layers, Layout(pipeline=2, micro_batches=4), 2) == 400 + 1000 * 2 / 4
-    assert peak_bytes(layers, Layout(data=2), 2) == 2 * (500 + 500)
-    assert peak_bytes(layers, Layout(tensor=2), 2) == 1400
+    assert peak_bytes(layers, DeviceLayout(), 2) == 2 * 1400
+    assert peak_bytes(layers, DeviceLayout(pipeline=2, micro_batches=4), 2) == 400 + 1000 * 2 / 4
+    assert peak_bytes(layers, DeviceLayout(data=2), 2) == 2 * (500 + 500)
+    assert peak_bytes(layers, DeviceLayout(tensor=2), 2) == 1400
 
 
 def test_fewer_layers_than_stages():
     with pytest.raises(ValueError, match="1 layers make no 2 stages"):
-        staged([layer()], Layout(pipeline=2), FAST)
+        staged([layer()], DeviceLayout(pipeline=2), FAST)
 
 
 def test_costs_of_the_layers_of_a_trace():

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.device_account import BUSY_CLASSES, IDLE_CLASSES, idle_time
 from pytest_perfdl.analysis.account.parts.labels import labels
-from pytest_perfdl.analysis.account.parts.sums import Ledger, StepParts
+from pytest_perfdl.analysis.account.parts.sums import StepParts, TimeEntries
 from pytest_perfdl.analysis.events.communication import communication_kernels, covered
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
@@ -22,7 +22,7 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
     Classes are those of `device_accounts`. A moment at which several events of a class run belongs to the one that
     started last. Idle time has the labels of the call that launched what ends it.
     """
-    ledger = Ledger(trace, labels(trace), (*BUSY_CLASSES, *IDLE_CLASSES))
+    ledger = TimeEntries(trace, labels(trace), (*BUSY_CLASSES, *IDLE_CLASSES))
     is_communication = communication_kernels(trace)
     is_kernel = trace.category == Category.KERNEL
     step = np.full(len(trace), -1, dtype=np.intp)
@@ -44,7 +44,7 @@ def device_parts(trace: Trace, steps: Steps, joined: Launches) -> StepParts:
     return ledger.close(True, np.array([window.window_ns for window in steps.windows], dtype=np.int64))
 
 
-def _exposed(trace: Trace, steps: Steps, ledger: Ledger, name: str, rows: Rows, behind: Intervals | None) -> None:
+def _exposed(trace: Trace, steps: Steps, ledger: TimeEntries, name: str, rows: Rows, behind: Intervals | None) -> None:
     """Time of these events in the windows that does not hide behind the others."""
     owned = ownership(trace.start[rows], trace.end[rows])
     for index in range(len(steps.windows)):

@@ -6,7 +6,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.host_account import COPIES, HOST_IDLE_CLASSES, OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
-from pytest_perfdl.analysis.account.parts.sums import Ledger, StepParts
+from pytest_perfdl.analysis.account.parts.sums import StepParts, TimeEntries
 from pytest_perfdl.analysis.events.communication import collective_annotation_rows, covered
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.nesting import ownership
@@ -25,7 +25,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     the input. The rest of the step goes to the innermost Python frame or annotation on its thread.
     """
     marks = labels(trace)
-    ledger = Ledger(trace, marks, (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
+    ledger = TimeEntries(trace, marks, (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
     copying = np.array([name in COPIES for name in trace.names], dtype=bool)
@@ -54,7 +54,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     return ledger.close(False, np.array([window.host_ns for window in steps.windows], dtype=np.int64))
 
 
-def _idle(trace: Trace, steps: Steps, ledger: Ledger, waiting: Intervals) -> None:
+def _idle(trace: Trace, steps: Steps, ledger: TimeEntries, waiting: Intervals) -> None:
     thread = thread_of(steps.windows[0])
     busy = covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread))
     collectives = covered(trace, collective_annotation_rows(trace)).difference(busy).difference(waiting)

@@ -36,7 +36,7 @@ class StepParts:
     """Occurrences: device events launched in the step, operators that begin in it; 0 for idle time."""
 
 
-class Ledger:
+class TimeEntries:
     """Entries of (event, class, step, time), from which parts are made."""
 
     def __init__(self, trace: Trace, labels: Labels, classes: tuple[str, ...]) -> None:

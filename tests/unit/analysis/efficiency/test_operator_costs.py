@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis.efficiency.cost_models import _MODELS, cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import Call, Cost
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
 
 F32, BF16, I64, SCALAR = "float", "c10::BFloat16", "long int", "Scalar"
 
@@ -17,7 +17,7 @@ def cost(name, *arguments, strides=()):
     texts = ["" if isinstance(each, tuple) else each for each in arguments]
     model = cost_model(name)
     assert model is not None
-    return model(Call.recorded(dims, types, list(strides), texts))
+    return model(OperatorCall.recorded(dims, types, list(strides), texts))
 
 
 def t(*shape, dtype=F32):
@@ -27,16 +27,16 @@ def t(*shape, dtype=F32):
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (("aten::mm", t(3, 4), t(4, 5)), Cost(120, 4 * (12 + 20 + 15), "float32")),
-        (("aten::mm", t(3, 4, dtype=BF16), t(4, 5, dtype=BF16)), Cost(120, 2 * 47, "bfloat16")),
-        (("aten::addmm", t(5), t(3, 4), t(4, 5), "1", "1"), Cost(120, 4 * (5 + 12 + 20 + 15), "float32")),
-        (("aten::addmm_", t(3, 5), t(3, 4), t(4, 5)), Cost(120, 4 * (15 + 12 + 20 + 15), "float32")),
-        (("aten::bmm", t(2, 3, 4), t(2, 4, 5)), Cost(240, 4 * (24 + 40 + 30), "float32")),
-        (("aten::baddbmm", t(2, 3, 5), t(2, 3, 4), t(2, 4, 5)), Cost(240, 4 * (30 + 24 + 40 + 30), "float32")),
-        (("aten::matmul", t(6, 3, 4), t(4, 5)), Cost(720, 4 * (72 + 20 + 90), "float32")),
-        (("aten::matmul", t(3, 4), t(4)), Cost(24, 4 * (12 + 4 + 3), "float32")),
-        (("aten::dot", t(4), t(4)), Cost(8, 4 * (4 + 4 + 1), "float32")),
-        (("aten::linear", t(2, 7, 4), t(5, 4), t(5)), Cost(560, 4 * (56 + 20 + 5 + 70), "float32")),
+        (("aten::mm", t(3, 4), t(4, 5)), OperatorCost(120, 4 * (12 + 20 + 15), "float32")),
+        (("aten::mm", t(3, 4, dtype=BF16), t(4, 5, dtype=BF16)), OperatorCost(120, 2 * 47, "bfloat16")),
+        (("aten::addmm", t(5), t(3, 4), t(4, 5), "1", "1"), OperatorCost(120, 4 * (5 + 12 + 20 + 15), "float32")),
+        (("aten::addmm_", t(3, 5), t(3, 4), t(4, 5)), OperatorCost(120, 4 * (15 + 12 + 20 + 15), "float32")),
+        (("aten::bmm", t(2, 3, 4), t(2, 4, 5)), OperatorCost(240, 4 * (24 + 40 + 30), "float32")),
+        (("aten::baddbmm", t(2, 3, 5), t(2, 3, 4), t(2, 4, 5)), OperatorCost(240, 4 * (30 + 24 + 40 + 30), "float32")),
+        (("aten::matmul", t(6, 3, 4), t(4, 5)), OperatorCost(720, 4 * (72 + 20 + 90), "float32")),
+        (("aten::matmul", t(3, 4), t(4)), OperatorCost(24, 4 * (12 + 4 + 3), "float32")),
+        (("aten::dot", t(4), t(4)), OperatorCost(8, 4 * (4 + 4 + 1), "float32")),
+        (("aten::linear", t(2, 7, 4), t(5, 4), t(5)), OperatorCost(560, 4 * (56 + 20 + 5 + 70), "float32")),
         (
             (
                 "aten::_scaled_mm",
@@ -48,7 +48,7 @@ def t(*shape, dtype=F32):
                 "",
                 "15",
             ),
-            Cost(120, 12 + 20 + 4 + 4 + 2 * 15, "float8"),
+            OperatorCost(120, 12 + 20 + 4 + 4 + 2 * 15, "float8"),
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -58,7 +58,7 @@ def test_matrix_products(call, expected):
 
 
 def test_expanded_inputs_are_read_once():
-    assert cost("aten::addmm", t(3, 5), t(3, 4), t(4, 5), strides=[[0, 1], [4, 1], [5, 1]]) == Cost(
+    assert cost("aten::addmm", t(3, 5), t(3, 4), t(4, 5), strides=[[0, 1], [4, 1], [5, 1]]) == OperatorCost(
         120, 4 * (5 + 12 + 20 + 15), "float32"
     )
 
@@ -79,7 +79,7 @@ _CONV = (t(2, 3, 17, 19), t(8, 3, 3, 5), t(8))
 def test_convolution(name, arguments):
     written = 2 * 8 * 9 * 19
     moved = 4 * (2 * 3 * 17 * 19 + 8 * 3 * 15 + 8 + written)
-    assert cost(name, *arguments) == Cost(2 * written * 3 * 15, moved, "float32")
+    assert cost(name, *arguments) == OperatorCost(2 * written * 3 * 15, moved, "float32")
 
 
 def test_grouped_dilated_and_same_convolutions():
@@ -98,7 +98,7 @@ def test_transposed_convolution():
         "aten::conv_transpose2d", t(2, 6, 9, 11), t(6, 4, 3, 3), t(8), "[2, 2]", "[1, 1]", "[1, 1]", "2", "[1, 1]"
     )
     moved = 4 * (2 * 6 * 99 + 6 * 4 * 9 + 8 + 2 * 8 * 18 * 22)
-    assert found == Cost(2 * (2 * 6 * 9 * 11) * 4 * 9, moved, "float32")
+    assert found == OperatorCost(2 * (2 * 6 * 9 * 11) * 4 * 9, moved, "float32")
     general = ("[2, 2]", "[1, 1]", "[1, 1]", "True", "[1, 1]", "2")
     assert cost("aten::convolution", t(2, 6, 9, 11), t(6, 4, 3, 3), t(8), *general) == found
 
@@ -124,7 +124,7 @@ def test_convolution_backward(mask, products):
     )
     bias = 8 if products == 2 else 0
     moved = 4 * (400 + products * (972 + 216) + bias)
-    assert found == Cost(products * 2 * 400 * 27, moved, "float32")
+    assert found == OperatorCost(products * 2 * 400 * 27, moved, "float32")
 
 
 def test_convolution_without_recorded_arguments_has_no_cost():
@@ -136,13 +136,13 @@ def test_attention():
     q, kv = t(2, 8, 10, 16), t(2, 2, 6, 16)
     size = 4 * (2560 + 2 * 384 + 2560)
     name = "aten::scaled_dot_product_attention"
-    assert cost(name, q, kv, kv, "", "0.", "False") == Cost(2 * 16 * 60 * 32, size, "float32")
+    assert cost(name, q, kv, kv, "", "0.", "False") == OperatorCost(2 * 16 * 60 * 32, size, "float32")
     # Of 10 queries and 6 keys the first six see 1 to 6 keys and the others all: 21 + 24 pairs.
-    assert cost(name, q, kv, kv, "", "0.", "True") == Cost(2 * 16 * 45 * 32, size, "float32")
+    assert cost(name, q, kv, kv, "", "0.", "True") == OperatorCost(2 * 16 * 45 * 32, size, "float32")
     assert cost(name, q, kv, kv, t(10, 6), "0.", "False").bytes == size + 240
     assert cost(name, q, kv, kv) is None, "whether it is causal is not recorded"
     flash = "aten::_scaled_dot_product_flash_attention"
-    assert cost(flash, q, kv, kv, "0.", "True", "False") == Cost(2 * 16 * 45 * 32, size, "float32")
+    assert cost(flash, q, kv, kv, "0.", "True", "False") == OperatorCost(2 * 16 * 45 * 32, size, "float32")
 
 
 def test_attention_backward():
@@ -150,7 +150,7 @@ def test_attention_backward():
     stats = t(2, 8, 10)
     name = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     found = cost(name, q, q, q, q, q, stats, "0.", "False")
-    assert found == Cost(2 * 16 * 100 * 5 * 16, 4 * (5 * 2560 + 160 + 3 * 2560), "float32")
+    assert found == OperatorCost(2 * 16 * 100 * 5 * 16, 4 * (5 * 2560 + 160 + 3 * 2560), "float32")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_attention_backward():
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_what_only_moves_data(call, moved, dtype):
-    assert cost(*call) == Cost(0, moved, dtype)
+    assert cost(*call) == OperatorCost(0, moved, dtype)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_odd_shapes_are_no_tensors():
     model = cost_model("aten::relu")
     assert model is not None
     for dims in ([[[1, 2], [3]]], [["a"]], [None], []):
-        assert model(Call.recorded(dims, ["float"], [], [None])) is None
+        assert model(OperatorCall.recorded(dims, ["float"], [], [None])) is None
 
 
 _ARGUMENTS = st.lists(

@@ -5,10 +5,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_perfdl.report.scaling.plot import HEIGHT, WIDTH, Line, Side, inline, plot
+from pytest_perfdl.report.scaling.plot import HEIGHT, WIDTH, PlottedLine, PlottedSide, inline, plot
 
 SVG = "{http://www.w3.org/2000/svg}"
-LINE = Line([2.0, 16.0], [2e6, 9e6], [1e6, 8e6], [3e6, 10e6])
+LINE = PlottedLine([2.0, 16.0], [2e6, 9e6], [1e6, 8e6], [3e6, 10e6])
 
 
 def drawn(*args):
@@ -33,8 +33,10 @@ def test_points_line_and_band():
 
 
 def test_the_curve_it_is_held_against_and_the_intervals_of_points():
-    new = Side(Line([4.0], [3e6], [2.5e6], [3.5e6]), LINE)
-    base = Side(Line([4.0], [2e6], [1.5e6], [2.5e6]), Line([2.0, 16.0], [1e6, 5e6], [0.0, 4e6], [2e6, 6e6]))
+    new = PlottedSide(PlottedLine([4.0], [3e6], [2.5e6], [3.5e6]), LINE)
+    base = PlottedSide(
+        PlottedLine([4.0], [2e6], [1.5e6], [2.5e6]), PlottedLine([2.0, 16.0], [1e6, 5e6], [0.0, 4e6], [2e6, 6e6])
+    )
     root = ElementTree.fromstring(inline("batch", new, base, logarithmic=False, label="said <b>"))
     assert kinds(root) == [
         "band of-base",
@@ -56,17 +58,17 @@ def test_the_curve_it_is_held_against_and_the_intervals_of_points():
 @pytest.mark.parametrize("logarithmic", [False, True], ids=["even", "logarithmic"])
 def test_nothing_leaves_the_frame(logarithmic):
     # A band and a point's interval that reach zero have no place on a logarithmic axis.
-    line = Line([1.0, 32.0], [2e6, 9e6], [0.0, 8e6], [3e6, 10e6])
-    points = Line([1.0, 32.0], [0.5e6, 30e6], [0.0, 29e6], [1e6, 31e6])
-    text = inline("batch", Side(points, line), None, logarithmic=logarithmic, label="")
+    line = PlottedLine([1.0, 32.0], [2e6, 9e6], [0.0, 8e6], [3e6, 10e6])
+    points = PlottedLine([1.0, 32.0], [0.5e6, 30e6], [0.0, 29e6], [1e6, 31e6])
+    text = inline("batch", PlottedSide(points, line), None, logarithmic=logarithmic, label="")
     assert len(places(text)) > 8
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in places(text))
 
 
 def test_a_power_is_a_straight_line_on_logarithmic_axes():
     sizes = [1.0, 4.0, 16.0, 64.0]
-    points = Line(sizes, [1e6 * size**2 for size in sizes])
-    text = inline("batch", Side(points, Line([], [])), None, logarithmic=True, label="")
+    points = PlottedLine(sizes, [1e6 * size**2 for size in sizes])
+    text = inline("batch", PlottedSide(points, PlottedLine([], [])), None, logarithmic=True, label="")
     xs, ys = zip(*(map(float, pair) for pair in re.findall(r'cx="(.*?)" cy="(.*?)"', text)), strict=True)
     slopes = [(ys[at + 1] - ys[at]) / (xs[at + 1] - xs[at]) for at in range(3)]
     assert slopes == pytest.approx([slopes[0]] * 3, rel=0.01)
@@ -75,7 +77,7 @@ def test_a_power_is_a_straight_line_on_logarithmic_axes():
 
 
 def test_names_are_text_and_one_size_is_drawn():
-    assert "<b>" not in plot('<b>"&', Line([4.0], [1e6]), [])
-    root = drawn('<b>"&\u202e', Line([4.0], [1e6]), [(4.0, 1e6)])
+    assert "<b>" not in plot('<b>"&', PlottedLine([4.0], [1e6]), [])
+    root = drawn('<b>"&\u202e', PlottedLine([4.0], [1e6]), [(4.0, 1e6)])
     assert kinds(root) == ["line", "point"]
     assert root.get("aria-label") == 'time of a step over <b>"&\\u202e'

@@ -287,6 +287,8 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
 
 def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
     base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
+    parts = (part for change in cause.changes for part in (*change.base_parts, *change.new_parts))
+    members = tuple(dict.fromkeys(part.name for part in parts))
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,
@@ -301,6 +303,7 @@ def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
         line=cause.line,
         effects={name: round(ns) for name, ns in asdict(cause.effects).items()},
         bound=cause.bound,
+        members=members if members != (cause.name,) else (),
     )
 
 

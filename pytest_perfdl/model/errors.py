@@ -4,7 +4,7 @@
     +-- InputError                  what was given cannot be used; also a ValueError
     |   +-- TraceError, ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
-    |   +-- ConstantsError, MissingConstant, NotApplicable, CycleError
+    |   +-- ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
     +-- CommandError, ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError, SideError    the other side of a comparison cannot be had, or measured
     +-- WorkerError                 a process that measures
@@ -74,6 +74,34 @@ class ConstantsError(InputError):
 
 class MissingConstant(InputError):
     """A constant that a prediction rests on is not known; the message says which, and how to give it."""
+
+    @property
+    def in_python(self) -> str:
+        """The message for those who give constants in a test."""
+        return str(self)
+
+
+class MissingMachineConstant(MissingConstant):
+    """The same of a constant of the machine.
+
+    Parameters
+    ----------
+    what
+        What is not known.
+    given
+        What would tell it.
+    name
+        The constant, where it is a single one.
+    """
+
+    def __init__(self, what: str, given: str = "it", name: str = "") -> None:
+        super().__init__(f"{what}: give {given} with --machine{f' {name}=...' if name else ''}")
+        self._in_python = f"{what}: give {given} with machine=Machine({f'{name}=...' if name else ''})"
+
+    @property
+    def in_python(self) -> str:
+        """As `Machine`'s parameter."""
+        return self._in_python
 
 
 class NotApplicable(InputError):

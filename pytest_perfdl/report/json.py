@@ -168,6 +168,7 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "effects": dict(cause.effects),
         "bound": cause.bound,
         "certain": cause.certain,
+        "members": list(cause.members),
     }
 
 

@@ -80,6 +80,7 @@ class _CauseForm(msgspec.Struct):
     effects: dict[str, int] = {}
     bound: Bound = ""
     certain: bool = True
+    members: tuple[str, ...] = ()
 
 
 class _FindingForm(msgspec.Struct):

@@ -160,6 +160,8 @@ class Cause:
     """Of the region that it is in (`diff.bound`); empty where that is not known."""
     certain: bool = True
     """Whether it changed for certain; else it is the likeliest cause of a step that did."""
+    members: tuple[str, ...] = ()
+    """Names of all parts that it stands for, where these are several; empty where it is one of its own name."""
 
     @property
     def delta_ns(self) -> int:

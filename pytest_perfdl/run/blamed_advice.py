@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -65,7 +64,8 @@ def _recurs(cause: Cause) -> bool:
 
 
 def _named(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
-    names = [index for index, name in enumerate(trace.names) if _lists(cause.name, name)]
+    members = {*cause.members} or {cause.name}
+    names = [index for index, name in enumerate(trace.names) if name in members]
     if cause.kind == "kernel":
         found = graph.is_device & np.isin(graph.tasks.name, names)
     else:
@@ -75,11 +75,6 @@ def _named(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
     if cause.module and (narrow := found & Select(layer=glob.escape(cause.module))(graph)).any():
         return narrow
     return found
-
-
-def _lists(text: str, name: str) -> bool:
-    """Whether a cause is called by a name; one of several parts lists them: "a, b and 2 more -> c"."""
-    return name in text and bool(re.search(rf"(^|, | -> ){re.escape(name)}($|, | -> | and \d+ more)", text))
 
 
 def _idle(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:

@@ -7,7 +7,6 @@ a constant is missing, trust is low or the range of the prediction holds the bou
 
 from __future__ import annotations
 
-import re
 import statistics
 from pathlib import Path
 
@@ -29,8 +28,6 @@ from pytest_perfdl.whatif.unprofiled import unprofiled
 
 TIMED = "step_p50"
 """Metric that the graph's step is made to take: the median, as the trace is of a median step."""
-
-_OPTION = re.compile(r"--machine ?(\S*)")
 
 
 class _Untold(Exception):
@@ -103,7 +100,7 @@ def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | 
     except NotApplicable as error:
         return str(error)
     except MissingConstant as error:
-        raise _Untold(_OPTION.sub(r"machine=Machine(\1)", str(error))) from None
+        raise _Untold(error.in_python) from None
     return predict(context, question, base)
 
 

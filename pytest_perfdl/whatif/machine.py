@@ -12,7 +12,7 @@ import orjson
 from pytest_perfdl.analysis.account.transfers import copy_figures
 from pytest_perfdl.analysis.efficiency.peaks import Peaks
 from pytest_perfdl.analysis.efficiency.roofline import roofline
-from pytest_perfdl.model.errors import MissingConstant
+from pytest_perfdl.model.errors import MissingMachineConstant
 from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Trace
 
@@ -61,12 +61,12 @@ class Machine:
 
         Raises
         ------
-        MissingConstant
+        MissingMachineConstant
             If it is not.
         """
         value = getattr(self, name)
         if value is None:
-            raise MissingConstant(f"{what} is not in the trace: give it with --machine {name}=...")
+            raise MissingMachineConstant(f"{what} is not in the trace", name=name)
         return float(value)
 
     def with_(self, **known: Any) -> Machine:

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
-from pytest_perfdl.model.errors import MissingConstant, NotApplicable
+from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, operator_costs
@@ -35,7 +35,7 @@ def channels_last(context: Context) -> Change:
 
     Raises
     ------
-    MissingConstant, NotApplicable
+    MissingMachineConstant, NotApplicable
         If there is no transposing kernel and no ratio; if nothing works on images.
     """
     graph = context.graph
@@ -46,9 +46,9 @@ def channels_last(context: Context) -> Change:
     if not convolves and not transposing.any():
         raise NotApplicable("no convolution is in the trace")
     if not ratios and not transposing.any():
-        raise MissingConstant(
-            "no kernel transposes around convolutions, and how fast they are in channels-last format is not known: "
-            "give measured ratios with --machine"
+        raise MissingMachineConstant(
+            "no kernel transposes around convolutions, and how fast they are in channels-last format is not known",
+            "measured ratios",
         )
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
-from pytest_perfdl.model.errors import MissingConstant, NotApplicable
+from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.insertion import NewTask
@@ -70,7 +70,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
 
     Raises
     ------
-    MissingConstant, NotApplicable
+    MissingMachineConstant, NotApplicable
         Without ratios and without peaks for both types; without recorded shapes or any float32 operator.
     """
     if dtype not in SHORT_TYPES:
@@ -147,9 +147,9 @@ def _factors(
     return found, measured
 
 
-def _no_peaks(dtype: str) -> MissingConstant:
-    return MissingConstant(
-        f"how fast this machine computes in {dtype} is not known: give its peaks or measured ratios with --machine"
+def _no_peaks(dtype: str) -> MissingMachineConstant:
+    return MissingMachineConstant(
+        f"how fast this machine computes in {dtype} is not known", "its peaks or measured ratios"
     )
 
 

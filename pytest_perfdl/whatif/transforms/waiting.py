@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from pytest_perfdl.model.errors import MissingConstant, NotApplicable
+from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import EdgeKind, Mask, TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, transform
@@ -64,7 +64,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
 
     Raises
     ------
-    MissingConstant, NotApplicable
+    MissingMachineConstant, NotApplicable
         If the bandwidth of pinned memory is not known; if no pageable memory is copied to the device.
     """
     graph, machine = context.graph, context.known
@@ -75,9 +75,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
     if machine.pinned_bytes_per_s and machine.pageable_bytes_per_s:
         plan = plan.scale(pageable, min(machine.pageable_bytes_per_s / machine.pinned_bytes_per_s, 1.0))
     elif not non_blocking:
-        raise MissingConstant(
-            "the bandwidth of pinned memory is not in the trace: give it with --machine pinned_bytes_per_s=..."
-        )
+        raise MissingMachineConstant("the bandwidth of pinned memory is not in the trace", name="pinned_bytes_per_s")
     else:
         notes = ("copies take as long as before: the bandwidth of pinned memory is not known",)
     if non_blocking:

@@ -102,6 +102,7 @@ def test_a_regressed_test():
         "effects": {},
         "bound": "",
         "certain": True,
+        "members": [],
     }
     assert data["source_diffs"] == []
     assert data["caught_by"] == ["time", "counts"]

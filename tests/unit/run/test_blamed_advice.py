@@ -28,8 +28,11 @@ def names(trace, *causes):
         (cause("aten::add", **SLOWER), set()),
         (cause("aten::add_", (1, 100_000), (2, 90_000)), {"aten::add_"}),
         (cause("aten::add_", (2, 200_000), (2, 100_000)), set()),
-        (cause("aten::relu, aten::add_ and 2 more", **SLOWER), {"aten::relu", "aten::add_"}),
-        (cause("aten::_foreach_add_ -> aten::add_", **SLOWER), {"aten::add_"}),
+        (
+            cause("aten::relu, ... and 2 more", **SLOWER, members=("aten::relu", "aten::add_")),
+            {"aten::relu", "aten::add_"},
+        ),
+        (cause("a -> b", **SLOWER, members=("aten::_foreach_add_", "aten::add_")), {"aten::add_"}),
         (idle("Python and host"), {"Python and host"}),
         (idle("train.py(3): step"), {"Python and host"}),
         (idle("Optimizer.step#SGD.step"), {"aten::add_", "Python and host"}),

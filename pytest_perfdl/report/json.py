@@ -126,50 +126,16 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
 
 
 def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[str, Any]:
-    whole = metric.unit == "ns"
-    return {
-        "kind": metric.kind,
-        "unit": metric.unit,
-        "better": metric.better,
-        "base": _integer(metric.base) if whole else metric.base,
-        "new": _integer(metric.new) if whole else metric.new,
-        "effect": metric.effect,
-        "ci95": None if metric.ci95 is None else list(metric.ci95),
-        "excluded": metric.excluded,
-        "stored": _integer(metric.stored) if whole else metric.stored,
-        "limit": metric.limit,
-        "times_over": metric.times_over,
-        "verdict": metric.verdict,
-        "evidence": metric.evidence,
-        "rounds": metric.rounds,
-        "in_every_round": metric.in_every_round,
-        "reason": metric.reason,
-        "remark": metric.remark,
-        "of_step": metric.of_step,
-        "base_values": [_integer(value) for value in base] if whole else base,
-        "new_values": [_integer(value) for value in new] if whole else new,
-    }
+    data = dataclasses.asdict(metric) | {"base_values": base, "new_values": new}
+    del data["name"]
+    if metric.unit == "ns":
+        data |= {name: _integer(data[name]) for name in ("base", "new", "stored")}
+        data |= {name: [_integer(value) for value in data[name]] for name in ("base_values", "new_values")}
+    return data
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
-    return {
-        "kind": cause.kind,
-        "name": cause.name,
-        "call": cause.call,
-        "status": cause.status,
-        "base_count": cause.base_count,
-        "new_count": cause.new_count,
-        "base_ns": cause.base_ns,
-        "new_ns": cause.new_ns,
-        "delta_ns": cause.delta_ns,
-        "share": cause.share,
-        "module": cause.module,
-        "line": cause.line,
-        "effects": dict(cause.effects),
-        "bound": cause.bound,
-        "certain": cause.certain,
-        "members": list(cause.members),
-    }
+    return dataclasses.asdict(cause) | {"status": cause.status, "delta_ns": cause.delta_ns}
 
 
 def _caught_by(judgement: Judgement) -> list[str]:

@@ -9,22 +9,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
-from pytest_perfdl.model.record import Better, Finding, Key, Kind, Record
+from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.results.curve import JudgedCurve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
-from pytest_perfdl.results.verdict import Bound, Cause, Evidence, Judgement, MetricVerdict, SourceDiff, Verdict
-
-_Number = int | float
-_Pair = tuple[_Number, _Number]
+from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff, Verdict
 
 
 class _RunForm(msgspec.Struct):
@@ -33,75 +30,11 @@ class _RunForm(msgspec.Struct):
     perf_dir: str
     date: str
     commit: str | None
-    seconds: _Number
+    seconds: float
     judged: bool
     notes: list[str]
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
-
-
-class _MetricForm(msgspec.Struct):
-    kind: Kind
-    unit: str
-    better: Better
-    base: _Number | None
-    new: _Number | None
-    ci95: _Pair | None
-    effect: _Number | None = None
-    excluded: _Number | None = None
-    stored: _Number | None = None
-    in_every_round: bool = False
-    limit: str | None = None
-    verdict: Verdict | None = None
-    reason: str = ""
-    remark: str | None = None
-    times_over: _Number | None = None
-    evidence: Evidence | Literal["screen"] | None = None
-    """The screen was of earlier versions."""
-    rounds: int | None = None
-    of_step: bool = True
-
-
-class _NamedMetricForm(_MetricForm, kw_only=True):
-    name: str
-
-
-class _CauseForm(msgspec.Struct):
-    kind: Literal["operator", "kernel", "module", "line", "idle"]
-    name: str
-    call: str
-    base_count: _Number
-    new_count: _Number
-    base_ns: int
-    new_ns: int
-    share: _Number | None
-    module: str = ""
-    line: str = ""
-    effects: dict[str, int] = {}
-    bound: Bound = ""
-    certain: bool = True
-    members: tuple[str, ...] = ()
-
-
-class _FindingForm(msgspec.Struct):
-    level: Literal["invalid", "note"]
-    code: str
-    message: str
-
-
-class _SourceDiffForm(msgspec.Struct):
-    file: str
-    function: str
-    text: str
-
-
-class _SuggestionForm(msgspec.Struct):
-    text: str
-    how: str
-    gain: _Number
-    interval: _Pair | None
-    doubt: str = ""
-    example: str = ""
 
 
 class _ChangeForm(msgspec.Struct):
@@ -118,17 +51,17 @@ class _ResultForm(msgspec.Struct):
     reason: str
     fails: bool
     updated: bool
-    metrics: dict[str, _MetricForm]
-    blame: list[_CauseForm]
-    integrity: list[_FindingForm]
+    metrics: dict[str, dict[str, Any]]
+    blame: tuple[Cause, ...]
+    integrity: tuple[Finding, ...]
     context_changes: list[_ChangeForm]
     base_path: str
-    seconds: _Number
+    seconds: float
     against: str = ""
-    source_diffs: list[_SourceDiffForm] = []
-    suggestions: list[_SuggestionForm] = []
+    source_diffs: tuple[SourceDiff, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
     curves: list[Any] = []
-    environment: list[_NamedMetricForm] = []
+    environment: list[dict[str, Any]] = []
     rounds: str = ""
 
 
@@ -198,13 +131,13 @@ def _result(test: RunTest, file: RunFile) -> Result:
         test=form.id,
         verdict=form.verdict,
         reason=form.reason,
-        metrics=tuple(MetricVerdict(name, **msgspec.structs.asdict(each)) for name, each in form.metrics.items()),
+        metrics=tuple(_metric({**each, "name": name}) for name, each in form.metrics.items()),
         rounds=form.rounds,
-        environment=tuple(MetricVerdict(**msgspec.structs.asdict(each)) for each in form.environment),
-        blame=tuple(Cause(**msgspec.structs.asdict(each)) for each in form.blame),
-        integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
+        environment=tuple(map(_metric, form.environment)),
+        blame=form.blame,
+        integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
-        source_diffs=tuple(SourceDiff(**msgspec.structs.asdict(each)) for each in form.source_diffs),
+        source_diffs=form.source_diffs,
     )
     return Result(
         id=form.id,
@@ -217,11 +150,16 @@ def _result(test: RunTest, file: RunFile) -> Result:
         base_path=form.base_path,
         against=form.against,
         exemplars=tuple(Exemplars(each.call, file.beside(each.base), file.beside(each.new)) for each in test.traces),
-        suggestions=tuple(Suggestion(**msgspec.structs.asdict(each)) for each in form.suggestions),
+        suggestions=form.suggestions,
         curves=tuple(map(_curve, form.curves)),
         updated=form.updated,
         seconds=form.seconds,
     )
+
+
+def _metric(data: dict[str, Any]) -> MetricVerdict:
+    # The screen was of earlier versions.
+    return converted({**data, "evidence": None} if data.get("evidence") == "screen" else data, MetricVerdict)
 
 
 def _curve(data: Any) -> JudgedCurve:

@@ -6,13 +6,11 @@ worst of its metrics'.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pytest_perfdl.model.record import Better, Finding, Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
 
 Verdict = Literal[
     "invalid",

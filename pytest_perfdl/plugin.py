@@ -203,10 +203,9 @@ def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def _fixture(request: pytest.FixtureRequest) -> Perf:
-    from pytest_perfdl.fixture import Measured, Smoke
+    from pytest_perfdl.fixture import implementation
 
-    host = _host(request.node)
-    return Smoke() if host is None else Measured(host)
+    return implementation(_host(request.node))
 
 
 def _worker(config: pytest.Config) -> Any:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from shortcut import Shortcut
 
 from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, RECORDING_REPEATS
-from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_perfdl.judge.gate import EXCLUDED, LEAST_ROUNDS, OVER, Gate, Held, Spent
 from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import EXCLUDED, LEAST_ROUNDS, OVER, Gate, Held, Spent
 from pytest_perfdl.stats.evidence import FREEDOM, SCALE, SCALE_SD, Coin, rarely_so_few
 
 FAR = 0.8

@@ -31,10 +31,10 @@ from scipy import stats  # noqa: E402
 from twin import Twin  # noqa: E402
 
 from pytest_perfdl.config.options import BUDGET_SECONDS  # noqa: E402
-from pytest_perfdl.judge.gate import ALPHA  # noqa: E402
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA  # noqa: E402
 from pytest_perfdl.judge.kernels import Rows  # noqa: E402
 from pytest_perfdl.judge.round_data import Round  # noqa: E402
+from pytest_perfdl.judge.stopping_rule import ALPHA  # noqa: E402
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL  # noqa: E402
 
 ROUND_SECONDS = 3.3

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from ours import Draw, Outcome
 
 from pytest_perfdl.config.options import BUDGET_SECONDS
-from pytest_perfdl.judge.gate import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import ALPHA, EVERY_ROUND
 from pytest_perfdl.results.verdict import Verdict
 
 LOOKS = (11, 14, 18, 23, 30)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.judge.gate import Held
 from pytest_perfdl.judge.reasons import interval, paired
 from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.results.verdict import MetricVerdict

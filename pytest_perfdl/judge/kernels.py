@@ -1,10 +1,10 @@
 """Kernels and operators held against the baseline one by one, however little of the step each is.
 
 A kernel may be half as slow again and move the step by no more than its noise. So besides the step every row of it is
-held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric (`gate`):
-a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with a probability of
-`gate.OVER`. Rows below functions that the source's change touches have a level of their own: they are fewer, so they
-need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
+held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric
+(`stopping_rule`): a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with a
+probability of `stopping_rule.OVER`. Rows below functions that the source's change touches have a level of their own: they
+are fewer, so they need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
 
 Which rows are judged is fixed before the signs of the rounds are seen, by their share of both sides together.
 """
@@ -20,9 +20,9 @@ import numpy as np
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge.counted import same
-from pytest_perfdl.judge.gate import OVER
 from pytest_perfdl.judge.log_ratios import as_ratio
 from pytest_perfdl.judge.round_data import head_second
+from pytest_perfdl.judge.stopping_rule import OVER
 from pytest_perfdl.model.limits import PER_KERNEL
 from pytest_perfdl.model.record import metric_name, row_name
 from pytest_perfdl.results.verdict import MetricVerdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
-from pytest_perfdl.judge.gate import Held
+from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
 from pytest_perfdl.model.record import Finding, Series, metric_name

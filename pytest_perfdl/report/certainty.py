@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 
-from pytest_perfdl.judge.gate import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.kernels import ALPHA as ROW_ALPHA
+from pytest_perfdl.judge.stopping_rule import ALPHA, EVERY_ROUND
 from pytest_perfdl.judge.stored_repeats import UNPAIRED_ALPHA
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, plural

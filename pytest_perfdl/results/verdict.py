@@ -128,7 +128,7 @@ class MetricVerdict:
     rounds: int | None = None
     """How many, for paired evidence."""
     in_every_round: bool = False
-    """Whether a suspect was past its limit in every one of enough rounds to fail for (`gate.EVERY_ROUND`)."""
+    """Whether a suspect was past its limit in every one of enough rounds to fail for (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
     """The mean that the baseline stores, where `base` was measured again."""
     of_step: bool = True

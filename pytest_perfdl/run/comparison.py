@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from pytest_perfdl.baseline.pair import BaselineCode
+from pytest_perfdl.baseline.recorded_commit import BaselineCode
 from pytest_perfdl.judge.counted import not_reproduced
 from pytest_perfdl.judge.settle import held
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled

@@ -12,10 +12,10 @@ from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.alternatives import demand, sides
 from pytest_perfdl.judge.alternatives import verdict as verdict_on
 from pytest_perfdl.judge.blame import located
-from pytest_perfdl.judge.gate import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import plural

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.pair import BaselineCode, few, pair_of
+from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
 from pytest_perfdl.config.options import Settings
 from pytest_perfdl.measure.commands import CallInfo

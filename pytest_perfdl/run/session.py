@@ -21,7 +21,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge.gate import ALPHA
+from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key

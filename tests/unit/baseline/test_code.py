@@ -12,7 +12,7 @@ from making import record, timed
 
 from pytest_perfdl.baseline import code as code_module
 from pytest_perfdl.baseline.code import hashes, measured_code, packages, present
-from pytest_perfdl.baseline.pair import BaselineCode, code_of, few, having, pair_of
+from pytest_perfdl.baseline.recorded_commit import BaselineCode, code_of, few, having, pair_of
 from pytest_perfdl.model.record import Code, Key, Occasion
 from pytest_perfdl.system.git import tree_of_commit, trouble
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_perfdl.judge.gate import Spent
 from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import Spent
 from pytest_perfdl.judge.stored_repeats import MOST_REPEATS
 from unit.benchmarks.recorded_runs import HERE, MILLISECOND, USUAL, measured, noisy, recording
 

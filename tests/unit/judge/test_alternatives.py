@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_perfdl.judge.alternatives import demand, sides, verdict
-from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.round_data import Round, orders
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
 
 LABELS = ("loop", "fused")
 

@@ -3,8 +3,8 @@
 import pytest
 from making import counted, record, timed
 
-from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import confirm, settled
 from pytest_perfdl.judge.untimed import open_times, standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits

@@ -11,10 +11,10 @@ from making import record, timed
 
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge import kernels
-from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round, head_second, orders
 from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit
 from pytest_perfdl.model.record import Call, Row, row_name

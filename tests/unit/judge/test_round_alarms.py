@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy.special import bdtr
 
-from pytest_perfdl.judge.gate import ALPHA, Gate, Held, Spent
 from pytest_perfdl.judge.round_data import Round, broken
+from pytest_perfdl.judge.stopping_rule import ALPHA, Gate, Held, Spent
 from pytest_perfdl.model.limits import Limit
 from pytest_perfdl.stats.evidence import Coin
 

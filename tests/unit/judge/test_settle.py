@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from making import CONTEXT, counted, record, rows, timed
 
-from pytest_perfdl.judge.gate import Gate, Spent
 from pytest_perfdl.judge.settle import held, settle
+from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 from pytest_perfdl.model.record import Key

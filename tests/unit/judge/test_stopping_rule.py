@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_perfdl.judge.gate import OWN_EVIDENCE, Gate, Held, Spent
 from pytest_perfdl.judge.round_data import Round
+from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE, Gate, Held, Spent
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.stats import evidence
 from unit.judge.made_rounds import US, estimate, noise, of
@@ -121,7 +121,7 @@ def test_the_named_one_is_at_twenty(wrong, monkeypatch):
     clear, other = [0.15] * 15, [0.1] * (15 - wrong) + [-0.1] * wrong
     own = evidence.evidence(other, LIMIT)
     for needed, verdict in ((own * 0.999, "regressed"), (own * 1.001, "suspect")):
-        monkeypatch.setattr("pytest_perfdl.judge.gate.OWN_EVIDENCE", needed)
+        monkeypatch.setattr("pytest_perfdl.judge.stopping_rule.OWN_EVIDENCE", needed)
         outcome = gate(STEP, BLOCK).look(of(*clear, block_time=other))
         assert said(outcome) == {"step_time": "regressed", "block_time": verdict}
 

@@ -2,9 +2,9 @@
 
 A kernel may be half as slow again and move the step by no more than its noise. So besides the step every row of it is
 held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric
-(`stopping_rule`): a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with a
-probability of `stopping_rule.OVER`. Rows below functions that the source's change touches have a level of their own: they
-are fewer, so they need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
+(`stopping_rule`): a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with
+a probability of `stopping_rule.OVER`. Rows below functions that the source's change touches have a level of their own:
+they are fewer, so they need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
 
 Which rows are judged is fixed before the signs of the rounds are seen, by their share of both sides together.
 """

@@ -139,7 +139,7 @@ PLANTS: Mapping[str, Plant] = {
     "jitter_before_crop": Plant(
         LOADERS,
         "time",
-        "colour jitter computed on the whole photograph before all but a corner is cropped away",
+        "color jitter computed on the whole photograph before all but a corner is cropped away",
         ("input",),
     ),
     "collate_through_lists": Plant(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """3x3 convolution and batch normalisation."""
+    """3x3 convolution and batch normalization."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False),
         nn.BatchNorm2d(outputs),

@@ -50,7 +50,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """Attention and a two-layer MLP, each normalised before and added to what came in."""
+    """Attention and a two-layer MLP, each normalized before and added to what came in."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class GPT(nn.Module):
         self.blocks = nn.Sequential(*(Block(config) for _ in range(config.layers)))
         self.norm = nn.LayerNorm(config.width)
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
-        self.apply(_initialise)
+        self.apply(_initialize)
         self.head.weight = self.tokens.weight
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class GPT(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
 
-def _initialise(module: nn.Module) -> None:
+def _initialize(module: nn.Module) -> None:
     if isinstance(module, (nn.Linear, nn.Embedding)):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
 
-from pytest_perfdl.cli.common import say_coloured, say_json
+from pytest_perfdl.cli.common import say_colored, say_json
 from pytest_perfdl.machine.fitness import LEVELS, MachineFinding, Place, examine
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(json.dumps({"fit": fit, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        say_coloured(_page(findings, fit, coloured=_wants_colour(sys.stdout)))
+        say_colored(_page(findings, fit, colored=_wants_color(sys.stdout)))
     return 0 if fit else 1
 
 
@@ -48,16 +48,16 @@ def _here() -> Place:
     return Place(environment=dict(os.environ), worker_environment=environment(threads=1), project=Path.cwd())
 
 
-def _wants_colour(stream: TextIO) -> bool:
+def _wants_color(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _page(findings: Sequence[MachineFinding], fit: bool, *, coloured: bool) -> str:
+def _page(findings: Sequence[MachineFinding], fit: bool, *, colored: bool) -> str:
     width = max(len(finding.topic) for finding in findings)
     lines = []
     for finding in findings:
         level = f"{finding.level:<4}"
-        if coloured:
+        if colored:
             level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
         why = f": {finding.why}" if finding.why else ""
         lines.append(level + visible(f"  {finding.topic:<{width}}  {finding.found}{why}"))

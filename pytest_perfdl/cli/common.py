@@ -83,8 +83,8 @@ def say(text: str, *, error: bool = False, end: str = "\n") -> None:
     _print(harmless(text) + end, sys.stderr if error else sys.stdout)
 
 
-def say_coloured(text: str) -> None:
-    """Print lines that hold colours of ours; whatever else they hold is `harmless` already."""
+def say_colored(text: str) -> None:
+    """Print lines that hold colors of ours; whatever else they hold is `harmless` already."""
     _print(text + "\n", sys.stdout)
 
 

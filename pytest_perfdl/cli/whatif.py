@@ -1,7 +1,7 @@
-"""Say what a step would take if: edits and optimisations simulated on a trace, and advice.
+"""Say what a step would take if: edits and optimizations simulated on a trace, and advice.
 
 `perfdl whatif TRACE --apply cuda_graph --scale 'name~gemm:0.5'`: each question is answered for itself, and several of
-them together at the end. Without a question only the advice. `--list` names the optimisations. Several traces, or a
+them together at the end. Without a question only the advice. `--list` names the optimizations. Several traces, or a
 folder of them, are the ranks of one job, which wait for each other in their collectives.
 """
 
@@ -46,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[:KEY=VALUE,...]",
-        help="what if this optimisation were applied, such as amp:dtype=bfloat16; see --list",
+        help="what if this optimization were applied, such as amp:dtype=bfloat16; see --list",
     )
-    parser.add_argument("--list", action="store_true", help="name the optimisations and their parameters")
+    parser.add_argument("--list", action="store_true", help="name the optimizations and their parameters")
     parser.add_argument(
         "--machine",
         action="append",
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(_listed())
         return 0
     if not arguments.files:
-        raise CommandError("name a trace, or --list the optimisations")
+        raise CommandError("name a trace, or --list the optimizations")
     if arguments.devices is not None and arguments.devices < 1:
         raise CommandError("--devices must be at least 1")
     questions = _questions(arguments)

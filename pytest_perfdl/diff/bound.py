@@ -4,7 +4,7 @@ A *region* is what one side's step spends in some modules: K, the time of kernel
 that nothing hides, and the idle time of the device that ends with one of them, by class. F is the idle time of the
 classes `FED_LATE`. It is all of the time in which nothing ran on any device *and nothing was queued*: the launch that
 ended it came after it had begun ("device wait" is idle time with work queued), and until then the host neither waited
-for data nor for the device ("input" and "synchronisation" are the account's to tell). So F grows with every kernel
+for data nor for the device ("input" and "synchronization" are the account's to tell). So F grows with every kernel
 that finds an empty queue, and is 0 while the host is ahead.
 
     launch   F >= LAUNCH_SHARE * (F + K): faster kernels would wait longer for the next launch

@@ -119,7 +119,7 @@ def _evident(diff: Diff, key: Key, members: Sequence[Change]) -> Sequence[Change
 def _steady(diff: Diff, change: Change, way: float) -> bool:
     """Whether a change goes a way in at least `STEADY` of the columns, where these are pairs.
 
-    Idle time is what is left of the step: it goes any way that its neighbours go.
+    Idle time is what is left of the step: it goes any way that its neighbors go.
     """
     before, after = columns([change], diff.base, diff.new)
     if change.kind == "idle" or len(before) != len(after) or len(before) < LIKELY_COLUMNS:

@@ -42,7 +42,7 @@ OUTSIDE = 0.25
 functions slower, never faster."""
 
 _OF_THE_DEVICE = frozenset(
-    ("input", "communication", "launch latency", "synchronisation", "operator overhead", "device wait", "unattributed")
+    ("input", "communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
 )
 """Idle time that has a cause of its own, which no function of Python is."""
 

@@ -108,7 +108,7 @@ def drift(before: Sequence[int], after: Sequence[int]) -> SpeedDrift:
     if not before or not after or min(*before, *after) <= 0:
         raise ValueError("both sides need at least one positive time")
     middle = [statistics.median(side) for side in (before, after)]
-    spreads = [(max(side) - min(side)) / centre for side, centre in zip((before, after), middle, strict=True)]
+    spreads = [(max(side) - min(side)) / center for side, center in zip((before, after), middle, strict=True)]
     return SpeedDrift(middle[1] / middle[0], max(spreads))
 
 

@@ -349,7 +349,7 @@ def _block_time(result: CallResult | SideResult) -> float:
 def _taken_by_others(result: CallResult | SideResult) -> float:
     """Share of the timed steps in which the step's thread was ready to run and others had the processor.
 
-    The scheduler's own account, whatever code was measured, so that taking the time off favours neither side:
+    The scheduler's own account, whatever code was measured, so that taking the time off favors neither side:
     what is left is what the step took itself. Whom the thread waited for, the scheduler does not say: others and the
     step's own helpers (loader workers, more threads than processors) by what they used, and others for no longer than
     that. 0 where the share is small, or the time too short to know.

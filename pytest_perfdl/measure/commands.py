@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
 
 BLOCKS = 4
-"""Timed blocks in a repeat; the device is synchronised only between them."""
+"""Timed blocks in a repeat; the device is synchronized only between them."""
 TURNS = 8
 """Blocks in which each of two live processes times its steps, taking turns."""
 EXPLAINED_STEPS = 2

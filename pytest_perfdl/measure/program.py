@@ -47,7 +47,7 @@ class Program:
     iterates
         Whether steps wait for data.
     prepares
-        Whether something that must not count happens before each step. The device is then synchronised
+        Whether something that must not count happens before each step. The device is then synchronized
         around every step, since only so can the two be told apart.
     delay
         What slows every step down on purpose once the warm-up is over; by default nothing does.

@@ -98,13 +98,13 @@ def contention() -> float:
         return float(np.quantile([_timed(torch.mm, (matrix, matrix), 40, "cpu") for _ in range(REPEATS)], 0.25))
 
     alone = spent()
-    with _neighbour():
+    with _neighbor():
         beside = spent()
     return max(beside / alone, 1.0)
 
 
 @contextlib.contextmanager
-def _neighbour() -> Iterator[None]:
+def _neighbor() -> Iterator[None]:
     # Not forked: this process may have threads, and a device.
     spawned = multiprocessing.get_context("spawn")
     reader, writer = spawned.Pipe(duplex=False)

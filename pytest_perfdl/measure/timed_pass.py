@@ -1,7 +1,7 @@
-"""The timed pass: steps in blocks, no profiler, the device synchronised around blocks only.
+"""The timed pass: steps in blocks, no profiler, the device synchronized around blocks only.
 
-Synchronising around each step would hide what a regression may be made of: lost run-ahead of the host, and
-waiting in `.item()`. On a device single steps come from events on the stream, which need no synchronisation.
+Synchronizing around each step would hide what a regression may be made of: lost run-ahead of the host, and
+waiting in `.item()`. On a device single steps come from events on the stream, which need no synchronization.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Clock(Protocol):
     def mark(self) -> None: ...
 
     def durations_ns(self) -> list[int]:
-        """Time between successive marks; called after a synchronisation."""
+        """Time between successive marks; called after a synchronization."""
         ...
 
     def delays_ns(self) -> list[int]:

@@ -66,6 +66,10 @@ _FILES = 10_000
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
+_FORMER_IDLE = {"synchronisation": "synchronization"}
+"""Names of classes of idle time in records of earlier versions."""
+
+
 class KeyForm(msgspec.Struct):
     """A key, as records and run files hold it."""
 
@@ -304,7 +308,8 @@ def _series(form: _SeriesForm, place: str, repeats: int) -> Series:
 
 def _row(form: _RowForm, place: str, repeats: int) -> Row:
     (count,) = _bounded([form.count], f"{place}.count", LARGEST)
-    return Row(form.kind, form.name, count, _durations(form.ns, repeats, f"{place}.ns"))
+    name = _FORMER_IDLE.get(form.name, form.name) if form.kind == "idle" else form.name
+    return Row(form.kind, name, count, _durations(form.ns, repeats, f"{place}.ns"))
 
 
 def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, ...]:

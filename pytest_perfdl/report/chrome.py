@@ -196,7 +196,7 @@ def _marked(event: Event, causes: Mapping[tuple[str, str], Cause]) -> Event:
         event,
         name=event.name + _suffix(cause),
         args={**(event.args or {}), **said},
-        colour="terrible" if cause.delta_ns > 0 else "good" if cause.delta_ns < 0 else None,
+        color="terrible" if cause.delta_ns > 0 else "good" if cause.delta_ns < 0 else None,
     )
 
 

@@ -50,7 +50,7 @@ SYMBOLS = {
     "new": "+",
     "unmeasured": "–",
 }
-"""A verdict's sign, so that colour is never the only one."""
+"""A verdict's sign, so that color is never the only one."""
 
 
 def write_html(run: Run, path: Path) -> None:

@@ -24,7 +24,7 @@ _INPUT = "input"
 _IDLE: dict[str, tuple[TaskKind, ...]] = {
     "communication": (TaskKind.COMMUNICATION,),
     "launch latency": (TaskKind.CALL,),
-    "synchronisation": (TaskKind.WAIT, TaskKind.RETURN),
+    "synchronization": (TaskKind.WAIT, TaskKind.RETURN),
     "operator overhead": (TaskKind.OPERATOR, TaskKind.CALL),
     PYTHON: (TaskKind.GAP,),
     "device wait": (),

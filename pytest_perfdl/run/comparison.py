@@ -84,12 +84,14 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
         When the other side cannot be measured.
     """
     new, limits = measurement.record(), measurement.test.limits
-    base: BaseSide | None = None
     try:
         commit = context.revisions.against
         assert commit is not None
         checkout = context.revisions.checkout(commit)
-        base = measurement.measure_base(checkout, commit)
+        base = _base_side(measurement, checkout, commit)
+        if base is None:
+            reason = f"the test does not exist at {context.settings.against}"
+            return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
         found = standing(new, base.record, (), limits)
         if found.verdict not in ("invalid", "outdated"):
             if held(found, limits):
@@ -98,9 +100,6 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
             else:
                 found = confirm(found, base.record, new, limits)
         return ComparisonResult(found, base.record, base.traces)
-    except TestAbsent:
-        reason = f"the test does not exist at {context.settings.against}"
-        return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
     except (CheckoutError, SideError) as error:
         raise PerfError(str(error)) from None
 
@@ -119,8 +118,6 @@ def against_baseline(
             if isinstance(found, ComparisonResult):
                 return found
             why = found
-        except TestAbsent:
-            why = f"the test does not exist at {code.commit[:12]}, the baseline's commit"
         except CheckoutError as error:
             why = str(error)
         except SideError as error:
@@ -130,7 +127,7 @@ def against_baseline(
                 raise PerfError(str(error)) from None
             if more:
                 measurement.test.item.add_report_section("call", "the other side", more)
-    return ComparisonResult(_unpaired(measurement, baseline, why), baseline.own)
+    return ComparisonResult(_unpaired(measurement, baseline, why, tried=bool(code.commit)), baseline.own)
 
 
 def _depends_on_rounds(context: RunContext, measurement: Measurement, baseline: Baseline) -> bool:
@@ -157,7 +154,7 @@ def _in_pairs(
 
     Raises
     ------
-    SideError, CheckoutError, TestAbsent
+    SideError, CheckoutError
     """
     stored, commit, limits = code.base, code.commit, measurement.test.limits
     assert stored is not None
@@ -171,7 +168,9 @@ def _in_pairs(
         # Budgets ask nothing of the other side.
         return ""
     checkout = context.revisions.checkout(commit)
-    side = measurement.measure_base(checkout, commit)
+    side = _base_side(measurement, checkout, commit)
+    if side is None:
+        return f"the test does not exist at {commit[:12]}, the baseline's commit"
     now = side.record
     if other := not_reproduced(stored, now):
         ignored = context.revisions.ignored(measurement.remote.origins)
@@ -194,8 +193,24 @@ def _in_pairs(
     return ComparisonResult(replace(judgement, integrity=(*judgement.integrity, *notes)), base)
 
 
-def _unpaired(measurement: Measurement, baseline: Baseline, why: str) -> Judgement:
-    """Judge by fresh repeats against the stored ones, as many as can change the verdict; `why` not in pairs."""
+def _base_side(measurement: Measurement, checkout: Checkout, commit: str) -> BaseSide | None:
+    """What the first process of another revision measures; `None` where it has no such test.
+
+    Raises
+    ------
+    SideError
+    """
+    try:
+        return measurement.measure_base(checkout, commit)
+    except TestAbsent:
+        return None
+
+
+def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
+    """Judge by fresh repeats against the stored ones, as many as can change the verdict; `why` not in pairs.
+
+    Where pairs were `tried`, that is said of a test without anything stored to be judged against, too.
+    """
     base, limits = baseline.own, measurement.test.limits.unpaired()
     fresh = measurement.record()
     found = standing(fresh, base, baseline.others, limits)
@@ -203,9 +218,9 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str) -> Judgeme
         measurement.draw(len(measurement.repeats) + 1, of=MOST_REPEATS)
         fresh = measurement.record()
     judgement = confirm(found, base, fresh, limits, others=baseline.others, remaining=max(left, 0))
-    if base is None or not why:
+    if not why or (base is None and not tried):
         return judgement
-    note = Finding("note", "unpaired", f"judged unpaired: {why}")
+    note = Finding("note", "unpaired", f"{'judged unpaired' if base is not None else 'not paired'}: {why}")
     return replace(judgement, integrity=(*judgement.integrity, note))
 
 

@@ -1,4 +1,4 @@
-"""What an optimisation would still gain, held to what a test says of it (`perf.assert_whatif`).
+"""What an optimization would still gain, held to what a test says of it (`perf.assert_whatif`).
 
 The trace that is kept of a call's median profiled step becomes a task graph without the profiler's own time, as by
 `perfdl whatif --step-time` with the median of the timed steps. Nothing fails on a guess: where the trace does not tell,
@@ -38,13 +38,13 @@ def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     """What became of an expectation on a call of a test that was measured.
 
     Regressed where the whole range of the predicted gain is above the bound and trust is ok; unchanged where the
-    predicted gain is not above it and trust not refused, or there is nothing that the optimisation could change; else
+    predicted gain is not above it and trust not refused, or there is nothing that the optimization could change; else
     inconclusive.
 
     Raises
     ------
     ValueError
-        The optimisation refuses the values of its parameters; the message is one line.
+        The optimization refuses the values of its parameters; the message is one line.
     """
     parameters = ",".join(f"{name}={value}" for name, value in expectation.parameters.items())
     title = expectation.transform + (f":{parameters}" if parameters else "")
@@ -92,7 +92,7 @@ def _held(prediction: Prediction, bound: float, text: str) -> tuple[Verdict, str
 
 
 def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | str:
-    """The prediction, or why there is nothing that the optimisation could change."""
+    """The prediction, or why there is nothing that the optimization could change."""
     try:
         question.change(context)
     except NotTold as error:

@@ -1,22 +1,24 @@
 """What is measured of one perf test: its first process phase by phase, then further repeats as they are wanted.
 
 The first process counts, profiles and times the working tree's step; the reports that pytest shows of the test are made
-of it. What goes wrong in a process is raised (`WorkerError`), and translated where all of the flow ends (`perf_test`).
+of it. What goes wrong in a process is raised (`WorkerError`), and translated at the top of the flow (`as_failures`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import ForkError, SideError, TestAbsent, WorkerError
+from pytest_perfdl.model.errors import BaselineError, ForkError, SideError, TestAbsent, WorkerError, WorkerTimeout
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.run.collection import PerfTest
@@ -70,16 +72,45 @@ class Measurement:
         """Since the first process was started."""
         return time.monotonic() - self._started
 
+    @contextlib.contextmanager
+    def as_failures(self) -> Iterator[None]:
+        """Around all that the processes do: what goes wrong ends those that are left, and becomes the test's error."""
+        __tracebackhide__ = True
+        context = self.context
+        try:
+            yield
+        except WorkerTimeout as error:
+            self.broken = True
+            limit = context.processes.timeout(self.test)
+            message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
+        except (WorkerError, BaselineError) as error:
+            self.broken = True
+            message = str(error)
+        except BaseException:
+            context.processes.end(gently=True)
+            context.progress.clear()
+            raise
+        else:
+            return
+        context.processes.end(gently=True)
+        context.progress.clear()
+        raise PerfError(message) from None
+
     # The first process
 
     def first_call(self) -> CallInfo | None:
-        """Serve the first process until a `perf(...)` call waits to be measured; `None` if the test ended without."""
-        return self.remote.calls[0] if self.remote.advance() else None
+        """Serve the first process until a `perf(...)` call waits to be measured; `None` if the test ended without.
+
+        A call in a fixture's setup does not wait: it has been measured.
+        """
+        self.remote.advance()
+        return self.remote.calls[0] if self.remote.calls else None
 
     def finish_first(self) -> PhaseReport:
         """Measure all calls of the first process and serve it to its end; the report of the test's call phase."""
         self.remote.finish()
-        if self._spoiled(self.remote):
+        if spoiled := self._spoiled(self.remote):
+            self._no_flops = spoiled
             self.remote = self._start_first()
             self.remote.finish()
         self.context.progress.end_repeat(self.seconds)
@@ -96,7 +127,7 @@ class Measurement:
 
     @property
     def possible_gains(self) -> list[WhatIfExpectation]:
-        """What the test expects of optimisations."""
+        """What the test expects of optimizations."""
         return [each for each in self.remote.expectations if isinstance(each, WhatIfExpectation)]
 
     @property
@@ -117,8 +148,8 @@ class Measurement:
         plan = replace(self.test.plan, period=info.period)
         return one_repeat(plan, info, str(context.processes.scratch), flops=flops, seconds=context.step_seconds)
 
-    def _spoiled(self, remote: RemoteTest) -> bool:
-        """Whether the test failed while its FLOPs were counted: it must be measured again without that.
+    def _spoiled(self, remote: RemoteTest) -> str:
+        """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.
 
         torch's counter cannot stay out of everything that it watches: torch.compile(fullgraph=True), for one, refuses
         to run beside it.
@@ -126,12 +157,11 @@ class Measurement:
         phase = remote.phases.get("call")
         counting = isinstance(remote.command, Count) and remote.command.flops
         if phase is None or phase.raw != "failed" or not counting:
-            return False
+            return ""
         config = self.context.config
         report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
         said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or "the test failed meanwhile"
-        self._no_flops = said.partition("\n")[0]
-        return True
+        return str(said).partition("\n")[0]
 
     # Further repeats
 
@@ -157,14 +187,21 @@ class Measurement:
         self.context.progress.clear()
 
     def fresh(self, repeats: int) -> Record:
-        """Measure in further fresh processes: a record of these repeats alone."""
+        """Measure in further fresh processes: a record of these repeats alone.
+
+        Raises
+        ------
+        PerfError
+            When that fails: it is asked for while another test is judged.
+        """
         seen = len(self.repeats)
-        self.draw(seen + repeats)
-        return self._assembled(self.repeats[seen:])
+        with self.as_failures():
+            self.draw(seen + repeats)
+        return self._assembled(self.repeats[seen:], self._no_flops)
 
     def record(self) -> Record:
         """All repeats of the working tree."""
-        return self._assembled(self.repeats)
+        return self._assembled(self.repeats, self._no_flops)
 
     def _discard_contended(self) -> None:
         """Take back the last repeat if it is to be stored and others had the processor meanwhile."""
@@ -225,16 +262,18 @@ class Measurement:
         if not Path(checkout.path(test.item.path)).exists():
             raise TestAbsent("its file is not there")
         context.processes.prepare_parent(test, self.remote.shown)
+        no_flops = self._no_flops
         while True:
-            remote = context.processes.start(test, self._base_script, checkout=checkout)
+            remote = context.processes.start(test, partial(self._base_script, not no_flops), checkout=checkout)
             try:
                 remote.finish()
             except TestAbsent:
                 raise
             except WorkerError as error:
                 raise SideError(f"the test did not run at {commit[:12]}: {error}", invalid=False) from None
-            if not self._spoiled(remote):
+            if not (spoiled := self._spoiled(remote)):
                 break
+            no_flops = spoiled
         if text := failure(remote, context.config):
             raise SideError(f"the test did not pass at {commit[:12]}: {last_error(text)}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
@@ -243,16 +282,16 @@ class Measurement:
             if mistake := context.revisions.mistaken(origins, code):
                 raise SideError(f"the {name} side {mistake}", invalid=True)
         repeats = [_repeat(remote, 0.0)]
-        record = self._assembled(repeats, commit=commit, test_hash=remote.origins.test_hash)
+        record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
         return BaseSide(record, remote.origins, remote.shown, exemplars(repeats))
 
-    def _base_script(self, info: CallInfo) -> Script:
+    def _base_script(self, flops: bool, info: CallInfo) -> Script:
         plan = replace(self.test.plan, period=info.period)
         scratch, seconds = str(self.context.processes.scratch), self.context.step_seconds
-        return one_repeat(plan, info, scratch, flops=not self._no_flops, seconds=seconds)
+        return one_repeat(plan, info, scratch, flops=flops, seconds=seconds)
 
     def _assembled(
-        self, repeats: Sequence[Repeat], *, commit: str | None = None, test_hash: str | None = None
+        self, repeats: Sequence[Repeat], no_flops: str, *, commit: str | None = None, test_hash: str | None = None
     ) -> Record:
         """Join repeats; of the working tree, or of another commit and that one's version of the test."""
         test = self.test
@@ -264,9 +303,9 @@ class Measurement:
             date=self.context.date,
             commit=commit or self.context.revisions.commit,
         )
-        if not self._no_flops:
+        if not no_flops:
             return record
-        return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", self._no_flops)))
+        return replace(record, integrity=(*record.integrity, unmeasured("no-flops", "FLOPs", no_flops)))
 
 
 def _repeat(remote: RemoteTest, seconds: float) -> Repeat:

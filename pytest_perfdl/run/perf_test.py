@@ -10,14 +10,13 @@ pytest's setup and teardown phases wait for the same phases of the first process
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
 from pytest_perfdl.measure.assemble import exemplars
-from pytest_perfdl.model.errors import BaselineError, SideError, WorkerError, WorkerTimeout
+from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.model.units import plural
@@ -51,7 +50,7 @@ class NotPassed(Exception):
 def set_up(measurement: Measurement) -> None:
     """Wait for the first process' setup phase and raise what it raised."""
     __tracebackhide__ = True
-    with _as_failures(measurement):
+    with measurement.as_failures():
         phase = measurement.remote.wait("setup")
     replay(phase)
 
@@ -67,10 +66,10 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
         When there is no verdict; the message says why.
     """
     __tracebackhide__ = True
-    with _as_failures(measurement):
+    with measurement.as_failures():
         info = measurement.first_call()
         baseline = load_baseline(context, measurement.test, info)
-        if info is not None and context.revisions.is_same(measurement.test, baseline.own, info):
+        if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
             return _same_code(context, measurement)
         _check_passed(measurement.finish_first())
         _check_measured(measurement)
@@ -89,41 +88,17 @@ def tear_down(measurement: Measurement) -> None:
     measurement.context.progress.clear()
     if measurement.broken:
         return
-    with _as_failures(measurement):
+    with measurement.as_failures():
         measurement.remote.finish()
     phase = measurement.remote.phases.get("teardown")
     if phase is not None:
         replay(phase)
 
 
-@contextlib.contextmanager
-def _as_failures(measurement: Measurement) -> Iterator[None]:
-    """Around all that a test's processes do: what goes wrong ends those that are left, and becomes the test's error."""
-    __tracebackhide__ = True
-    context = measurement.context
-    try:
-        yield
-    except WorkerTimeout as error:
-        measurement.broken = True
-        limit = context.processes.timeout(measurement.test)
-        message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
-    except (WorkerError, BaselineError) as error:
-        measurement.broken = True
-        message = str(error)
-    except BaseException:
-        context.processes.end(gently=True)
-        context.progress.clear()
-        raise
-    else:
-        return
-    context.processes.end(gently=True)
-    context.progress.clear()
-    raise PerfError(message) from None
-
-
 def _same_code(context: RunContext, measurement: Measurement) -> Result:
     """The result of a test that need not be measured."""
     measurement.remote.end(gently=True)
+    context.progress.clear()
     judgement = Judgement(measurement.test.item.nodeid, "unchanged", SAME_CODE)
     return unjudged(measurement.test, judgement, fails="unchanged" in context.fail_on, seconds=measurement.seconds)
 

@@ -160,7 +160,8 @@ class PerfSession:
         self._context.progress.start_test()
         measurement = Measurement(self._context, test)
         test.item.stash[MEASUREMENT] = measurement
-        set_up(measurement)
+        with self._noting_failure(measurement):
+            set_up(measurement)
 
     def _runtest(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -174,22 +175,31 @@ class PerfSession:
             raise outcome
 
     def _measure(self, measurement: Measurement) -> Result:
-        """The test's result, which is kept however measuring ends."""
+        """The test's result, which is kept."""
         __tracebackhide__ = True
         assert self._context is not None
         nodeid = measurement.test.item.nodeid
         try:
-            result = self.results[nodeid] = run_test(self._context, self._curves, measurement)
+            with self._noting_failure(measurement):
+                result = self.results[nodeid] = run_test(self._context, self._curves, measurement)
         except NotPassed as ended:
             self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason)
             phase = ended.phase
-        except PerfError as error:
-            self.results[nodeid] = self._unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
-            raise
         else:
             return result
         replay(phase)
         raise AssertionError("a phase that did not pass raises what it raised")
+
+    @contextlib.contextmanager
+    def _noting_failure(self, measurement: Measurement) -> Iterator[None]:
+        """Around a phase: a test that could not be measured or judged is `invalid`, and says why."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except PerfError as error:
+            reason = str(error.msg).partition("\n")[0]
+            self.results[measurement.test.item.nodeid] = self._unjudged(measurement, "invalid", reason)
+            raise
 
     def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str) -> Result:
         """The result of a test that ended without a judgement."""
@@ -202,7 +212,8 @@ class PerfSession:
         __tracebackhide__ = True
         measurement = test.item.stash.get(MEASUREMENT, None)
         if measurement is not None:
-            tear_down(measurement)
+            with self._noting_failure(measurement):
+                tear_down(measurement)
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Complete a report made here with what the worker knows of the same phase."""

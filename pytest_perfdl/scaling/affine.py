@@ -33,7 +33,7 @@ class StraightLine:
 class Affine:
     """Least squares of relative residuals along one axis.
 
-    Minimises sum ((fixed + slope x - t) / t)^2: a large size does not outweigh the small ones, as it does where the
+    Minimizes sum ((fixed + slope x - t) / t)^2: a large size does not outweigh the small ones, as it does where the
     noise is a share of the time. Neither constant is held to be positive, since a bound would bias the one that is
     near it.
     """

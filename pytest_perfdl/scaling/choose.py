@@ -67,7 +67,7 @@ def candidates(points: Points) -> tuple[Form[Any], ...]:
 
     Affine along one axis, piecewise where a cliff shows there, physical always, generic where one configuration can
     be left out and every factor is positive; its two shapes are one where only one factor varies or none is
-    extrinsic. Of three configurations along one axis generic too, which its regularisation determines.
+    extrinsic. Of three configurations along one axis generic too, which its regularization determines.
     """
     varying, count = points.varying, len(points.configurations())
     forms: list[Form[Any]] = []

@@ -79,9 +79,9 @@ class PowerSum:
 class Generic:
     """How a generic model is fitted.
 
-    Minimises mean(r^2) + regularisation * penalty, with r = (model - t) / t, or (model - t) / median(t) where
+    Minimizes mean(r^2) + regularization * penalty, with r = (model - t) / t, or (model - t) / median(t) where
     `relative` is off, and the penalty the sum of the constants' absolute values ("l1") or squares ("l2"), coefficients
-    in units of the median time. The least regularisation settles what the points leave open (the exponent of a
+    in units of the median time. The least regularization settles what the points leave open (the exponent of a
     vanished term) and shows in nothing else. The global optimum is sought by differential evolution (Storn and Price,
     Journal of Global Optimization 11, 1997) over the logarithms of the coefficients, 1e-6 to 1e3 of the median time,
     and over exponents from -2 to 3; a bounded least-squares step from there, with exact derivatives, polishes it.
@@ -90,7 +90,7 @@ class Generic:
     shape: Shape = "product"
     relative: bool = True
     penalty: Penalty = "l2"
-    regularisation: float = 1e-7
+    regularization: float = 1e-7
     seed: int = 0
     population: int = 10
     """Members per constant."""
@@ -136,7 +136,7 @@ class Generic:
             with np.errstate(over="ignore"):
                 residuals = (_times(theta, logs, count) - target[:, None]) / self._weights(target)[:, None]
                 misfit = np.minimum((residuals**2).mean(axis=0), _HOPELESS)
-            return misfit + self.regularisation * (self._roots(theta) ** 2).sum(axis=0)
+            return misfit + self.regularization * (self._roots(theta) ** 2).sum(axis=0)
 
         least, most = np.array([_LOG_BOUNDS] * count + [_EXPONENTS] * exponents + [_LOG_BOUNDS]).T
         found = differential_evolution(
@@ -182,7 +182,7 @@ class Generic:
         logs = _logs(points.columns, curve.terms + curve.scales, curve.reference)
         target = points.ns / curve.unit_ns
         weights = self._weights(target) * np.sqrt(len(target))
-        strength = self.regularisation**0.5
+        strength = self.regularization**0.5
 
         def residuals(theta: F64) -> F64:
             misfit = (_times(theta[:, None], logs, count)[:, 0] - target) / weights
@@ -205,7 +205,7 @@ class Generic:
         return target if self.relative else np.ones(len(target))
 
     def _roots(self, theta: F64) -> F64:
-        """Residuals of which the squares are what each constant adds, before the regularisation's weight."""
+        """Residuals of which the squares are what each constant adds, before the regularization's weight."""
         return (theta**2 + _KINK**2) ** 0.25 if self.penalty == "l1" else theta
 
     def _root_slopes(self, theta: F64) -> F64:

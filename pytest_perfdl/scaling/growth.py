@@ -10,7 +10,7 @@ The difference is fitted by one term, or by a constant beside one, with the size
 - *complexity*: a power that the base does not have, x^2 or x^3: an accidental O(n^2);
 - *every size alike*: a share of the base's own time, as of a slower machine or a slower kernel of all sizes.
 
-What fits best by generalised least squares gives the name; of two terms the one that adds more to the largest size. A
+What fits best by generalized least squares gives the name; of two terms the one that adds more to the largest size. A
 curve whose sizes all became slower by the same share has more of everything that it is made of. It is told in two terms
 where the machine cannot be the cause, and not where it can.
 """

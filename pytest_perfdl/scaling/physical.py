@@ -15,7 +15,7 @@ from pytest_perfdl.scaling.points import F64, Points
 
 Share = Literal["whole", "divided", "undivided", "steps", "pairs"]
 """How p processors share an amount: each does all of it (1), a part of it (1/p), the difference between the two
-(1 - 1/p), or there is one for each neighbour (p - 1), or for each pair that may get in each other's way (p (p - 1))."""
+(1 - 1/p), or there is one for each neighbor (p - 1), or for each pair that may get in each other's way (p (p - 1))."""
 
 PROCESSORS = ("processors", "processes", "workers", "threads", "ranks", "devices", "gpus", "nodes")
 """Factors that are taken for the number of processors, where none is named."""
@@ -130,7 +130,7 @@ class Sum:
 class Physical:
     """Non-negative least squares of relative residuals over physical features.
 
-    Minimises sum ((sum_k c_k f_k - t) / t)^2 subject to c_k >= 0. The bound alone keeps most coefficients at zero, so
+    Minimizes sum ((sum_k c_k f_k - t) / t)^2 subject to c_k >= 0. The bound alone keeps most coefficients at zero, so
     that many features do not overfit few points (Lawson and Hanson, "Solving Least Squares Problems", 1974, ch. 23).
     """
 

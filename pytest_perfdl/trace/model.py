@@ -157,7 +157,7 @@ class Trace:
     correlation: I64
     """What joins a device event to the runtime call that launched it (one call may launch many); -1 if absent.
 
-    Read for device, runtime, driver and synchronisation events; -1 for all others.
+    Read for device, runtime, driver and synchronization events; -1 for all others.
     """
     names: tuple[str, ...]
     categories: tuple[str, ...]

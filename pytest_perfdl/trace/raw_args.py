@@ -29,7 +29,7 @@ def join(raws: list[msgspec.Raw]) -> bytes:
 class RawArgs(Sequence[bytes]):
     """JSON text of each row's arguments, `{}` where an event has none.
 
-    Neighbours in the store are separated by one comma, so that the text of neighbouring rows is one slice.
+    Neighbors in the store are separated by one comma, so that the text of neighboring rows is one slice.
     """
 
     _store: bytearray | mmap.mmap

@@ -41,8 +41,8 @@ class Event:
     args: Mapping[str, Any] | None = None
     flow: int | None = None
     """What joins the two ends of a flow, for phases s and f."""
-    colour: str | None = None
-    """A reserved colour name of chrome://tracing; Perfetto ignores it."""
+    color: str | None = None
+    """A reserved color name of chrome://tracing; Perfetto ignores it."""
 
     @classmethod
     def process_name(cls, pid: int, name: str) -> Event:
@@ -186,8 +186,8 @@ def _line(event: Event) -> bytes:
         parts.append(b'"bp":"e"')
     if event.category:
         parts.append(b'"cat":' + orjson.dumps(event.category))
-    if event.colour:
-        parts.append(b'"cname":' + orjson.dumps(event.colour))
+    if event.color:
+        parts.append(b'"cname":' + orjson.dumps(event.color))
     if event.phase == "X":
         parts.append(b'"dur":' + microseconds(event.duration_ns).encode())
     if event.flow is not None:

@@ -10,7 +10,7 @@
 - `model` holds the words: tasks, edges, tracks. `from_trace` makes a graph of a trace, or of those of several ranks.
 - `editing` finds tasks and composes changes of them; `columns` copies what a change leaves as it was.
 - `simulation` computes when every task starts and ends, and how far the graph explains the trace.
-- `transform` is the registry of optimisations, `transforms` holds those that come with the package; they look things
+- `transform` is the registry of optimizations, `transforms` holds those that come with the package; they look things
   up in `facts`, `layers`, `lifetimes` (memory) and `machine` (constants). `predict` answers a question with an
   interval and a trust; `unprofiled` takes the profiler's own time off a graph first. `parallelism` puts layers on
   several devices, `strategy` searches for the best way to.

@@ -14,7 +14,7 @@ from pytest_perfdl.trace.model import Rows
 Column = npt.NDArray[Any]
 
 _RUN = 512
-"""Rows that runs of neighbours must have on average to be copied run by run: fewer are gathered as fast."""
+"""Rows that runs of neighbors must have on average to be copied run by run: fewer are gathered as fast."""
 
 
 def taker(rows: Rows | npt.NDArray[np.bool_], count: int | None = None) -> Callable[..., Column]:

@@ -65,9 +65,9 @@ class _Args(msgspec.Struct, gc=False):
 @once
 def operator_costs(trace: Trace) -> Costs:
     """Costs by `cost_model`, from the shapes that the trace records; none without `record_shapes=True`."""
-    modelled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
+    modeled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
     operators = np.flatnonzero(trace.category == Category.CPU_OP)
-    rows = operators[modelled[trace.name[operators]]]
+    rows = operators[modeled[trace.name[operators]]]
     number = np.full(len(trace), -1, dtype=np.intp)
     known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
     costs: list[OperatorCost] = []

@@ -61,7 +61,7 @@ class EdgeKind(IntEnum):
     LAUNCH = 2
     """A device task starts after its launching call has started (its correlation)."""
     SYNC = 3
-    """A synchronising call returns after the last task ahead of it, of every stream or of one."""
+    """A synchronizing call returns after the last task ahead of it, of every stream or of one."""
     COPY = 4
     """A blocking copy's call returns after its copy."""
     EVENT = 5
@@ -122,13 +122,13 @@ class Tasks:
     release: I64
     """Earliest start in absolute time, `NO_RELEASE` for none: for what began or was launched before the window."""
     submitted: I64
-    """Moment on the host at which it was submitted: start of the launching or synchronising call, else `start`."""
+    """Moment on the host at which it was submitted: start of the launching or synchronizing call, else `start`."""
     launcher: Rows
     """Task of the call that launched it, -1 if unknown or on the host."""
     step: I32
     """Index of the step that it belongs to (a device task that of its launch), -1 for none."""
     scope: I32
-    """What a synchronising RETURN waits for: a track, `WHOLE_DEVICE`, or `NO_SCOPE` if its edges alone say."""
+    """What a synchronizing RETURN waits for: a track, `WHOLE_DEVICE`, or `NO_SCOPE` if its edges alone say."""
     setup: Mask
     """Whether its time belongs to no step: setup on the steps' thread."""
     unexplained: I64

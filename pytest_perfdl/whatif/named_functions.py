@@ -1,4 +1,4 @@
-"""Functions by name: how edits and optimisations are added, those that come with the package and those of users."""
+"""Functions by name: how edits and optimizations are added, those that come with the package and those of users."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Network:
 
 
 def stages(layers: Sequence[LayerCost], count: int) -> list[list[LayerCost]]:
-    """Neighbouring layers in so many groups, of which the slowest is as fast as can be (dynamic programming)."""
+    """Neighboring layers in so many groups, of which the slowest is as fast as can be (dynamic programming)."""
     sums = [0.0, *accumulate(layer.forward_ns + layer.backward_ns for layer in layers)]
     size = len(layers)
     best = [[float("inf")] * (size + 1) for _ in range(count + 1)]

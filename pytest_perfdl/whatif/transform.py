@@ -1,4 +1,4 @@
-"""Optimisations as functions from a graph to a plan, by name; users add their own.
+"""Optimizations as functions from a graph to a plan, by name; users add their own.
 
     @transform("no_python")
     def no_python(context: Context) -> Change:
@@ -73,7 +73,7 @@ class Change:
     plan: Plan
     """The edits, with the likeliest constants."""
     fast: Plan | None = None
-    """The same with constants at the favourable end of their range; `None` where no constant was taken."""
+    """The same with constants at the favorable end of their range; `None` where no constant was taken."""
     slow: Plan | None = None
     peak_bytes: int | None = None
     """Peak of allocated memory afterwards, where it changes and the trace has memory events."""
@@ -86,7 +86,7 @@ class Change:
     def of(
         cls, plans: Sequence[Plan], peak_bytes: int | None = None, trust: Trust = "ok", notes: tuple[str, ...] = ()
     ) -> Change:
-        """A change from three plans: with the likeliest constants, the favourable ones, the unfavourable ones."""
+        """A change from three plans: with the likeliest constants, the favorable ones, the unfavorable ones."""
         likely, fast, slow = plans
         return cls(likely, fast, slow, peak_bytes, trust, notes)
 

@@ -75,7 +75,7 @@ class RemoteTest:
         self.over = False
 
     def wait(self, phase: Phase) -> PhaseReport:
-        """Serve the worker until a phase is over there.
+        """Serve the worker until a phase is over there; scripts that wait for a turn meanwhile get it.
 
         Raises
         ------
@@ -83,7 +83,9 @@ class RemoteTest:
             When the worker is gone; it has been ended with everything it started.
         """
         while phase not in self.phases:
-            if self.over or not self._serve():
+            if self.waits:
+                self.take_turn()
+            elif self.over or not self._serve():
                 raise WorkerDied(f"the worker process ended before the test's {phase} phase was over")
         return self.phases[phase]
 
@@ -106,6 +108,7 @@ class RemoteTest:
 
     def end(self, *, gently: bool) -> None:
         """End the worker before its time."""
+        self.waits = False
         if not self.over:
             self.over = True
             if gently:

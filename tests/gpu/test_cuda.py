@@ -120,4 +120,4 @@ def test_the_account_of_a_trace_closes(project):
 
     assert parts.on_device
     assert (parts.ns.sum(axis=0) == parts.step_ns).all()
-    assert "synchronisation" in parts.classes or "launch latency" in parts.classes
+    assert "synchronization" in parts.classes or "launch latency" in parts.classes

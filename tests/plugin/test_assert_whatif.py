@@ -7,7 +7,7 @@ import json
 import pytest
 from plugin.project import SHORT
 
-# pytester forgets what its runs import, and the optimisations register themselves once.
+# pytester forgets what its runs import, and the optimizations register themselves once.
 import pytest_perfdl.whatif.transforms  # noqa: F401
 
 OWN = """
@@ -72,7 +72,7 @@ def test_without_perf_only_the_arguments_are_checked(project):
         ("'amp', gains_less_than='3%', type='int8'", "perf.assert_whatif: amp has no parameter 'type': it has dtype"),
         ("'data_parallel', gains_less_than='3%'", "perf.assert_whatif: data_parallel needs a parameter: "),
         ("'workers', gains_less_than='3%', workers='x'", "workers:workers=x: expected a whole number"),
-        ("3, gains_less_than='3%'", "perf.assert_whatif(3): expected the name of an optimisation"),
+        ("3, gains_less_than='3%'", "perf.assert_whatif(3): expected the name of an optimization"),
         ("'amp', gains_less_than='5us'", "gains_less_than='5us': expected a share such as '3%'"),
         ("'amp', gains_less_than='3%+5us'", "gains_less_than='3%+5us': expected a share such as '3%'"),
         ("'amp', gains_less_than='100%'", "gains_less_than='100%': expected a share such as '3%'"),

@@ -106,8 +106,13 @@ DEATHS = """
             print(os.getpid(), file=note)
 
 
-    def test_measured_after_all_these(perf, database):
-        assert perf(int) == 0
+    @pytest.fixture
+    def measured_before(perf):
+        return perf(int, name="before")
+
+
+    def test_measured_after_all_these(perf, database, measured_before):
+        assert perf(int) == measured_before == 0
 """
 
 MISUSE = """
@@ -299,9 +304,25 @@ def no_traceback(text):
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("deaths") / "project")
-    running = start(project, DEATHS)
+    running = start(project, DEATHS, "--perf-json=run.json")
     finished = running.finish()
     return project, finished, project.cases()
+
+
+def test_a_death_is_the_result_of_the_test_in_whatever_phase(deaths):
+    tests = json.loads((deaths[0].root / "run.json").read_text())["tests"]
+    found = {test["id"].partition("::")[2]: (test["verdict"], test["reason"]) for test in tests}
+
+    assert found["test_dies_in_setup"] == ("invalid", "the worker process was killed by SIGKILL")
+    assert found["test_crashes"][0] == "invalid"
+
+
+def test_a_call_in_a_fixture_is_measured(deaths):
+    tests = json.loads((deaths[0].root / "run.json").read_text())["tests"]
+    (test,) = (each for each in tests if each["id"].endswith("::test_measured_after_all_these"))
+
+    assert deaths[2]["test_measured_after_all_these"].outcome == "passed"
+    assert [call["name"] for call in test["record"]["calls"]] == ["before", ""]
 
 
 def test_a_step_that_never_returns(deaths):

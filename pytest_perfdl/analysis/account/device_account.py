@@ -28,7 +28,7 @@ BUSY_CLASSES = ("compute", "exposed communication", "exposed copies")
 IDLE_CLASSES = (
     "launch latency",
     "input",
-    "synchronisation",
+    "synchronization",
     "operator overhead",
     "Python and host",
     "device wait",
@@ -43,7 +43,7 @@ def device_accounts(trace: Trace, steps: Steps, joined: Launches) -> tuple[Mappi
     |U(comm) minus U(compute)|; exposed copies |U(copies) minus U(compute) minus U(comm)|, memsets included; idle is the
     rest. An idle interval [a, b) ends with the event that starts at b, whose launching call starts at s on host
     thread h. With s < a it is *device wait*. Otherwise [s, b) is *launch latency*, and [a, s) goes by what h
-    did: *input* in a DataLoader annotation, else *synchronisation* in a blocking call, else *operator overhead*
+    did: *input* in a DataLoader annotation, else *synchronization* in a blocking call, else *operator overhead*
     in any operator or call, else *Python and host*. Idle time that no event ends inside the window, or whose
     launch is not known, is *unattributed*.
     """

@@ -1,4 +1,4 @@
-"""Cost models by operator: matrix products, convolutions, attention, normalisation, and what only moves data."""
+"""Cost models by operator: matrix products, convolutions, attention, normalization, and what only moves data."""
 
 from __future__ import annotations
 

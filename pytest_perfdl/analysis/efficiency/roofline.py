@@ -188,9 +188,9 @@ class _Costs:
         """Operator, shapes and element type of each cost."""
         self.number: I32 = np.full(len(trace), -1, dtype=np.int32)
         """Which of the costs is that of each row, -1 for none."""
-        self.modelled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
+        self.modeled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
         operators = np.flatnonzero(trace.category == Category.CPU_OP)
-        rows = operators[self.modelled[trace.name[operators]]]
+        rows = operators[self.modeled[trace.name[operators]]]
         known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
         for block, decoded in trace.args_by_block(rows, _Args):
             numbers = []
@@ -204,7 +204,7 @@ class _Costs:
 
     def reason(self, operator: int) -> str:
         """Why an operator has no cost."""
-        return NO_ARGUMENTS if self.modelled[self.trace.name[operator]] else NO_MODEL
+        return NO_ARGUMENTS if self.modeled[self.trace.name[operator]] else NO_MODEL
 
     def _add(self, name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes) -> int:
         model = cost_model(name)
@@ -229,15 +229,13 @@ def _on_device(trace: Trace, tree: CallTree, caller: Rows) -> _Attributed:
     call = np.where(operator >= 0, caller[operator], -1)
     between = np.array([bool(_HOST_COPY.search(name)) for name in trace.names], dtype=bool)
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
-    for row, own, modelled, copy in zip(
-        device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True
-    ):
+    for row, own, modeled, copy in zip(device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True):
         if own < 0:
             yield row, -1, -1, NO_OPERATOR
         elif copy:
             yield row, own, -1, HOST_COPY
         else:
-            yield row, own, modelled, ""
+            yield row, own, modeled, ""
 
 
 def _on_host(trace: Trace, caller: Rows) -> _Attributed:

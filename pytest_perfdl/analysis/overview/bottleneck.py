@@ -15,7 +15,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.trace.model import Category, Trace
 
 Kind = Literal[
-    "input", "launch", "communication", "copy", "synchronisation", "dependency", "compute", "python", "mixed", "none"
+    "input", "launch", "communication", "copy", "synchronization", "dependency", "compute", "python", "mixed", "none"
 ]
 
 CPU_INPUT_SHARE = 0.25
@@ -34,7 +34,7 @@ _ACCOUNT: Mapping[Kind, tuple[str, ...]] = {
     "launch": ("launch latency", "operator overhead", "Python and host"),
     "communication": ("exposed communication",),
     "copy": ("exposed copies",),
-    "synchronisation": ("synchronisation",),
+    "synchronization": ("synchronization",),
     "dependency": ("device wait", "unattributed"),
     "compute": ("compute",),
 }
@@ -45,7 +45,7 @@ _PATH: Mapping[Kind, tuple[str, ...]] = {
     "launch": ("launch latency", "operator", "runtime call", "Python and host"),
     "communication": ("communication",),
     "copy": ("copy",),
-    "synchronisation": ("synchronisation",),
+    "synchronization": ("synchronization",),
     "dependency": ("kernel gap", "unexplained wait"),
     "compute": ("compute",),
 }
@@ -116,8 +116,8 @@ def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[
         return f"Input-bound: the device waits for input data in {what}."
     if kind == "launch":
         return f"Launch-bound: the device waits for the host in {what}, {most}."
-    if kind == "synchronisation":
-        return f"Synchronisation-bound: the device waits while the host returns from blocking calls in {what}."
+    if kind == "synchronization":
+        return f"Synchronization-bound: the device waits while the host returns from blocking calls in {what}."
     if kind == "dependency":
         return f"Dependency-bound: the device waits in {what}, {most}."
     name, ns = _longest(kind, trace)

@@ -40,7 +40,7 @@ _SAYS: Mapping[str, tuple[Kind, str]] = {
     "input": ("input", "the device waits for input data"),
     "exposed communication": ("communication", "communication runs that no computing hides"),
     "exposed copies": ("copy", "copies and memsets run that nothing else hides"),
-    "synchronisation": ("synchronisation", "the device waits while the host returns from blocking calls"),
+    "synchronization": ("synchronization", "the device waits while the host returns from blocking calls"),
     "launch latency": ("launch", "the device waits for launches to arrive"),
     "operator overhead": ("launch", "the device waits while the host runs operators and runtime calls"),
     "Python and host": ("launch", "the device waits while the host is in Python"),
@@ -133,7 +133,7 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
     own = own[steps.of_host_time(trace.start[own]) >= 0]
     whole = sum(window.host_ns for window in steps.windows)
     for kind, pattern, least, does in (
-        ("synchronisation calls", SYNC_CALL, FINDING_SHARE, "synchronise host and device"),
+        ("synchronization calls", SYNC_CALL, FINDING_SHARE, "synchronize host and device"),
         ("memory calls", _MEMORY_CALL, DETAIL_SHARE, "allocate or free memory of the device or pinned memory"),
     ):
         rows = _named(trace, pattern, own)

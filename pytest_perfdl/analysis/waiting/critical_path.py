@@ -41,7 +41,7 @@ CLASSES = (
     "operator",
     "runtime call",
     "input",
-    "synchronisation",
+    "synchronization",
     "Python and host",
     "unexplained wait",
 )
@@ -113,7 +113,7 @@ def critical_path(trace: Trace, window: tuple[int, int] | None = None) -> Critic
     latency*) or another stream's event; a host thread goes on with what it did before, unless it waited: in a
     blocking call, for room in a full launch queue, for its data, for another thread, or polling (see
     `bindings` and `host_waits` for rules and thresholds). Host time is that of the innermost *operator* or *runtime
-    call*, *input* inside a DataLoader's annotation, *synchronisation* for up to 60 us that a blocking call takes
+    call*, *input* inside a DataLoader's annotation, *synchronization* for up to 60 us that a blocking call takes
     to return, and *Python and host* in gaps (on CPU-only traces *communication* where a collective runs
     meanwhile). Delays beyond these are *unexplained wait*; so is what a kernel launched before the trace began
     waited for. Works in O(n log n).

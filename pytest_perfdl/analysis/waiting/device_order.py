@@ -87,7 +87,7 @@ def device_order(trace: Trace, joined: Launches) -> DeviceOrder:
     previous = np.full(len(row), -1, dtype=np.intp)
     for number, own in enumerate(sequence):
         stream[own] = number
-        # Streams may overlap themselves (programmatic dependent launch), so the neighbour need not be the last.
+        # Streams may overlap themselves (programmatic dependent launch), so the neighbor need not be the last.
         reach = np.maximum.accumulate(end[own])
         previous[own[1:]] = own[np.maximum.accumulate(np.where(end[own] == reach, np.arange(len(own)), 0))][:-1]
     return DeviceOrder(

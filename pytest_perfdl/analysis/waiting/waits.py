@@ -36,7 +36,7 @@ WAKE_NS = 200_000
 """A thread goes on this soon after the one that it joined, with Python in between."""
 
 SPIN_BEFORE_NS, SPIN_AFTER_NS = 100_000, 80_000
-"""A thread that polls for its last kernel goes on this long before (signalled from inside) or after its end."""
+"""A thread that polls for its last kernel goes on this long before (signaled from inside) or after its end."""
 
 QUEUE = 1024
 """Launches that a stream's queue holds; the next one blocks until there is room (measured on CUDA)."""
@@ -52,7 +52,7 @@ class WaitReason(IntEnum):
     """Why a thread waited."""
 
     SYNC = 0
-    """A call that synchronises."""
+    """A call that synchronizes."""
     COPY = 1
     """A copy's call that returned with its copy."""
     FREE = 2
@@ -131,15 +131,15 @@ class HostWaits:
     thread_of_row: Rows
     """Index of the thread of each row of the trace; -1 for what is not on one of them."""
     blocking: Rows
-    """Rows of calls whose time is waiting: the synchronising ones, and copies that returned with their copy."""
+    """Rows of calls whose time is waiting: the synchronizing ones, and copies that returned with their copy."""
     sync_call: Rows
-    """Rows of synchronising calls, one entry for each device event that they had to be ready for."""
+    """Rows of synchronizing calls, one entry for each device event that they had to be ready for."""
     sync_event: Rows
-    """Positions of these events: of every stream the last one ahead of a call that synchronises with the device."""
+    """Positions of these events: of every stream the last one ahead of a call that synchronizes with the device."""
     whole_device: Rows
-    """Rows of the calls that synchronise with the device, those that free memory among them."""
+    """Rows of the calls that synchronize with the device, those that free memory among them."""
     sync_stream: tuple[tuple[int, int], ...]
-    """Rows of the calls that synchronise with a stream which is known, and the number of that stream."""
+    """Rows of the calls that synchronize with a stream which is known, and the number of that stream."""
 
 
 def host_waits(
@@ -147,7 +147,7 @@ def host_waits(
 ) -> HostWaits:
     """Find where host threads waited; the steps' thread up to `end`, which it may have reached in a gap.
 
-    *Known*: a synchronising call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
+    *Known*: a synchronizing call for the last event ahead of it (of the stream or event that `cuda_sync` names, else
     the one that ended last before the call returned); a copy's call that returned with its own copy; a launch into
     a full queue; the autograd engine's threads for their caller and the caller for them.
     *Inferred*: a long gap that ends with the thread's last kernel (polling), or soon after another thread went idle.
@@ -158,7 +158,7 @@ def host_waits(
     found = _Found(len(threads))
     syncs, kinds = _sync_calls(trace, threads)
     named = _named_targets(trace, order, syncs, kinds, calls) if len(order) else []
-    sync_call, sync_event = _synchronisations(trace, order, thread_of_row, syncs, kinds, named, found)
+    sync_call, sync_event = _synchronizations(trace, order, thread_of_row, syncs, kinds, named, found)
     copies = _blocking_copies(trace, order, thread_of_row, found)
     _full_queues(trace, order, thread_of_row, found)
     _spinning(order, threads, thread_of_row, end, found)
@@ -180,7 +180,7 @@ _DEVICE, _STREAM, _EVENT, _FREEING = 1, 2, 3, 4
 
 
 def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Rows]:
-    """Rows of the calls that synchronise, and what with."""
+    """Rows of the calls that synchronize, and what with."""
     matches = [SYNC_CALL.match(name) for name in trace.names]
     kind_of = np.array([match.lastindex or 0 if match else 0 for match in matches], dtype=np.intp)
     kind_of[[bool(_FREE.match(name)) for name in trace.names]] = _FREEING
@@ -189,7 +189,7 @@ def _sync_calls(trace: Trace, threads: tuple[HostThread, ...]) -> tuple[Rows, Ro
     return rows, kind_of[trace.name[rows]]
 
 
-def _synchronisations(
+def _synchronizations(
     trace: Trace,
     order: DeviceOrder,
     thread_of_row: Rows,

@@ -23,7 +23,7 @@ _ATTENTION_NODE = re.compile(r"(ScaledDotProduct)(?:Fused|Flash|Efficient|Cudnn)
 def replaced(name: str) -> str | None:
     """The operators that a compiler's kernel or region stands for, joined by "_"; `None` for what no compiler made.
 
-    Takes a normalised name. Inductor names its kernels after the operators of the graph (`original_aten`), which makes
+    Takes a normalized name. Inductor names its kernels after the operators of the graph (`original_aten`), which makes
     the list ambiguous only where an operator's name holds another's; regions and nvFuser's kernels name none: "".
 
     >>> replaced("triton_poi_fused_add_native_layer_norm"), replaced("CompiledFxGraph"), replaced("aten::add")
@@ -47,7 +47,7 @@ def bare(operator: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def neutral(operator: str) -> str:
-    """A normalised operator's name without the library that implements it.
+    """A normalized operator's name without the library that implements it.
 
     >>> neutral("aten::cudnn_convolution"), neutral("aten::miopen_convolution")
     ('aten::convolution', 'aten::convolution')

@@ -65,7 +65,7 @@ def by_region(ledger: PartialMatching) -> None:
     """Join what is left of a phase to the group of the region that its operators went into.
 
     A region is one part from its first operator to its last, so what it replaced may stand behind operators that it
-    still calls, where no neighbours tell. Of several regions it is the last one that begins before it, in no other
+    still calls, where no neighbors tell. Of several regions it is the last one that begins before it, in no other
     module. Confidence of the groups that grow: `IN_REGION`.
     """
     for side, other, by in ((ledger.new, ledger.base, "fused"), (ledger.base, ledger.new, "split")):

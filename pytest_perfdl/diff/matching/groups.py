@@ -33,7 +33,7 @@ class Group:
     new: tuple[int, ...]
     """Places in the new side's sequence, ascending; empty for a part that is gone."""
     by: By
-    """What tells: the part itself, its normalised name, the operator above it, its place among its like, that a
+    """What tells: the part itself, its normalized name, the operator above it, its place among its like, that a
     compiler fused the baseline's parts into the new side's ("fused") or the other way round ("split")."""
     confidence: float
     """How sure it is that both sides are the same work, from 0 to 1 (`match`); 1 where there is one side."""

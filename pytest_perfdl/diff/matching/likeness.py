@@ -29,7 +29,7 @@ TIME_SPAN = 4.0
 def costs(base: Sequence[About], new: Sequence[About]) -> Costs:
     """The share of the evidence that speaks against each pair, shape (base, new), in units of 1 / `UNIT`.
 
-    The weighted mean over what is known of both: words of the normalised name, operators around it, components of the
+    The weighted mean over what is known of both: words of the normalized name, operators around it, components of the
     module's path (each one minus Dice's coefficient 2 |A & B| / (|A| + |B|); half of the operators' is whether the
     innermost is the same), shapes and occurrences (alike or not), and time (doublings between them, over `TIME_SPAN`).
     Forward and backward are never the same, nor is what a compiler made and what it did not: `FORBIDDEN`.

@@ -25,12 +25,12 @@ def match(base: Sequence[Weighted], new: Sequence[Weighted], rules: Rules = NO_R
     kinds never mix. The stages, with the confidence of what they find:
 
     1. exact: equal parts, 1; equal but for the number of the user's line, 0.99, or for the line, 0.98.
-    2. name: the same name in the same place (operators around, module, phase), 0.97; the same normalised name there
+    2. name: the same name in the same place (operators around, module, phase), 0.97; the same normalized name there
        and the same shapes, 0.95, or others, 0.92; in the same operator with the same shapes, the same name, 0.88, or
-       normalised name, 0.85.
+       normalized name, 0.85.
     3. operator: what one operator does in one place with the same shapes, 0.85. Place tells more than a name does, so
        this comes before names elsewhere.
-    4. name: the same normalised name and shapes anywhere, 0.75; the same name, 0.7, or normalised name, 0.65.
+    4. name: the same normalized name and shapes anywhere, 0.75; the same name, 0.7, or normalized name, 0.65.
     5. operator: what one operator does, with the same shapes, 0.7, or with the same operators around, 0.65; what the
        nearest operator that both have around does, 0.6.
     6. fused, split: a compiler's kernel and the operators that its name lists, 0.4 to 0.7 (`fusion.by_name`).

@@ -35,7 +35,7 @@ NO_RULES = Rules()
 def rules_of(pairs: Iterable[object]) -> Rules:
     r"""Rules of (pattern, replacement) pairs, in their order.
 
-    >>> normalised("gemm_build77", rules_of([(r"_build\d+$", "")]))
+    >>> normalized("gemm_build77", rules_of([(r"_build\d+$", "")]))
     'gemm'
 
     Raises
@@ -210,19 +210,19 @@ BUILT_IN = (
 
 
 @lru_cache(maxsize=1 << 14)
-def normalised(name: str, rules: Rules = NO_RULES) -> str:
+def normalized(name: str, rules: Rules = NO_RULES) -> str:
     """The name without what changes from build to build: two names that stay alike are the same operation.
 
     Precision and layout of a matrix product stay, as do the functions and types of a template; tile, architecture,
     stages, alignment, compile-time constants, hashes and compilers' numbers go.
 
-    >>> normalised("ampere_sgemm_128x64_tn"), normalised("volta_sgemm_64x32_sliced1x4_tn")
+    >>> normalized("ampere_sgemm_128x64_tn"), normalized("volta_sgemm_64x32_sliced1x4_tn")
     ('sgemm_tn', 'sgemm_tn')
     """
     if len(name) > _LONGEST:
         # Patterns take more than linear time; two that differ behind that are two still.
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        return f"{normalised(name[:_LONGEST], rules)}~{digest}"
+        return f"{normalized(name[:_LONGEST], rules)}~{digest}"
     for pattern, replacement in rules.own:
         name = pattern.sub(replacement, name)
     text = flattened(name)
@@ -238,7 +238,7 @@ _SAY_NOTHING = frozenset({"aten", "cuda", "elementwise", "functor", "impl", "ker
 
 @lru_cache(maxsize=1 << 14)
 def words(name: str) -> frozenset[str]:
-    """The words of a normalised name by which it is like another; never none.
+    """The words of a normalized name by which it is like another; never none.
 
     >>> sorted(words("elementwise_kernel<CUDAFunctor_add<BFloat16>>"))
     ['add', 'b', 'float']

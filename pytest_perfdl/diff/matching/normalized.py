@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.diff.matching.compilers import bare, neutral, replaced
-from pytest_perfdl.diff.matching.names import normalised, words
+from pytest_perfdl.diff.matching.names import normalized, words
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.groups import Weighted
@@ -29,9 +29,9 @@ class About:
     """The name as the trace has it; of idle time, whose name is a class, also what ran meanwhile, without numbers of
     lines."""
     name: str
-    """The same, normalised."""
+    """The same, normalized."""
     path: tuple[str, ...]
-    """Normalised, and without the libraries that implement the operators."""
+    """Normalized, and without the libraries that implement the operators."""
     replaced: str | None
     """Operators that it stands for if a compiler made it (`compilers.replaced`)."""
 
@@ -56,7 +56,7 @@ class About:
 def about(weighted: Weighted, rules: Rules) -> About:
     """What is known of a part, by these rules for names."""
     part = weighted.part
-    name = normalised(part.name, rules)
+    name = normalized(part.name, rules)
     exact = part.name
     if part.kind == "idle":
         exact = name = " ".join(filter(None, (name, unnumbered(part.function), unnumbered(part.line))))
@@ -77,4 +77,4 @@ def unnumbered(line: str) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _path(path: tuple[str, ...], rules: Rules) -> tuple[str, ...]:
-    return tuple(neutral(normalised(operator, rules)) for operator in path)
+    return tuple(neutral(normalized(operator, rules)) for operator in path)

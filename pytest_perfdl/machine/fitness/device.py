@@ -32,7 +32,7 @@ _REASONS: tuple[tuple[int, Level, str], ...] = (
     (0x80, "bad", "power brake"),
     (0x20, "warn", "thermal slowdown"),
     (0x04, "warn", "power cap"),
-    (0x10, "note", "synchronised boost"),
+    (0x10, "note", "synchronized boost"),
     (0x100, "note", "display clock setting"),
 )
 """Bits of NVML's `nvmlClocksEventReason*`; idle (0x1) and application clocks (0x2) are not in the way."""

@@ -69,17 +69,17 @@
     const value = (name) => style.getPropertyValue(`--${name}`).trim();
     return Object.fromEntries(["paper", "card", "ink", "quiet", "line", "soft", "bad", "good", "warn", "link"].map((name) => [name, value(name)]));
   };
-  const base = (colours) => ({
+  const base = (colors) => ({
     paper_bgcolor: "transparent",
     plot_bgcolor: "transparent",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colours.quiet },
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colors.quiet },
     margin: { l: 8, r: 16, t: 8, b: 36 },
     showlegend: false,
     hovermode: "closest",
-    hoverlabel: { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.ink }, align: "left" },
+    hoverlabel: { bgcolor: colors.card, bordercolor: colors.line, font: { color: colors.ink }, align: "left" },
     dragmode: false,
   });
-  const axis = (colours, more) => ({ gridcolor: colours.line, zerolinecolor: colours.line, linecolor: colours.line, automargin: true, fixedrange: true, ...more });
+  const axis = (colors, more) => ({ gridcolor: colors.line, zerolinecolor: colors.line, linecolor: colors.line, automargin: true, fixedrange: true, ...more });
 
   const charts = new Map();
   const draw = (place) => {

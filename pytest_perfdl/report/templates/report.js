@@ -98,32 +98,32 @@
         note: `one mark for each repeat; box: quartiles and median${interval ? "; interval: the baseline changed by the 95% interval of the change" : ""}`,
         label: `${name}. ${said("Baseline", before, unit)}${said("This run", now, unit)}${interval ? `Change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}.` : ""}`,
         height: 60 + 34 * (rows.length + (interval ? 1 : 0)),
-        make: (colours) => {
+        make: (colors) => {
           const data = rows.map(([side, values, symbol]) => ({
             type: "box", orientation: "h", name: side, x: values.map((value) => value / scale), y: values.map(() => side),
             boxpoints: "all", jitter: 0.6, pointpos: 0, width: 0.6, hoveron: "points", hoverinfo: "text",
             text: values.map((value, index) => `${side}, repeat ${index + 1}: ${quantity(value, unit)}`),
-            line: { color: side === "baseline" ? colours.quiet : colours.link, width: 1 }, fillcolor: "transparent",
-            marker: { symbol, size: 8, color: side === "baseline" ? colours.quiet : colours.link },
+            line: { color: side === "baseline" ? colors.quiet : colors.link, width: 1 }, fillcolor: "transparent",
+            marker: { symbol, size: 8, color: side === "baseline" ? colors.quiet : colors.link },
           }));
           if (interval) {
             const [at, low, high] = interval.map((value) => value / scale);
             data.unshift({
               type: "scatter", mode: "markers", x: [at], y: ["interval"], hoverinfo: "text",
               text: [`change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}`],
-              error_x: { type: "data", symmetric: false, array: [high - at], arrayminus: [at - low], color: colours.ink, thickness: 2, width: 5 },
-              marker: { symbol: "line-ns-open", size: 12, color: colours.ink },
+              error_x: { type: "data", symmetric: false, array: [high - at], arrayminus: [at - low], color: colors.ink, thickness: 2, width: 5 },
+              marker: { symbol: "line-ns-open", size: 12, color: colors.ink },
             });
           }
           return {
             data,
             layout: {
-              ...base(colours),
-              xaxis: axis(colours, { title: { text: plain(word) }, zeroline: false }),
-              yaxis: axis(colours, { showgrid: false }),
-              shapes: limit === null ? [] : [{ type: "line", x0: limit / scale, x1: limit / scale, yref: "paper", y0: 0, y1: 1, line: { color: colours.bad, dash: "dash", width: 1 } }],
-              annotations: limit === null ? [] : [{ x: limit / scale, yref: "paper", y: 1, text: "limit", showarrow: false, yanchor: "bottom", font: { color: colours.bad } }],
-              margin: { ...base(colours).margin, t: 20 },
+              ...base(colors),
+              xaxis: axis(colors, { title: { text: plain(word) }, zeroline: false }),
+              yaxis: axis(colors, { showgrid: false }),
+              shapes: limit === null ? [] : [{ type: "line", x0: limit / scale, x1: limit / scale, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1 } }],
+              annotations: limit === null ? [] : [{ x: limit / scale, yref: "paper", y: 1, text: "limit", showarrow: false, yanchor: "bottom", font: { color: colors.bad } }],
+              margin: { ...base(colors).margin, t: 20 },
             },
           };
         },
@@ -149,20 +149,20 @@
         note: `means of ${found.repeats[0]} and ${found.repeats[1]} repeats; bars add up exactly${from ? "; the axis does not start at zero" : ""}`,
         label: `From ${quantity(before, "ns")} to ${quantity(now, "ns")}: ${bars.map(([name, ns]) => `${name} ${quantity(ns, "ns", true)}`).join(", ")}.`,
         height,
-        make: (colours) => ({
+        make: (colors) => ({
           data: [{
             type: "waterfall", orientation: "h", y: ids, x: [before, ...bars.map(([, ns]) => ns), now].map((value) => value / scale),
             measure: ["absolute", ...bars.map(() => "relative"), "total"],
             text: [quantity(before, "ns"), ...bars.map(([, ns]) => quantity(ns, "ns", true)), quantity(now, "ns")],
-            textposition: "outside", cliponaxis: false, hoverinfo: "text", textfont: { color: colours.ink },
+            textposition: "outside", cliponaxis: false, hoverinfo: "text", textfont: { color: colors.ink },
             hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(name, 200))}<br>${quantity(ns, "ns", true)} a step`), `this run: ${quantity(now, "ns")}`],
-            increasing: { marker: { color: colours.bad } }, decreasing: { marker: { color: colours.good } }, totals: { marker: { color: colours.quiet } },
-            connector: { line: { color: colours.line } },
+            increasing: { marker: { color: colors.bad } }, decreasing: { marker: { color: colors.good } }, totals: { marker: { color: colors.quiet } },
+            connector: { line: { color: colors.line } },
           }],
           layout: {
-            ...base(colours),
-            xaxis: axis(colours, { title: { text: word }, range: [from / scale, (high + room) / scale], zeroline: false }),
-            yaxis: axis(colours, { autorange: "reversed", showgrid: false, tickvals: ids, ticktext: ["baseline", ...bars.map(([name]) => label(name)), "this run"] }),
+            ...base(colors),
+            xaxis: axis(colors, { title: { text: word }, range: [from / scale, (high + room) / scale], zeroline: false }),
+            yaxis: axis(colors, { autorange: "reversed", showgrid: false, tickvals: ids, ticktext: ["baseline", ...bars.map(([name]) => label(name)), "this run"] }),
           },
         }),
       });
@@ -183,10 +183,10 @@
         const levels = Math.max(...modules.map(([name]) => name.split(".").length));
         if (perfdl.hasCharts) chart(own, {
           title: "The representative steps by module",
-          note: "width: time on both sides together; text and colour: change from the baseline. Click to look into a module",
+          note: "width: time on both sides together; text and color: change from the baseline. Click to look into a module",
           label: `Modules by time; the largest changes: ${modules.slice(0, 5).map(([name, before, now]) => `${name} ${quantity(now - before, "ns", true)}`).join(", ")}. The table below has all of them.`,
           height: Math.min(520, 60 + 44 * levels),
-          make: (colours) => ({
+          make: (colors) => ({
             data: [{
               type: "icicle", tiling: { orientation: "v" }, branchvalues: "total", sort: true, pathbar: { visible: true, thickness: 20 },
               ids: modules.map(([name]) => name), labels: modules.map(([name]) => plain(shorten(name.split(".").at(-1), 40))),
@@ -195,12 +195,12 @@
               textinfo: "label+text", hoverinfo: "text",
               hovertext: modules.map(([name, before, now]) => `${plain(shorten(name, 200))}<br>${quantity(before, "ns")} → ${quantity(now, "ns")} a step`),
               marker: {
-                colors: modules.map(([, before, now]) => (now - before) / largest), cmin: -1, cmax: 1, line: { color: colours.card, width: 1 },
-                colorscale: [[0, colours.good], [0.5, colours.soft], [1, colours.bad]],
+                colors: modules.map(([, before, now]) => (now - before) / largest), cmin: -1, cmax: 1, line: { color: colors.card, width: 1 },
+                colorscale: [[0, colors.good], [0.5, colors.soft], [1, colors.bad]],
               },
-              insidetextfont: { color: modules.map(([, before, now]) => (Math.abs(now - before) / largest > 0.6 ? colours.card : colours.ink)) },
+              insidetextfont: { color: modules.map(([, before, now]) => (Math.abs(now - before) / largest > 0.6 ? colors.card : colors.ink)) },
             }],
-            layout: { ...base(colours), uniformtext: { minsize: 10, mode: "hide" }, margin: { l: 0, r: 0, t: 4, b: 4 } },
+            layout: { ...base(colors), uniformtext: { minsize: 10, mode: "hide" }, margin: { l: 0, r: 0, t: 4, b: 4 } },
           }),
         });
         folded(own, `All modules (${modules.length})`, (details) => places(details, "Module", modules));
@@ -229,13 +229,13 @@
           note: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}`).join("; "),
           label: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.peak_at_ns, "ns")} after the step began.`).join(" "),
           height: 220,
-          make: (colours) => ({
+          make: (colors) => ({
             data: sides.map(([side, one]) => ({
               type: "scatter", mode: "lines", name: side, x: one.time_ns.map((ns) => ns / ticks), y: one.bytes.map((bytes) => bytes / scale),
-              line: { shape: "hv", width: 1.5, color: side === "baseline" ? colours.quiet : colours.link, dash: side === "baseline" ? "dot" : "solid" },
+              line: { shape: "hv", width: 1.5, color: side === "baseline" ? colors.quiet : colors.link, dash: side === "baseline" ? "dot" : "solid" },
               hovertemplate: `${side}: %{y:.4g} ${word} at %{x:.4g} ${unit}<extra></extra>`,
             })),
-            layout: { ...base(colours), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colours, { title: { text: `${unit} since the step began` }, range: [0, Math.max(...sides.map(([, one]) => one.step_ns)) / ticks] }), yaxis: axis(colours, { title: { text: word }, rangemode: "tozero" }) },
+            layout: { ...base(colors), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colors, { title: { text: `${unit} since the step began` }, range: [0, Math.max(...sides.map(([, one]) => one.step_ns)) / ticks] }), yaxis: axis(colors, { title: { text: word }, rangemode: "tozero" }) },
           }),
         });
         for (const [side, one] of sides) if (one.alive.length) folded(own, `Alive at the peak, ${side}`, (details) => table(details, `What was allocated at the peak, ${side}`, [
@@ -260,13 +260,13 @@
         note: "one mark for each repeat, by occasion; the line joins medians",
         label: points.map((one, index) => `${labels[index]}: median ${quantity(median(one.step_time[name]), "ns")}.`).join(" "),
         height: 260,
-        make: (colours) => ({
+        make: (colors) => ({
           data: [
-            { type: "scatter", mode: "lines", x: labels, y: points.map((one) => median(one.step_time[name]) / scale), line: { color: colours.link, width: 1.5 }, hoverinfo: "skip" },
+            { type: "scatter", mode: "lines", x: labels, y: points.map((one) => median(one.step_time[name]) / scale), line: { color: colors.link, width: 1.5 }, hoverinfo: "skip" },
             { type: "scatter", mode: "markers", x: points.flatMap((one, index) => one.step_time[name].map(() => labels[index])), y: points.flatMap((one) => one.step_time[name].map((value) => value / scale)),
-              marker: { symbol: "circle-open", size: 7, color: colours.link }, hovertemplate: `%{x}: %{y:.4g} ${word}<extra></extra>` },
+              marker: { symbol: "circle-open", size: 7, color: colors.link }, hovertemplate: `%{x}: %{y:.4g} ${word}<extra></extra>` },
           ],
-          layout: { ...base(colours), xaxis: axis(colours, { type: "category" }), yaxis: axis(colours, { title: { text: word } }) },
+          layout: { ...base(colors), xaxis: axis(colors, { type: "category" }), yaxis: axis(colors, { title: { text: word } }) },
         }),
       });
     }

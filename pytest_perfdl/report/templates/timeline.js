@@ -140,21 +140,21 @@
       note: "in ms from the start; drag to zoom. Hatched: got slower or came; dotted: got faster",
       label: `Timeline of ${trace.count} slices over ${quantity(trace.last - trace.first, "ns")}.${trace.worst ? ` The slice that lost most is ${trace.worst.name}, ${quantity(trace.worst.end - trace.worst.start, "ns")} long.` : ""} The tables above have the same figures.`,
       height: 60 + LANE * trace.lanes.length,
-      make: (colours) => {
+      make: (colors) => {
         const styles = visible(trace, range[0] * 1e6 + trace.first, range[1] * 1e6 + trace.first, Math.max(200, place?.clientWidth ?? 800));
-        const fills = [colours.line, colours.quiet, colours.link, colours.warn, colours.good, colours.bad];
+        const fills = [colors.line, colors.quiet, colors.link, colors.warn, colors.good, colors.bad];
         const shapes = ["", "", "", "", ".", "/"];
         return {
           data: styles.map((bars, index) => ({
             type: "bar", orientation: "h", ...bars, name: STYLES[index], width: 0.86, hovertext: bars.text, hoverinfo: "text", text: undefined,
-            marker: { color: fills[index], line: { color: colours.card, width: 0.5 }, pattern: { shape: shapes[index], fillmode: "overlay", fgcolor: colours.card, size: 5, solidity: 0.25 } },
+            marker: { color: fills[index], line: { color: colors.card, width: 0.5 }, pattern: { shape: shapes[index], fillmode: "overlay", fgcolor: colors.card, size: 5, solidity: 0.25 } },
           })),
           layout: {
-            ...base(colours),
+            ...base(colors),
             barmode: "overlay",
             dragmode: "zoom",
-            xaxis: axis(colours, { range: [...range], title: { text: "ms" }, fixedrange: false, zeroline: false }),
-            yaxis: axis(colours, {
+            xaxis: axis(colors, { range: [...range], title: { text: "ms" }, fixedrange: false, zeroline: false }),
+            yaxis: axis(colors, {
               autorange: false, range: [trace.lanes.length - 0.4, -0.6], showgrid: false, zeroline: false,
               tickvals: trace.lanes.flatMap(({ label }, lane) => (label ? [lane] : [])),
               ticktext: trace.lanes.flatMap(({ label }) => (label ? [plain(shorten(label, innerWidth < 700 ? 16 : 30))] : [])),

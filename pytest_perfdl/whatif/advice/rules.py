@@ -95,7 +95,7 @@ def copies_pageable_memory(found: Evidence) -> Iterator[AdviceFinding]:
 
 
 @rule
-def synchronises(found: Evidence) -> Iterator[AdviceFinding]:
+def synchronizes(found: Evidence) -> Iterator[AdviceFinding]:
     """The host waits for the device on the path."""
     graph = found.graph
     waits = found.waits(EdgeKind.SYNC)
@@ -110,7 +110,7 @@ def synchronises(found: Evidence) -> Iterator[AdviceFinding]:
         names = sorted({graph.name_of(task) for task in np.flatnonzero(tasks).tolist()})
         text = f"The host waits for the device {plural(count, 'time')} on the critical path, in {', '.join(names[:3])}."
         how = "no .item(), .cpu() or synchronize() in every step; log every n steps"
-        yield AdviceFinding("synchronisation", text, tasks, "remove_sync", how, "test_synchronisation.py")
+        yield AdviceFinding("synchronization", text, tasks, "remove_sync", how, "test_synchronization.py")
 
 
 @rule

@@ -4,7 +4,7 @@
     faster = plan.apply(graph)
 
 Each method returns a longer plan; `apply` carries out its edits one after the other, each on the graph that the one
-before left, and selections are looked up then. What a program decides while it runs (what a synchronisation waits
+before left, and selections are looked up then. What a program decides while it runs (what a synchronization waits
 for, when the launch queue is full) is worked out again after every edit that changes tasks.
 """
 
@@ -132,13 +132,13 @@ class Plan:
         A device task goes on `track`, or the track of the task before it; on another track than that it waits for
         it, or starts with it (`NewTask.beside`). It is launched by a call of its own behind that task's (Daydream: a
         GPU insert is a launch and a kernel), unless it has no `launch_ns`. A task of a host thread goes on the same
-        thread. Each of the tasks `before` waits for the last new task that belongs before it; calls that synchronise
+        thread. Each of the tasks `before` waits for the last new task that belongs before it; calls that synchronize
         wait for new tasks as for others.
         """
         return self.then("insert", task=task, after=after, track=track, before=before)
 
     def replace(self, tasks: Selector, name: str, ns: Durations) -> Plan:
-        """Each run of neighbouring tasks becomes one task, in the place of its first: a fusion.
+        """Each run of neighboring tasks becomes one task, in the place of its first: a fusion.
 
         Launches of the others vanish. `ns` is the new duration, or a function of the durations of the run.
         """
@@ -159,7 +159,7 @@ class Plan:
     def drop_edges(self, kind: EdgeKind, within: Selector | None = None) -> Plan:
         """Edges of a kind vanish, all of them or those into some tasks.
 
-        Dropped synchronisations stay dropped whatever is edited later; dropping any QUEUE edge ends back-pressure.
+        Dropped synchronizations stay dropped whatever is edited later; dropping any QUEUE edge ends back-pressure.
         """
         return self.then("drop_edges", kind=kind, within=within)
 

@@ -51,7 +51,7 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     tasks = np.flatnonzero(own)
     order = tasks[np.lexsort((tasks, start[tasks], graph.tasks.track[tasks]))]
     place[order] = np.sort(place[tasks])
-    # The lag of a task behind its neighbour was that of the old order.
+    # The lag of a task behind its neighbor was that of the old order.
     origin = np.where(own, -1, np.arange(len(graph)))
     return rebuilt(graph, graph.tasks, origin, place, apart_from_chains(graph))
 

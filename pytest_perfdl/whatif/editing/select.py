@@ -183,7 +183,7 @@ class Selected:
             found &= of_rows(graph, _inside(trace, [selection.matches("operator", name) for name in trace.names]))
         for condition in ("module", "shapes", "line"):
             if selection.patterns.get(condition):
-                index, texts = _labelled(_trace(graph), condition)
+                index, texts = _labeled(_trace(graph), condition)
                 matching = np.array([*(selection.matches(condition, text) for text in texts), False], dtype=bool)
                 found &= of_rows(graph, matching[index])
         return found
@@ -193,7 +193,7 @@ def _is_stream(track: Track, numbers: Sequence[int]) -> bool:
     return track.kind == TrackKind.STREAM and track.number in numbers
 
 
-def _labelled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
+def _labeled(trace: Trace, condition: str) -> tuple[Rows | I32, Sequence[str]]:
     """What each row of a trace is of, as an index into texts, -1 for none."""
     marks = labels(trace)
     if condition == "module":

@@ -108,7 +108,7 @@ def apart_from_chains(graph: TaskGraph) -> Edges:
 def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
     """A graph without some tasks.
 
-    What waited for a removed task waits for the last one before it on its track instead, as a synchronisation
+    What waited for a removed task waits for the last one before it on its track instead, as a synchronization
     does; contention vanishes with it. What a removed task of a stream or thread waited for from another track, the
     next one there waits for. A thread that loses its first tasks begins when it did.
     """
@@ -122,17 +122,17 @@ def without(graph: TaskGraph, removed: Mask) -> TaskGraph:
         return replace(graph, tasks=left, edges=edges.take(kept))
     until = np.cumsum(stays)
 
-    def neighbour(of: Rows, number: Rows) -> Rows:
+    def neighbor(of: Rows, number: Rows) -> Rows:
         """Of the tasks that are left those with these numbers, -1 where they are of another track."""
         there = (number >= 0) & (number < len(kept))
         number = np.where(there, number, 0)
         return np.where(there & (left.track[number] == tasks.track[of]), number, -1)
 
     def ahead(of: Rows) -> Rows:
-        return neighbour(of, until[of] - 1)
+        return neighbor(of, until[of] - 1)
 
     def behind(of: Rows) -> Rows:
-        return neighbour(of, until[of] - stays[of])
+        return neighbor(of, until[of] - stays[of])
 
     source, target = until[edges.source] - 1, until[edges.target] - 1
     gone_source, gone_target = removed[edges.source], removed[edges.target]

@@ -111,7 +111,7 @@ def _streams(layout: TaskLayout, tasks: Tasks, positions: Rows, carried: Mask) -
             lag = usual.lags(residual[some], binding[some])
             constant = np.full(len(some), usual.median, dtype=np.int64)
         found.append(Edges.of(EdgeKind.STREAM, last[some], target[some], lag, constant, at_start=at_start))
-    # What ended last is further back: the neighbour has only to have begun, or ended as early as it did.
+    # What ended last is further back: the neighbor has only to have begun, or ended as early as it did.
     apart = target[~next_to]
     gap = tasks.start[apart] - tasks.end[apart - 1]
     overlaps = gap < -RESIDUAL_NS

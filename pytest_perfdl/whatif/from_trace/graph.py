@@ -27,7 +27,7 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     is taken out: a WAIT and a RETURN without duration are left, and edges into the RETURN. Annotations are no tasks;
     the steps' bounds and each launch cut the pieces.
 
-    *Edges.* See `EdgeKind`: Daydream's five (program order, stream order, launch by correlation, synchronisation,
+    *Edges.* See `EdgeKind`: Daydream's five (program order, stream order, launch by correlation, synchronization,
     communication), and blocking copies, event waits, full launch queues, joins of threads, polling, waiting for
     another stream and contention. They rest on the same evidence as `critical_path`: `bindings` for device events,
     `host_waits` for threads. What only times suggest is marked by a confidence below 1.

@@ -90,14 +90,14 @@ def _waits(layout: TaskLayout, number: int, tasks: Tasks, source: Rows, usual: U
             constant = usual.median if cause in (WaitReason.SYNC, WaitReason.COPY) else lag[own]
             sure = CONFIDENCE.get(kind, 1.0) if inferred else 1.0
             found.append(Edges.of(kind, source[own], target[own], lag[own], constant, confidence=sure))
-    synchronised = np.isin(waits.cause, (WaitReason.SYNC, WaitReason.FREE))
-    known = set(zip(source[synchronised].tolist(), target[synchronised].tolist(), strict=True))
+    synchronized = np.isin(waits.cause, (WaitReason.SYNC, WaitReason.FREE))
+    known = set(zip(source[synchronized].tolist(), target[synchronized].tolist(), strict=True))
     found.append(_other_streams(layout, number, tasks, usual, known))
     return found
 
 
 def _other_streams(layout: TaskLayout, number: int, tasks: Tasks, usual: Usual, known: set[tuple[int, int]]) -> Edges:
-    """What synchronising calls would have had to wait for, had it not been ready long before."""
+    """What synchronizing calls would have had to wait for, had it not been ready long before."""
     waits, waiting = layout.waits[number], layout.found.waiting
     sync = np.concatenate(
         (np.isin(waits.cause, (WaitReason.SYNC, WaitReason.FREE)), np.ones(len(waits.idle_at), dtype=bool))

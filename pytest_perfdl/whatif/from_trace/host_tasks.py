@@ -39,7 +39,7 @@ class ThreadWaits:
     """Row of the waiting call, -1 in gaps."""
     inferred: np.typing.NDArray[np.bool_]
     idle_call: Rows
-    """Rows of synchronising calls that found nothing to wait for."""
+    """Rows of synchronizing calls that found nothing to wait for."""
     idle_at: I64
     """When they would have gone on."""
 
@@ -98,7 +98,7 @@ def thread_waits(found: TraceEvidence, number: int) -> ThreadWaits:
     since = np.minimum(np.maximum(since, np.concatenate(([NEVER], until[:-1]))[: len(until)]), until)
     sync = np.unique(found.waiting.sync_call)
     idle = sync[(found.waiting.thread_of_row[sync] == number) & ~np.isin(sync, call)]
-    # A call that frees memory waits first and works then; one that only synchronises returns when it has waited.
+    # A call that frees memory waits first and works then; one that only synchronizes returns when it has waited.
     idle_at = np.where(np.isin(idle, found.waiting.blocking), trace.end[idle], trace.start[idle])
     taken = Intervals.union_of(since, until)
     free = ~taken.contains(idle_at) | np.isin(idle_at, since)

@@ -108,7 +108,7 @@ def tasks_of(layout: TaskLayout, names: dict[str, int]) -> Tasks:
             host.row,
             host.start,
         )
-        _synchronising(layout, number, submitted, scope)
+        _synchronizing(layout, number, submitted, scope)
     place = layout.of_position
     start[place], end[place], row[place], kind[place] = (
         order.start,
@@ -167,8 +167,8 @@ def _steps(found: TraceEvidence, submitted: I64) -> I32:
     return np.where((index >= 0) & (submitted < ends[index]), index, -1).astype(np.int32)
 
 
-def _synchronising(layout: TaskLayout, number: int, submitted: I64, scope: I32) -> None:
-    """When RETURNs were submitted, and what those of synchronising calls wait for, in place."""
+def _synchronizing(layout: TaskLayout, number: int, submitted: I64, scope: I32) -> None:
+    """When RETURNs were submitted, and what those of synchronizing calls wait for, in place."""
     found, waits = layout.found, layout.waits[number]
     calls = np.concatenate((waits.call, waits.idle_call))
     tasks = layout.of_return[number]

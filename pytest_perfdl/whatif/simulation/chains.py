@@ -69,7 +69,7 @@ def linked(chains: Chains, others: Edges, on_host: Mask) -> Edges:
         Which tasks are of host threads.
     """
     edges = Edges.later(partial(_columns, chains, others, on_host))
-    # One that an edit has made an edge between neighbours counts as their chain's: those have to be looked for.
+    # One that an edit has made an edge between neighbors counts as their chain's: those have to be looked for.
     if not (_next_to(others) & ~chains.there[others.target]).any():
         edges.derived["apart"] = chains, others
     return edges

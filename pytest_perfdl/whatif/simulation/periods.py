@@ -46,7 +46,7 @@ def step_times(graph: TaskGraph, start: I64, end: I64) -> I64:
 
 
 def _runs(graph: TaskGraph) -> tuple[Rows, Rows, Mask]:
-    """Runs of neighbouring tasks of one track that complete the same step; remembered for graphs of equal structure.
+    """Runs of neighboring tasks of one track that complete the same step; remembered for graphs of equal structure.
 
     The first task of each, its step (-1 for none), and whether the steps' thread runs it.
     """

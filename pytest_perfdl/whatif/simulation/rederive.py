@@ -1,6 +1,6 @@
 """Dependencies that a program decides while it runs, worked out for the order of submission that a graph has.
 
-Whatever is last on a stream when a thread synchronises is waited for (Lumos calls these run-time dependencies), and
+Whatever is last on a stream when a thread synchronizes is waited for (Lumos calls these run-time dependencies), and
 a launch waits for the task that is as many submissions ahead as the queue is deep.
 """
 
@@ -71,7 +71,7 @@ def queue_edges(tasks: Tasks, streams: Rows, names: tuple[str, ...]) -> tuple[Ed
 def rederived(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | None = None) -> Edges:
     """Edges with what is decided at run time as a graph's present order of submission has it, ordered by target.
 
-    Synchronising calls wait for the last task ahead of them of the streams that they waited for before, and of
+    Synchronizing calls wait for the last task ahead of them of the streams that they waited for before, and of
     `new_tracks` if they wait for the whole device. Pairs that were there before keep their lag.
 
     Parameters
@@ -87,10 +87,10 @@ def rederived(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | Non
     """
     tasks = graph.tasks
     stays = np.ones(len(edges), dtype=bool) if left is None else left
-    synchronising = stays & (edges.kind == EdgeKind.SYNC) & (tasks.scope[edges.target] != NO_SCOPE)
+    synchronizing = stays & (edges.kind == EdgeKind.SYNC) & (tasks.scope[edges.target] != NO_SCOPE)
     queued = stays & (edges.kind == EdgeKind.QUEUE)
     streams = np.flatnonzero([track.kind == TrackKind.STREAM for track in graph.tracks])
-    own, full = np.flatnonzero(synchronising), np.flatnonzero(queued)
+    own, full = np.flatnonzero(synchronizing), np.flatnonzero(queued)
     pairs = [(tasks.track[edges.source[own]].astype(np.intp), edges.target[own])]
     for track in streams[np.isin(streams, new_tracks)].tolist():
         waiting = np.flatnonzero(tasks.scope == WHOLE_DEVICE)
@@ -102,7 +102,7 @@ def rederived(graph: TaskGraph, edges: Edges, new_tracks: Rows, left: Mask | Non
         source, target = queue_pairs(tasks, streams, graph.constants.queue_depth)
         full, room = _with_lags_of(edges, full, EdgeKind.QUEUE, source, target, 0)
     count, new = len(edges), len(edges) + len(waits)
-    kept = np.flatnonzero(stays & ~synchronising & ~queued)
+    kept = np.flatnonzero(stays & ~synchronizing & ~queued)
     rows = np.concatenate((kept, own, np.arange(count, new), full, np.arange(new, new + len(room))))
     return _by_target((edges, waits, room), rows)
 
@@ -120,7 +120,7 @@ def _by_target(parts: tuple[Edges, ...], rows: Rows) -> Edges:
 
 
 def _last_ahead(tasks: Tasks, track: Rows, waiting: Rows) -> tuple[Rows, Rows]:
-    """The last task of each track that was submitted before each synchronising one, for those that have one."""
+    """The last task of each track that was submitted before each synchronizing one, for those that have one."""
     found = np.full(len(track), -1, dtype=np.intp)
     for number in np.unique(track).tolist():
         own = np.flatnonzero(track == number)

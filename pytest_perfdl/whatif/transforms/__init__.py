@@ -1,4 +1,4 @@
-"""The optimisations that come with the package, one family a file; importing this registers them.
+"""The optimizations that come with the package, one family a file; importing this registers them.
 
 `precision` and `layout` change what operators run on; `optimizer`, `launching` and `operators` how many there are;
 `waiting` and `loading` what the host waits for; `sizes` how much there is to do; `memory` trades time for memory;

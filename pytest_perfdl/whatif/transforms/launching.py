@@ -22,7 +22,7 @@ def cuda_graph(context: Context) -> Change:
 
     In every step, the host's time from its first launch to its last on each thread becomes one launch of 10 us (5 to
     30 us in the interval); Python before and behind, getting input and blocking waits stay. Kernels keep their
-    durations and gaps. Assumes that the step can be captured: static shapes, no synchronisation within.
+    durations and gaps. Assumes that the step can be captured: static shapes, no synchronization within.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def cuda_graph(context: Context) -> Change:
     graph = context.graph
     captured, syncs = _captured(graph)
     notes = (
-        (f"{syncs} synchronising calls a step would have to go first: a graph cannot wait for the host",)
+        (f"{syncs} synchronizing calls a step would have to go first: a graph cannot wait for the host",)
         if syncs
         else ()
     )
@@ -66,7 +66,7 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
 
 
 def _captured(graph: TaskGraph) -> tuple[Mask, int]:
-    """Host tasks between the first and the last launch of each step on each thread, and synchronisations a step."""
+    """Host tasks between the first and the last launch of each step on each thread, and synchronizations a step."""
     tasks = graph.tasks
     launched = tasks.launcher[tasks.launcher >= 0]
     if not len(launched):

@@ -51,7 +51,7 @@ def remove_operator(context: Context, name: str, python: bool = True) -> Change:
     """Leave out an operator, such as `aten::dropout`: forward, backward, what it launches, the Python that calls it.
 
     Daydream's Remove, by name (`*` and `?` as in file names). With `python` one gap of the host behind each call goes
-    too, since the module that called it goes. Nothing else changes: a memory-bound neighbour could become faster.
+    too, since the module that called it goes. Nothing else changes: a memory-bound neighbor could become faster.
     """
     tasks = of_rows(context.graph, operator_rows(context.trace, name))
     if not tasks.any():
@@ -147,7 +147,7 @@ class _Link:
 
 @transform("fusion")
 def fusion(context: Context, epilogues: bool = False) -> Change:
-    """Fuse chains of neighbouring elementwise and normalising operators over equally large tensors.
+    """Fuse chains of neighboring elementwise and normalizing operators over equally large tensors.
 
     t' = t bytes' / bytes of each chain, at the bandwidth that it had: of n operators that move b bytes together, every
     result but the last stays in registers, b' = b - 2 (n - 1) s for tensors of s bytes, and one kernel is left
@@ -158,7 +158,7 @@ def fusion(context: Context, epilogues: bool = False) -> Change:
     Raises
     ------
     NotApplicable
-        If there are no two such neighbours, or no shapes.
+        If there are no two such neighbors, or no shapes.
     """
     fused = fused_durations(context, epilogues)
     return _change(context.graph, *fused)
@@ -183,7 +183,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
     gone = np.zeros(len(graph), dtype=bool)
     chains = [chain for chain in _chains(context, epilogues) if len(chain) > 1]
     if not chains:
-        raise NotTold("no two operators that could be fused are neighbours, or shapes are not in the trace")
+        raise NotTold("no two operators that could be fused are neighbors, or shapes are not in the trace")
     for chain in chains:
         tail = chain[1:] if chain[0].product else chain
         whole = sum(link.bytes for link in tail)

@@ -1,4 +1,4 @@
-"""What the host waits for without need: synchronisations, pageable copies, the device's allocator."""
+"""What the host waits for without need: synchronizations, pageable copies, the device's allocator."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
 def remove_sync(context: Context, name: str = "") -> Change:
     """The host goes on instead of waiting for the device: no `.item()`, `.cpu()`, `torch.cuda.synchronize()` in a step.
 
-    Drops the edges into the returns of synchronising calls, and of copies to the host, that Daydream calls GPU to CPU;
+    Drops the edges into the returns of synchronizing calls, and of copies to the host, that Daydream calls GPU to CPU;
     with `name`, of calls whose name has it. The copies themselves stay. What the host computes from the value it
     waited for is assumed not to matter for what it launches. At the end of the trace nothing changes: a step still
     completes on the device.
@@ -48,7 +48,7 @@ def remove_sync(context: Context, name: str = "") -> Change:
     if name:
         targets &= named(graph, re.compile(re.escape(name)))
     if not targets.any():
-        raise NotApplicable("the host waits for no synchronisation" + (f" in {name}" if name else ""))
+        raise NotApplicable("the host waits for no synchronization" + (f" in {name}" if name else ""))
     plan = Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets)
     return Change(plan)
 

@@ -279,7 +279,7 @@ class Reference:
                 cause: union((event["start"], event["end"]) for event in events)
                 for cause, events in (
                     ("input", inputs),
-                    ("synchronisation", [event for event in own if event["name"] in BLOCKING]),
+                    ("synchronization", [event for event in own if event["name"] in BLOCKING]),
                     ("operator overhead", own),
                 )
             }

@@ -49,7 +49,7 @@ def test_idle_time_by_what_the_host_did():
     ) == {
         "compute": 45_000,
         "input": 20_000,
-        "synchronisation": 12_000,
+        "synchronization": 12_000,
         "operator overhead": 10_000,
         # 0-5, 25-30, 42-50 before the first launch, 120-140 before the last
         "Python and host": 38_000,
@@ -84,7 +84,7 @@ def test_idle_before_an_event_of_unknown_launch_is_unattributed():
     }
 
 
-def test_waiting_for_input_hides_the_synchronisation_and_the_operators_in_it():
+def test_waiting_for_input_hides_the_synchronization_and_the_operators_in_it():
     assert _account(
         step(1, 0, 100),
         x("perfdl.data_wait", 10, 30, "user_annotation"),
@@ -95,7 +95,7 @@ def test_waiting_for_input_hides_the_synchronisation_and_the_operators_in_it():
     ) == {
         "compute": 40_000,
         "input": 30_000,
-        "synchronisation": 5_000,
+        "synchronization": 5_000,
         "operator overhead": 10_000,
         "Python and host": 15_000,
     }

@@ -43,7 +43,7 @@ def test_the_spread_is_that_of_a_difference(name, spread):
 def test_the_slow_modes():
     assert (drawn("50 % of processes +60 %") > math.log1p(0.3)).mean() == pytest.approx(0.5, abs=0.02)
     assert (drawn("15 % of processes +30 %") > math.log1p(0.15)).mean() == pytest.approx(0.15, abs=0.02)
-    doubled = drawn("a neighbour doubles 1 process in 20") > math.log(1.5)
+    doubled = drawn("a neighbor doubles 1 process in 20") > math.log(1.5)
     assert doubled.any(axis=2).mean() == pytest.approx(0.1, abs=0.01)
     assert not doubled.all(axis=2).any(), "never both of a round"
 

@@ -36,7 +36,7 @@ class TestPlan:
     def test_cells_are_chosen_by_the_beginning_of_their_names(self):
         chosen = record.plan(options(cell=["forked, pinned", "started, free, quiet"]))
         cells = {str(task.cell) for batch in chosen for task in batch.tasks if task.cell}
-        assert cells == {"forked, pinned, quiet", "forked, pinned, neighbour 30%", "started, free, quiet"}
+        assert cells == {"forked, pinned, quiet", "forked, pinned, neighbor 30%", "started, free, quiet"}
 
     def test_every_round_is_wanted_once(self, batches):
         tasks = [task for batch in batches for task in batch.tasks]

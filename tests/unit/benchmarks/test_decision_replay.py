@@ -340,7 +340,7 @@ class TestTable:
         rows = [name for name in run.deciders(recorded) if "(" in name]
         assert rows[:2] == [
             "**pytest-perfdl** (forked, pinned, quiet)",
-            "**pytest-perfdl** (forked, pinned, neighbour 30%)",
+            "**pytest-perfdl** (forked, pinned, neighbor 30%)",
         ]
         assert len([name for name in rows if "pytest-perfdl" in name]) == 8
 

@@ -95,7 +95,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    "stream, variables, coloured",
+    "stream, variables, colored",
     [
         (Terminal(), {}, True),
         (Terminal(), {"NO_COLOR": "1"}, False),
@@ -104,11 +104,11 @@ class Terminal(io.StringIO):
     ],
     ids=["terminal", "no-color", "dumb", "file"],
 )
-def test_colour_only_on_a_terminal_that_wants_it(found, monkeypatch, stream, variables, coloured):
+def test_color_only_on_a_terminal_that_wants_it(found, monkeypatch, stream, variables, colored):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", stream)
     main(["check"])
-    assert ("\033[" in stream.getvalue()) is coloured
+    assert ("\033[" in stream.getvalue()) is colored

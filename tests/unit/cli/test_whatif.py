@@ -90,7 +90,7 @@ def test_the_timelines(file, tmp_path, capsys):
         (["--scale", "name~gemm"], "write SELECT:FACTOR"),
         (["--scale", "name~gemm:-1"], "a factor of 0 or more"),
         (["--scale", "name~nothing:0.5"], "'name~nothing' selects no task"),
-        (["--scale", "colour=red:0.5"], "is not understood"),
+        (["--scale", "color=red:0.5"], "is not understood"),
         (["--scale", "name~(:0.5"], "is not a regular expression"),
         (["--remove", "kind=fish"], "there is no kind 'fish'"),
         (["--remove", "phase=lunch"], "there is no phase 'lunch'"),

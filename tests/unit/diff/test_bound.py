@@ -51,7 +51,7 @@ def test_what_the_device_waits_for_with_an_empty_queue(name):
     assert regions(side(("kernel", "compute", "", 50), ("idle", name, "", 50))).bound() == "launch"
 
 
-@pytest.mark.parametrize("name", ["device wait", "unattributed", "synchronisation", "input"])
+@pytest.mark.parametrize("name", ["device wait", "unattributed", "synchronization", "input"])
 def test_what_is_no_waiting_for_launches(name):
     found = regions(side(("kernel", "compute", "", 50), ("idle", name, "", 50)))
     assert (found.bound(), found.launch_share()) == ("kernel", 0)

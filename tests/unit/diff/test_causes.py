@@ -65,7 +65,7 @@ def test_a_name_whose_sum_is_noise_is_its_certain_places_only():
 
 
 def test_other_shapes_are_other_work_and_say_where():
-    """Too small a change to be certain, among neighbours that vary more: the shapes tell it all the same."""
+    """Too small a change to be certain, among neighbors that vary more: the shapes tell it all the same."""
     found = diff(
         side(seed=5, spread=0.3),
         side(seed=6, spread=0.3, more={("mm", 5): 1.4}, shapes={("mm", 5): "[8, 10]"}),

@@ -101,7 +101,7 @@ def test_tests_of_a_suite_end_without_an_alarm_and_most_of_them_well(name):
     assert sum(verdict in ("unchanged", "improved") for verdict in verdicts) >= hostile.get(name, 18)
 
 
-@pytest.mark.parametrize("name", ["normal, 1.6 %", "a neighbour doubles 1 process in 20", "random walk, 2 % a process"])
+@pytest.mark.parametrize("name", ["normal, 1.6 %", "a neighbor doubles 1 process in 20", "random walk, 2 % a process"])
 def test_a_tenth_more_is_found(name):
     found = ends(name, 15, slowdown=0.10, budget=120.0)
     assert sum(metrics["step_time"].verdict == "regressed" for metrics, _ in found) >= 14

@@ -271,7 +271,7 @@ BROKEN = {
     "no-duration": [{"ph": "X", "ts": 0}],
     "half-a-flow": [{"ph": "X", "ts": 0, "dur": 9}, {"ph": "s", "ts": 1, "id": 1}],
     "flow-in-nothing": [{"ph": "s", "ts": 1, "id": 1}, {"ph": "f", "ts": 2, "id": 1, "bp": "e"}],
-    "unread-metadata": [{"ph": "M", "name": "colour"}],
+    "unread-metadata": [{"ph": "M", "name": "color"}],
 }
 
 

@@ -154,7 +154,7 @@ def test_hostile_names_are_text(everything):
     assert "at::native::" * 850 in parsed.words
 
 
-def test_tables_and_regions_are_labelled(everything):
+def test_tables_and_regions_are_labeled(everything):
     source = html.render(everything, traces.collect(everything))
     parsed = Page(source)
     assert source.count("<table") == source.count("<caption")

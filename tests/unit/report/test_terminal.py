@@ -165,11 +165,11 @@ def test_narrow_terminals_keep_every_figure(width, verbosity, tmp_path):
         assert max(cells_wide(line) for line in figures) <= width
 
 
-def test_colour_says_nothing_that_words_do_not():
+def test_color_says_nothing_that_words_do_not():
     lines = summary_lines(runs.run(*runs.each_verdict()), 1, 100)
-    coloured = [line for line in lines if line.markup]
-    assert all(line.text.split()[0].lower() in (*runs.REASONS, "6") for line in coloured)
-    by_word = {line.text.split()[0]: line.markup for line in coloured}
+    colored = [line for line in lines if line.markup]
+    assert all(line.text.split()[0].lower() in (*runs.REASONS, "6") for line in colored)
+    by_word = {line.text.split()[0]: line.markup for line in colored}
     assert by_word["REGRESSED"]["red"]
     assert by_word["CHANGED"]["yellow"]
     assert by_word["IMPROVED"]["green"]

@@ -65,10 +65,10 @@ def test_on_the_host(found, expected):
             cause("Memcpy HtoD (Pageable -> Device)", **SLOWER, kind="kernel"),
             {"Memcpy HtoD (Pageable -> Device)"},
         ),
-        (idle("synchronisation"), {"cudaMemcpyAsync", "cudaStreamSynchronize"}),
+        (idle("synchronization"), {"cudaMemcpyAsync", "cudaStreamSynchronize"}),
         (idle("launch latency"), {"cudaLaunchKernel", "cudaStreamSynchronize"}),
     ],
-    ids=["kernel", "copy", "synchronisation", "launches"],
+    ids=["kernel", "copy", "synchronization", "launches"],
 )
 def test_with_a_device(found, expected):
     assert names(device_training(), found) == expected

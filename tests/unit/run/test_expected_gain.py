@@ -133,7 +133,7 @@ def test_the_device_of_the_key_tells_constants(measured):
     [
         ("fused_optimizer", renamed("aten::add_", "aten::_fused_sgd_"), "the update is fused already"),
         ("foreach", renamed("aten::add_", "aten::_foreach_add_"), "the update is fused, or uses foreach, already"),
-        ("remove_sync", host_training(), "the host waits for no synchronisation"),
+        ("remove_sync", host_training(), "the host waits for no synchronization"),
         ("prefetch", host_training(), "no time passes in a DataLoader"),
     ],
     ids=["fused", "foreach", "no waiting", "no loading"],

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_perfdl import hookspecs
-from pytest_perfdl.diff.matching.names import NO_RULES, normalised
+from pytest_perfdl.diff.matching.names import NO_RULES, normalized
 from pytest_perfdl.run.name_rules import name_rules
 
 
@@ -34,7 +34,7 @@ def test_nobody_answers():
 
 def test_all_answers_are_joined_and_asked_for_once():
     one, asked = config([("a", "b")], None, [("x", "a")])
-    assert normalised("x", name_rules(one)) == "b"
+    assert normalized("x", name_rules(one)) == "b"
     assert name_rules(one) is name_rules(one)
     assert len(asked) == 3
 

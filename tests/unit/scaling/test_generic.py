@@ -91,17 +91,17 @@ def test_constants_lie_in_their_intervals_under_noise():
 
 def test_negative_exponents_are_pulled_towards_zero_too():
     points = line(lambda batch: 3e6 * batch**-0.5 + 1e6, (2, 4, 8, 16, 32))
-    free, held = (Generic(regularisation=weight).fit(points).theta[1] for weight in (0.0, 1e-2))
+    free, held = (Generic(regularization=weight).fit(points).theta[1] for weight in (0.0, 1e-2))
     assert free == pytest.approx(-0.5, rel=1e-4)
     assert -0.45 < held < 0
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l2"])
-def test_regularisation_pulls_constants_towards_zero(penalty):
+def test_regularization_pulls_constants_towards_zero(penalty):
     points = grid(product, **KINDS, **AXES)
     sums = []
     for weight in (0.0, 1e-3, 1e-1, 10.0):
-        theta = np.array(Generic(penalty=penalty, regularisation=weight, generations=60).fit(points).theta)
+        theta = np.array(Generic(penalty=penalty, regularization=weight, generations=60).fit(points).theta)
         sums.append(float(np.abs(theta).sum() if penalty == "l1" else (theta**2).sum()))
     assert sums == sorted(sums, reverse=True)
     assert sums[-1] < 0.1 * sums[0]

@@ -44,7 +44,7 @@ def test_mtia_device_work_is_read_as_kernels():
 
 
 @pytest.mark.parametrize("category", ["cuda_sync", "cuda_event", "xpu_sync"])
-def test_synchronisation_has_its_correlation(category):
+def test_synchronization_has_its_correlation(category):
     found = trace(x("Stream Sync", 1, 1, category, correlation=3))
     assert found.correlation.tolist() == [3]
     assert len(found.device_rows()) == len(found.launch_rows()) == 0

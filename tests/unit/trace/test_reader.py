@@ -58,7 +58,7 @@ def test_rows_come_by_start_then_longest_then_file_order():
     assert [found.name_of(row) for row in found.rows(Category.KERNEL, Category.CPU_OP)][:2] == ["k", "parent"]
 
 
-def test_gzip_is_recognised_by_content_not_name(tmp_path):
+def test_gzip_is_recognized_by_content_not_name(tmp_path):
     data = text([x("op", 1, 2)])
     (tmp_path / "plain.json.gz").write_bytes(data)
     (tmp_path / "packed.json").write_bytes(gzip.compress(data))
@@ -156,7 +156,7 @@ def test_odd_events_are_said_and_the_rest_is_kept():
     )
 
 
-def test_args_that_do_not_fit_do_not_harm_their_neighbours():
+def test_args_that_do_not_fit_do_not_harm_their_neighbors():
     found = trace(
         launch(1, 1, 5),
         {**launch(2, 1, 0), "args": None},

@@ -168,7 +168,7 @@ def test_a_sum_of_repairs_is_counted_by_kind_with_the_first_byte():
 
 
 @pytest.mark.parametrize("slice_bytes", SLICES)
-def test_an_event_beyond_repair_is_left_out_and_its_neighbours_stay(slice_bytes):
+def test_an_event_beyond_repair_is_left_out_and_its_neighbors_stay(slice_bytes):
     data = file(FIRST, EVENT.replace('"ts":2.5', '"ts":'), LAST)
     found = loads(data, slice_bytes=slice_bytes)
     assert names(found) == ["first", "last"]

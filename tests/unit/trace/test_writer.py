@@ -17,7 +17,7 @@ def _complete(name, start, end, pid=0, tid=0):
 
 
 def assert_nests(data: bytes) -> None:
-    """Check the rules of Perfetto's importer, on the file itself, by comparing all neighbours on the stack."""
+    """Check the rules of Perfetto's importer, on the file itself, by comparing all neighbors on the stack."""
     stacks: dict[tuple[int, int], list[Decimal]] = {}
     events = json.loads(data, parse_float=Decimal)["traceEvents"]
     for event in events:
@@ -31,7 +31,7 @@ def assert_nests(data: bytes) -> None:
         end = event["ts"] + event["dur"]
         while stack and stack[-1] <= event["ts"]:
             stack.pop()
-        assert not stack or end <= stack[-1], f"{event['name']} overlaps its neighbour"
+        assert not stack or end <= stack[-1], f"{event['name']} overlaps its neighbor"
         stack.append(end)
 
 
@@ -45,7 +45,7 @@ def test_the_text_of_a_small_trace():
             Event("s", "arrow", 0, 5, start_ns=1_234_567, category="link", flow=3),
             Event("f", "arrow", 0, 5, start_ns=1_300_000, category="link", flow=3),
             Event("C", "saved", 0, 5, start_ns=0, args={"ns": 7}),
-            Event("X", "red", 1, 0, start_ns=-1, duration_ns=1001, category="kernel", colour="terrible"),
+            Event("X", "red", 1, 0, start_ns=-1, duration_ns=1001, category="kernel", color="terrible"),
         ],
         {"made by": "perfdl"},
     )

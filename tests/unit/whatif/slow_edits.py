@@ -74,7 +74,7 @@ def rebuilt(graph, tasks, origin, place, edges, added=None):
 
 
 def at_run_time(graph, new, links):
-    """All edges but chains: those that stay, then synchronisations, then back-pressure."""
+    """All edges but chains: those that stay, then synchronizations, then back-pressure."""
     links = sorted(links, key=lambda edge: edge["target"])
     of_track = {}
     for index, task in enumerate(new):

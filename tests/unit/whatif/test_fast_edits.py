@@ -127,7 +127,7 @@ def test_back_pressure_after_a_removal():
     assert simulate(edited).start.tolist() == slow(edited)
 
 
-def test_lags_of_synchronisations_are_kept():
+def test_lags_of_synchronizations_are_kept():
     """Two calls wait for both streams, each with another lag; an operator between them goes."""
     waits = {"kind": TaskKind.RETURN, "scope": WHOLE_DEVICE}
     made = graph(
@@ -160,8 +160,8 @@ def test_everything_removed():
     assert len(Plan().remove(none).insert(NewTask("x", 1), none).apply(edited)) == 0
 
 
-def test_an_edge_that_becomes_one_between_neighbours():
-    # c waits for a, which is further back on its stream; without b they are neighbours, and c has no other edge.
+def test_an_edge_that_becomes_one_between_neighbors():
+    # c waits for a, which is further back on its stream; without b they are neighbors, and c has no other edge.
     made = graph(
         [(STREAMS[0], [("a", 0, 10), ("b", 10, 5), ("c", 40, 5), ("d", 45, 5)])], [(EdgeKind.STREAM, "a", "c", 30)]
     )

@@ -278,7 +278,7 @@ def test_a_cuda_graph_leaves_one_launch():
     assert "launches nothing" in refusal(host_training(), "cuda_graph")
 
 
-def test_synchronisations_and_pageable_copies_are_waits():
+def test_synchronizations_and_pageable_copies_are_waits():
     made = context(device_training())
     assert predict(made, "remove_sync").predicted_ns <= 1e6
     pinned = {"pinned_bytes_per_s": 20e9, "pageable_bytes_per_s": 10e9}

@@ -31,12 +31,12 @@ def recorded(message):
     return caught[0]
 
 
-def travelled(value):
+def traveled(value):
     return pickle.loads(pickle.dumps(value))
 
 
 def there_and_back(warning):
-    return load_warning(travelled(dump_warning(warning, "test_it.py::test_step", None)))
+    return load_warning(traveled(dump_warning(warning, "test_it.py::test_step", None)))
 
 
 @pytest.mark.parametrize("message", [UserWarning("plain"), DeprecationWarning("builtin"), Noted("of a project", 2)])
@@ -80,7 +80,7 @@ def test_a_damaged_warning_keeps_its_text():
 
 
 def marks(*decorators):
-    return load_marks(travelled(dump_marks([decorator.mark for decorator in decorators])))
+    return load_marks(traveled(dump_marks([decorator.mark for decorator in decorators])))
 
 
 def test_a_mark_arrives_as_it_was():

@@ -294,7 +294,7 @@ def test_calls_that_block_or_manage_memory():
     assert found["memory calls"].text == (
         "calls that allocate or free memory of the device or pinned memory, 1 a step: 30.00 µs, 6.0% of the host's step"
     )
-    assert found["synchronisation calls"].share == 0.1
+    assert found["synchronization calls"].share == 0.1
 
 
 def test_small_kernels_matter_when_the_device_waits_for_the_host():

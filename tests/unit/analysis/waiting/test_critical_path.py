@@ -63,7 +63,7 @@ def test_a_launch_its_kernel_and_the_wait_for_it():
         ("operator", "aten::mm", 0, 10),
         ("launch latency", "", 10, 18),
         ("compute", "gemm", 18, 48),
-        ("synchronisation", "cudaDeviceSynchronize", 48, 51),
+        ("synchronization", "cudaDeviceSynchronize", 48, 51),
     ]
 
 
@@ -241,7 +241,7 @@ def test_a_copy_that_returns_with_its_call():
         ("compute", "k", 4, 30),
         ("kernel gap", "", 30, 31),
         ("copy", "Memcpy DtoH (Device -> Pageable)", 31, 36),
-        ("synchronisation", "cudaMemcpyAsync", 36, 40),
+        ("synchronization", "cudaMemcpyAsync", 36, 40),
         ("Python and host", "", 40, 41),
         ("operator", "aten::add", 41, 50),
     ]
@@ -281,13 +281,13 @@ def test_a_blocking_call_that_returns_much_later_waited_for_something_unseen():
     made = trace(launch(0, 1, 1), kernel("k", 4, 16, 1), sync(10, 210))
     assert stretches(made)[-2:] == [
         ("unexplained wait", "cudaDeviceSynchronize", 20, 160),
-        ("synchronisation", "cudaDeviceSynchronize", 160, 220),
+        ("synchronization", "cudaDeviceSynchronize", 160, 220),
     ]
 
 
 def test_a_call_that_does_not_wait_stays_on_the_host():
     made = trace(launch(0, 1, 1), kernel("k", 4, 6, 1), sync(12, 5))
-    assert [kind for kind, *_ in stretches(made)] == ["runtime call", "Python and host", "synchronisation"]
+    assert [kind for kind, *_ in stretches(made)] == ["runtime call", "Python and host", "synchronization"]
 
 
 def test_the_backward_pass_on_a_thread_of_its_own():
@@ -500,12 +500,12 @@ def test_a_wait_is_not_passed_twice():
 
 
 @pytest.mark.corpus
-def test_the_path_through_hta_s_event_synchronisation():
+def test_the_path_through_hta_s_event_synchronization():
     made = read(corpus_file("cuda_event_sync.json"))
     path = critical_path(made)
     # 0 is the start of ProfilerStep#100. The kernels up to 2901 are short and nothing waits for them. The pageable
     # copy's call (2917-2946) waits for its copy; the spin kernel, launched at 3027, is waited for by
-    # cudaEventSynchronize (3047-3081) on the event recorded at 3041; the last synchronisation finds an idle device.
+    # cudaEventSynchronize (3047-3081) on the event recorded at 3041; the last synchronization finds an idle device.
     found = [each for each in stretches(made, path) if each[3] > 2910]
     assert found == [
         ("operator", "aten::is_nonzero", 2910, 2912),
@@ -513,9 +513,9 @@ def test_the_path_through_hta_s_event_synchronisation():
         ("operator", "aten::_local_scalar_dense", 2914, 2917),
         ("launch latency", "", 2917, 2935),
         ("copy", "Memcpy DtoH (Device -> Pageable)", 2935, 2937),
-        ("synchronisation", "cudaMemcpyAsync", 2937, 2946),
+        ("synchronization", "cudaMemcpyAsync", 2937, 2946),
         ("operator", "aten::_local_scalar_dense", 2946, 2947),
-        ("synchronisation", "cudaStreamSynchronize", 2947, 2953),
+        ("synchronization", "cudaStreamSynchronize", 2947, 2953),
         ("operator", "aten::_local_scalar_dense", 2953, 2956),
         ("operator", "aten::item", 2956, 2957),
         ("Python and host", "", 2957, 3017),
@@ -523,13 +523,13 @@ def test_the_path_through_hta_s_event_synchronisation():
         ("Python and host", "", 3020, 3027),
         ("launch latency", "", 3027, 3037),
         ("compute", "at::cuda::(anonymous namespace)::spin_kernel(long)", 3037, 3073),
-        ("synchronisation", "cudaEventSynchronize", 3073, 3081),
+        ("synchronization", "cudaEventSynchronize", 3073, 3081),
         ("Python and host", "", 3081, 3084),
         ("runtime call", "cudaEventQuery", 3084, 3087),
         ("Python and host", "", 3087, 3089),
         ("runtime call", "cudaEventElapsedTime", 3089, 3093),
         ("Python and host", "", 3093, 3139),
-        ("synchronisation", "cudaDeviceSynchronize", 3139, 3147),
+        ("synchronization", "cudaDeviceSynchronize", 3139, 3147),
         ("Python and host", "", 3147, 3154),
     ]
     assert path.span_ns == 3_154_000
@@ -537,7 +537,7 @@ def test_the_path_through_hta_s_event_synchronisation():
 
 
 @pytest.mark.corpus
-def test_the_path_through_hta_s_event_synchronisation_with_streams():
+def test_the_path_through_hta_s_event_synchronization_with_streams():
     made = read(corpus_file("cuda_event_sync_multi_stream"))
     path = critical_path(made)
     found = stretches(made, path)
@@ -546,7 +546,7 @@ def test_the_path_through_hta_s_event_synchronisation_with_streams():
     assert found[-3:] == [
         ("launch latency", "", 62314 - 42535, 62329 - 42535),
         ("compute", "ampere_sgemm_128x64_nn", 62329 - 42535, 62452 - 42535),
-        ("synchronisation", "cudaDeviceSynchronize", 62452 - 42535, 62465 - 42535),
+        ("synchronization", "cudaDeviceSynchronize", 62452 - 42535, 62465 - 42535),
     ]
     assert {kind for kind, *_ in found[:-3]} == {"operator", "runtime call", "Python and host"}
     assert path.inferred_share == path.unexplained_share == 0
@@ -611,7 +611,7 @@ class Slow:
         return any(end == self.end for _, end in [*self.calls, *self.syncs])
 
     def released(self, call):
-        """What a device synchronisation waited for."""
+        """What a device synchronization waited for."""
         ahead = [each for each in self.kernels if self.calls[each[3]][0] < call[0]]
         last = max(ahead, key=lambda each: (each[1], -each[2]), default=None)
         if last is None or last[1] <= call[0]:
@@ -621,7 +621,7 @@ class Slow:
 
 @st.composite
 def programs(draw):
-    """A host that launches on two streams and synchronises, as the device would really run it (gaps below 15 us)."""
+    """A host that launches on two streams and synchronizes, as the device would really run it (gaps below 15 us)."""
     now, free, calls, kernels, syncs = 0, {7: 0, 8: 0}, [], [], []
     for _ in range(draw(st.integers(1, 25))):
         now += draw(st.integers(0, 5)) if calls or syncs else 0
@@ -653,7 +653,7 @@ def test_agrees_with_a_slow_walk(program):
     check(made, path)
     end = max(each[1] for each in [*calls, *kernels, *syncs])
     ours = {name: path.by_class[name] / 1000 for name in ("compute", "kernel gap", "launch latency")}
-    ours["host"] = sum(path.by_class[name] for name in ("runtime call", "synchronisation", "Python and host")) / 1000
+    ours["host"] = sum(path.by_class[name] for name in ("runtime call", "synchronization", "Python and host")) / 1000
     assert ours == Slow(calls, kernels, syncs, end).walk()
 
 

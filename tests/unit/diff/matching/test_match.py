@@ -61,7 +61,7 @@ class TestName:
             "another module and tile",
             "another operator",
             "nothing but the name",
-            "nothing but the normalised name",
+            "nothing but the normalized name",
         ],
     )
     def test_one_on_each_side(self, base, new, sure):
@@ -251,7 +251,7 @@ class TestFused:
         new = [kernel("triton_poi_fused_add_relu_0", phase="forward")]
         assert places(base, new) == [((0,), (), "gone"), ((1,), (0,), "fused")]
 
-    def test_what_stands_between_the_same_neighbours(self):
+    def test_what_stands_between_the_same_neighbors(self):
         first, last = kernel("alpha", "aten::mm"), kernel("omega", "aten::bmm")
         base = [first, kernel(ADD, "aten::add"), kernel(RELU, "aten::relu"), last, kernel(MUL, "aten::mul")]
         new = [first, kernel("nvfuser_pointwise_f0_c1_r0_g3"), last]

@@ -6,22 +6,22 @@ import pytest
 
 from pytest_perfdl.diff.matching import cpp_names
 from pytest_perfdl.diff.matching.compilers import bare, neutral, replaced
-from pytest_perfdl.diff.matching.names import BUILT_IN, Rules, normalised, words
+from pytest_perfdl.diff.matching.names import BUILT_IN, Rules, normalized, words
 
 
 @pytest.mark.parametrize("rule", BUILT_IN, ids=[str(number) for number in range(len(BUILT_IN))])
 def test_the_example_of_each_rule_holds_and_needs_it(rule, monkeypatch):
     before, after = rule.example
-    assert normalised(before) == after
+    assert normalized(before) == after
     monkeypatch.setattr(
         "pytest_perfdl.diff.matching.names.BUILT_IN", tuple(other for other in BUILT_IN if other is not rule)
     )
-    assert normalised.__wrapped__(before) != after
+    assert normalized.__wrapped__(before) != after
 
 
 @pytest.mark.parametrize("rule", BUILT_IN, ids=[str(number) for number in range(len(BUILT_IN))])
-def test_what_is_normalised_stays_as_it_is(rule):
-    assert normalised(rule.example[1]) == rule.example[1]
+def test_what_is_normalized_stays_as_it_is(rule):
+    assert normalized(rule.example[1]) == rule.example[1]
 
 
 SAME = {
@@ -87,7 +87,7 @@ SAME = {
         "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, 7, X<float> >(X<float>)",
         "void internal::gemvx::kernel<int, int, float, 9, X<float> >(X<float>)",
     ),
-    "Triton's specialisation": ("add_kernel_0d1d2d3de", "add_kernel"),
+    "Triton's specialization": ("add_kernel_0d1d2d3de", "add_kernel"),
     "Triton, of many arguments": ("matmul_kernel_0d1d2d3de4de5de6de7c8c9de10de11c", "matmul_kernel"),
     "Inductor's number": ("triton_poi_fused_add_relu_12", "triton_poi_fused_add_relu_0"),
     "Inductor's number in C++": ("graph_0_cpp_fused_gelu_add_2", "graph_3_cpp_fused_gelu_add_11"),
@@ -148,13 +148,13 @@ DIFFERENT = {
 def test_the_same_operation_has_one_name(what):
     first, second = SAME[what]
     assert first != second
-    assert normalised(first) == normalised(second)
+    assert normalized(first) == normalized(second)
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_another_operation_has_another_name(what):
     first, second = DIFFERENT[what]
-    assert normalised(first) != normalised(second)
+    assert normalized(first) != normalized(second)
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,18 @@ def test_another_operation_has_another_name(what):
     ],
 )
 def test_other_names_stay_as_they_are(name):
-    assert normalised(name) == name
+    assert normalized(name) == name
 
 
 def test_a_projects_own_rules_see_the_whole_name_and_come_first():
     rules = Rules(((re.compile(r"^acme_v\d+_"), "acme_"), (re.compile("fwd$"), "forward")))
-    assert normalised("acme_v3_attention_128x64_fwd", rules) == "acme_attention_forward"
-    assert normalised("acme_v3_attention_128x64_fwd") == "acme_v3_attention_fwd"
+    assert normalized("acme_v3_attention_128x64_fwd", rules) == "acme_attention_forward"
+    assert normalized("acme_v3_attention_128x64_fwd") == "acme_v3_attention_fwd"
 
 
 def test_brackets_that_do_not_match_are_no_error():
     for name in ("void f<int, g<float>(int", "a>>b", "f)(", "{lambda(", "<" * 50, "void "):
-        assert normalised(name)
+        assert normalized(name)
 
 
 def test_words_are_what_names_are_like_by():
@@ -212,7 +212,7 @@ def test_words_are_what_names_are_like_by():
     ],
 )
 def test_what_a_compilers_kernel_stands_for(name, operators):
-    assert replaced(normalised(name)) == operators
+    assert replaced(normalized(name)) == operators
 
 
 def test_operators_without_their_library():
@@ -249,12 +249,12 @@ def test_a_name_without_end_takes_bounded_work(name, monkeypatch):
         return subn(pattern, replacement, text)
 
     monkeypatch.setattr(cpp_names, "_until_same", counted)
-    assert normalised(name) != normalised(name + "x"), "two that differ at their ends are two"
+    assert normalized(name) != normalized(name + "x"), "two that differ at their ends are two"
     assert max(passes) <= 4096 + 17
 
 
 def test_brackets_are_looked_into_up_to_a_depth():
-    assert normalised("f<" * 20 + "int" + ">" * 20) == "f<" * 20 + "int" + ">" * 20
+    assert normalized("f<" * 20 + "int" + ">" * 20) == "f<" * 20 + "int" + ">" * 20
     deep = cpp_names.flattened("f<" * 2000 + "g<1>" + ">" * 2000)
     assert deep.startswith("f<f<")
 

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.diff import diff
-from pytest_perfdl.diff.matching.names import NO_RULES, normalised, rules_of
+from pytest_perfdl.diff.matching.names import NO_RULES, normalized, rules_of
 from pytest_perfdl.diff.side import Side
 from pytest_perfdl.judge.blame import explained, located, of_diffs
 from pytest_perfdl.judge.round_data import Round
@@ -18,8 +18,8 @@ from unit.trace.chrome import kernel, launch, step, trace, x
 
 def test_rules_apply_in_order_to_the_name_as_it_is():
     rules = rules_of([(r"_b(\d+)$", r"_build\1"), ("_build7", "")])
-    assert normalised("my_gemm_b7", rules) == "my_gemm"
-    assert normalised("my_gemm_b7") == "my_gemm_b7"
+    assert normalized("my_gemm_b7", rules) == "my_gemm"
+    assert normalized("my_gemm_b7") == "my_gemm_b7"
 
 
 @pytest.mark.parametrize("pairs", [(), [], iter(())], ids=["tuple", "list", "iterator"])

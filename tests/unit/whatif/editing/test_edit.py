@@ -22,7 +22,7 @@ STREAM_8 = Track(TrackKind.STREAM, 0, 8)
 
 
 def program():
-    """Two kernels one behind the other, and a synchronisation; microseconds."""
+    """Two kernels one behind the other, and a synchronization; microseconds."""
     return task_graph(
         trace(
             launch(0, 4, 1),
@@ -53,7 +53,7 @@ def test_the_program():
     assert after(Plan()) == ({"a": (10, 30), "b": (31, 51)}, 60)
 
 
-def test_what_a_synchronisation_waits_for_when_its_kernel_is_removed():
+def test_what_a_synchronization_waits_for_when_its_kernel_is_removed():
     # The call waits for a now, which ends at 30; it returns 4 us later, and 5 us of operator follow.
     assert after(Plan().remove(Select(name="^b$"))) == ({"a": (10, 30)}, 39)
     removed = Plan().remove(Select(name="^b$")).apply(program())
@@ -72,7 +72,7 @@ def test_removing_the_first_kernel_of_a_stream():
     assert after(Plan().remove(Select(name="^a$"))) == ({"b": (10, 30)}, 39)
 
 
-def test_removing_a_synchronisation():
+def test_removing_a_synchronization():
     assert after(Plan().remove(Select(name="Synchronize"))) == ({"a": (10, 30), "b": (31, 51)}, 51)
 
 
@@ -97,7 +97,7 @@ def test_a_new_kernel_is_launched_and_waited_for():
 
 def test_a_new_kernel_on_a_new_stream():
     new = NewTask("new", 10_000, launch_ns=0)
-    # It waits for a and for nothing else; the synchronisation waits for its stream, too.
+    # It waits for a and for nothing else; the synchronization waits for its stream, too.
     assert after(Plan().insert(new, Select(name="^a$"), track=STREAM_8)) == (
         {"a": (10, 30), "b": (31, 51), "new": (31, 41)},
         60,
@@ -126,7 +126,7 @@ def test_a_kernel_launched_from_the_host_onto_a_stream():
     assert (found["new"], span) == ((70, 80), 80)
 
 
-def test_fusing_neighbours():
+def test_fusing_neighbors():
     fused = Plan().replace(Select(device=True), "fused", 25_000)
     assert after(fused) == ({"fused": (10, 35)}, 35 + 4 + 5)
     summed = Plan().replace(Select(device=True), "fused", lambda durations: int(durations.sum()) // 2)
@@ -160,7 +160,7 @@ def test_moved_kernels_run_in_the_order_of_their_submission():
     assert found["k3"] == (10 + 3 * 21, 10 + 3 * 21 + 20)
 
 
-def test_dropped_synchronisations_stay_dropped():
+def test_dropped_synchronizations_stay_dropped():
     plan = Plan().drop_edges(EdgeKind.SYNC)
     # The call returns 4 us after it begins at 12.
     edited = plan.apply(program())
@@ -295,7 +295,7 @@ def test_edits_of_one_s_own():
     del PRIMITIVES["test: overhead"]
 
 
-def labelled():
+def labeled():
     return task_graph(
         trace(
             x("perfdl.module: net.fc", 0, 50, "user_annotation"),
@@ -332,7 +332,7 @@ def labelled():
     ids=lambda value: None,
 )
 def test_selections(select, names):
-    made = labelled()
+    made = labeled()
     assert {made.name_of(task) for task in np.flatnonzero(select(made)).tolist()} == names
 
 
@@ -349,7 +349,7 @@ def test_selections(select, names):
     ],
 )
 def test_selections_in_words(text, names):
-    made = labelled()
+    made = labeled()
     found = Selected(parse([text]), text)(made)
     assert {made.name_of(task) for task in np.flatnonzero(found).tolist()} == names
 
@@ -357,18 +357,18 @@ def test_selections_in_words(text, names):
 @pytest.mark.parametrize("text", ["module=fc", "stream=8", "step=1", "rank=1", "shapes~64", "line~train", "name=GEMM"])
 def test_a_selection_in_words_of_nothing_is_refused(text):
     with pytest.raises(SelectionError, match="selects no task of the trace"):
-        Selected(parse([text]), text)(labelled())
+        Selected(parse([text]), text)(labeled())
 
 
 def test_selections_that_cannot_be():
     with pytest.raises(ValueError, match="made from a trace"):
         Select(layer="net")(graph([(HOST, [("x", 0, 1)])]))
     with pytest.raises(ValueError, match="no phase 'sideways'"):
-        Select(phase="sideways")(labelled())
+        Select(phase="sideways")(labeled())
 
 
 def test_removing_an_operator_removes_its_kernels():
-    made = labelled()
+    made = labeled()
     edited = Plan().remove(Select(operator="aten::dropout")).apply(made)
     assert [edited.name_of(task) for task in np.flatnonzero(edited.is_device).tolist()] == ["gemm"]
     # 20 us of operator, call included, are gone from the thread.

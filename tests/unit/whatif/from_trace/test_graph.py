@@ -61,7 +61,7 @@ TWO_STREAMS = (
 )
 
 
-def test_two_streams_and_a_synchronisation():
+def test_two_streams_and_a_synchronization():
     graph = check(trace(*TWO_STREAMS))
     assert edges_of(graph) == {
         ("LAUNCH", "cudaLaunchKernel", "a", 10, True),
@@ -284,7 +284,7 @@ def test_a_blocking_copy():
     ],
     ids=["stream", "event", "unknown"],
 )
-def test_what_a_call_synchronises_with(told, sources):
+def test_what_a_call_synchronizes_with(told, sources):
     name = "cudaEventSynchronize" if told and "wait_on_stream" in told else "cudaStreamSynchronize"
     graph = check(
         trace(
@@ -300,7 +300,7 @@ def test_what_a_call_synchronises_with(told, sources):
     assert {edge[1] for edge in edges_of(graph) if edge[0] == "SYNC"} == sources
 
 
-def test_a_synchronisation_that_had_nothing_to_wait_for_waits_when_the_device_is_slower():
+def test_a_synchronization_that_had_nothing_to_wait_for_waits_when_the_device_is_slower():
     graph = check(
         trace(launch(0, 1, 1), kernel("k", 4, 6, 1), x("aten::mm", 1, 19), sync(20, 5), x("aten::add", 25, 5))
     )

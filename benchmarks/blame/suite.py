@@ -147,7 +147,7 @@ CONVNET: Mapping[str, Plant] = {
     ),
     "evaluation_mode_lost": Plant(
         "convnet",
-        "batch statistics in inference: normalisation in training mode",
+        "batch statistics in inference: normalization in training mode",
         "counts",
         8,
         ("aten::native_batch_norm", "aten::add_"),
@@ -181,8 +181,8 @@ CONVNET: Mapping[str, Plant] = {
         NOWHERE,
         "convnet.prepare",
     ),
-    "normalised_twice": Plant(
-        "convnet", "images normalised twice", "counts", 2, ("aten::sub", "aten::div"), NOWHERE, "convnet.prepare"
+    "normalized_twice": Plant(
+        "convnet", "images normalized twice", "counts", 2, ("aten::sub", "aten::div"), NOWHERE, "convnet.prepare"
     ),
     "shortcut_copied": Plant(
         "convnet",
@@ -216,7 +216,7 @@ CONVNET: Mapping[str, Plant] = {
     ),
     "checked_for_nan": Plant(
         "convnet",
-        "a look at the features that waits for them: an extra synchronisation",
+        "a look at the features that waits for them: an extra synchronization",
         "counts",
         2,
         (
@@ -346,7 +346,7 @@ TAGGER: Mapping[str, Plant] = {
         ("Tagger.layers.0.cell",),
         "tagger.Cell.forward",
     ),
-    "state_normalised": Plant(
+    "state_normalized": Plant(
         "tagger",
         "a layer norm after each step of one layer: a module added",
         "counts",
@@ -357,7 +357,7 @@ TAGGER: Mapping[str, Plant] = {
     ),
     "state_checked": Plant(
         "tagger",
-        "a look at each state that waits for it: extra synchronisations",
+        "a look at each state that waits for it: extra synchronizations",
         "counts",
         6,
         ("aten::abs", "aten::max", "aten::item", "aten::_local_scalar_dense"),

@@ -122,7 +122,7 @@ class Recorder(Confirmation):
         project.plant(lot.plant)
         try:
             idle = idle_load()
-            with side_load(lot.cell.neighbour, lot.seed):
+            with side_load(lot.cell.neighbor, lot.seed):
                 sides = RoundSide("base", checkout), RoundSide("head", against=checkout)
                 rounds = Rounds(context, self.test, *sides, seed=lot.seed, profiled=True, shown=shown)
                 for number in lot.numbers:

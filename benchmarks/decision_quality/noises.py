@@ -92,7 +92,7 @@ NOISES: Mapping[str, Noise] = {
     "normal, 3 %": normal(0.03),
     "normal, 5 %": normal(0.05),
     "t with 1.5 degrees of freedom, 2 %": heavy(0.02, 1.5),
-    "a neighbour doubles 1 process in 20": doubled(0.1),
+    "a neighbor doubles 1 process in 20": doubled(0.1),
     "15 % of processes +30 %": modes(0.15, 0.30),
     "50 % of processes +60 %": modes(0.5, 0.60),
     "the second of a round 5 % slower": second_slower(0.05),

@@ -1,7 +1,7 @@
 """Records step times to replay: rounds of two processes that take turns, and processes by themselves.
 
 Rounds are those of `pytest --perf` itself (`lots.py`): forked or started, bound to a core or free, alone or beside a
-neighbour that uses a processor for 30 % of the time; of one workload in all of these cells, of two more in the two
+neighbor that uses a processor for 30 % of the time; of one workload in all of these cells, of two more in the two
 extremes. Processes by themselves are what other tools compare: fresh ones under the plugin's pinned environment, one
 torch thread, timed by its own commands. Both are unchanged or slowed by a share of what a step takes.
 
@@ -61,10 +61,10 @@ from pytest_perfdl.measure.sizes import MOST_WARMUP  # noqa: E402
 from pytest_perfdl.workers.channel import pair  # noqa: E402
 from pytest_perfdl.workers.process import environment  # noqa: E402
 
-NEIGHBOUR = 0.3
+NEIGHBOR = 0.3
 STARTS: tuple[Start, ...] = ("forked", "started")
-CELLS = tuple(Cell(*each) for each in product(STARTS, (True, False), (0.0, NEIGHBOUR)))
-EXTREMES = (Cell("forked", True, 0.0), Cell("started", False, NEIGHBOUR))
+CELLS = tuple(Cell(*each) for each in product(STARTS, (True, False), (0.0, NEIGHBOR)))
+EXTREMES = (Cell("forked", True, 0.0), Cell("started", False, NEIGHBOR))
 """The best and the worst of them. Where the plugin would not bind a workload to a core, the first is free too."""
 WORKLOADS: Mapping[str, tuple[Cell, ...]] = {"transformer": CELLS, "convnet": EXTREMES, "loader": EXTREMES}
 """What is recorded, and in which cells its rounds are."""

@@ -103,11 +103,11 @@ class Cell:
 
     start: Start
     pinned: bool
-    neighbour: float
+    neighbor: float
     """Share of a processor that another program uses; 0 for none."""
 
     def __str__(self) -> str:
-        beside = f"neighbour {self.neighbour:.0%}" if self.neighbour else "quiet"
+        beside = f"neighbor {self.neighbor:.0%}" if self.neighbor else "quiet"
         return f"{self.start}, {'pinned' if self.pinned else 'free'}, {beside}"
 
 

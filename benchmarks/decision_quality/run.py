@@ -79,7 +79,7 @@ class Recorded:
     def cells(self) -> list[Cell]:
         """Those of its rounds, the default settings on a quiet machine first."""
         found = {run.cell for run in self.runs if isinstance(run, Round)}
-        return sorted(found, key=lambda cell: (cell.start != "forked", not cell.pinned, cell.neighbour))
+        return sorted(found, key=lambda cell: (cell.start != "forked", not cell.pinned, cell.neighbor))
 
     def pools(self, cell: Cell | None) -> list[Pool]:
         """Of the workloads that have rounds in a cell."""
@@ -214,7 +214,7 @@ WORKLOADS: Mapping[str, str] = {
 
 def quiet(rounds: Sequence[Round]) -> str:
     """What others did beside rounds that were to be quiet, where that is known."""
-    known = [run.idle_load for run in rounds if not run.cell.neighbour and run.idle_load is not None]
+    known = [run.idle_load for run in rounds if not run.cell.neighbor and run.idle_load is not None]
     if not known:
         return "; what else the machine did meanwhile is not known"
     busy = sum(load >= QUIET for load in known)

@@ -22,7 +22,7 @@ LEAST_STEPS = 7
 
 
 def time_step(step, seconds):
-    """Lower quartile of the steps' times in nanoseconds: what neighbours add, they add to some."""
+    """Lower quartile of the steps' times in nanoseconds: what neighbors add, they add to some."""
     for _ in range(WARMUP):
         step()
     times = []

@@ -2,7 +2,7 @@
 
     python benchmarks/whatif/advice.py [--blocks 20] [--steps 10] [--only mlp] [--out TABLE.md]
 
-*Planted* steps waste what one optimisation gets back: that one has to come first. Steps that are *tuned* have nothing
+*Planted* steps waste what one optimization gets back: that one has to come first. Steps that are *tuned* have nothing
 left that gains 2 %: nothing is to be advised. Each piece of advice for either is followed, and both steps run in turns
 as in `run.py`. The advisor gets ratios of operators in bfloat16 and in channels-last format, so that it can err.
 """
@@ -41,7 +41,7 @@ FOLLOWED: Mapping[str, Callable[[Options], Options]] = {
     "workers": lambda step: replace(step, workers=1),
     "fold_batch_norm": lambda step: replace(step, folded=True),
 }
-"""The step as each optimisation would have it."""
+"""The step as each optimization would have it."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import signal
 import pytest
 from plugin.project import NOT_JUDGED, alive, until
 
+from pytest_perfdl.run.measurement import MOST_REDRAWS
 from pytest_perfdl.workers.forks import unsupported
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(bool(unsupported()), reason="this system cannot fork workers")]
@@ -15,9 +16,9 @@ ROUNDS = """
     import json
     from pathlib import Path
 
-    from pytest_perfdl.run.paired_rounds import Rounds, Side
+    from pytest_perfdl.run.paired_rounds import Rounds, RoundSide
     from pytest_perfdl.model.errors import SideError
-    from pytest_perfdl.run import perf_test, session
+    from pytest_perfdl.run import session
 
     run_test = session.run_test
 
@@ -26,9 +27,9 @@ ROUNDS = """
         \"\"\"Afterwards the tree is measured against itself, in two rounds.\"\"\"
         result = run_test(context, curves, measurement)
         shown = measurement.remote.shown
-        sides = Side("base"), Side("head")
+        sides = RoundSide("base"), RoundSide("head")
         rounds = Rounds(context, measurement.test, *sides, seed=1, profiled=True, shown=(shown, shown))
-        with perf_test._as_failures(measurement):
+        with measurement.as_failures():
             made = [rounds.measure(number) for number in (1, 2)]
         Path("rounds.json").write_text(json.dumps({
             "start": [each.start for each in made],
@@ -210,7 +211,7 @@ def test_repeats_that_are_stored_are_forked_but_for_the_first(start, project):
     run = project.run("--perf-update", "--perf-repeats=4", f"--perf-start={start}")
     assert run.code == 0, run.output
     notes = [line.split() for line in (project.root / "notes.txt").read_text().splitlines()]
-    assert len({pid for pid, _ in notes}) == 4
+    assert 4 <= len({pid for pid, _ in notes}) <= 4 + MOST_REDRAWS, "some may be measured again on a busy machine"
     first, *others = [parent for _, parent in notes]
     if start == "fresh":
         assert set(others) == {first}

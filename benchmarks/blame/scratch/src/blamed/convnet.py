@@ -76,9 +76,9 @@ class ConvNet(nn.Module):
 
 
 def prepare(images: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Normalised and of the network's size."""
+    """Normalized and of the network's size."""
     images = (images - mean) / deviation
-    if planted("normalised_twice"):
+    if planted("normalized_twice"):
         images = (images - mean) / deviation
     return interpolate(images, size=(SIDE, SIDE), mode="bicubic" if planted("resized_bicubic") else "bilinear")
 

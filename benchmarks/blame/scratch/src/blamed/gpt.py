@@ -59,7 +59,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each normalised before and added to what came in."""
+    """Attention and MLP, each normalized before and added to what came in."""
 
     def __init__(self, number: int) -> None:
         super().__init__()

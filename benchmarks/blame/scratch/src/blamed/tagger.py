@@ -49,7 +49,7 @@ class Layer(nn.Module):
         super().__init__()
         self.inputs = nn.Linear(WIDTH, 3 * WIDTH)
         self.cell = Cell(number)
-        if planted("state_normalised") and number == 1:
+        if planted("state_normalized") and number == 1:
             self.norm = nn.LayerNorm(WIDTH)
         self.number = number
 
@@ -61,7 +61,7 @@ class Layer(nn.Module):
         states = []
         for each in incoming:
             state = self.cell(self.inputs(each) if one_by_one else each, state)
-            if planted("state_normalised") and second:
+            if planted("state_normalized") and second:
                 state = self.norm(state)
             if planted("state_checked") and second and state.abs().max().item() > 1e3:
                 raise FloatingPointError("the state explodes")

@@ -36,7 +36,7 @@ def transformer() -> Callable[[], Tensor]:
 
 
 def convnet() -> Callable[[], Tensor]:
-    """Inference of five 3x3 convolutions with batch normalisation."""
+    """Inference of five 3x3 convolutions with batch normalization."""
     torch.manual_seed(0)
     widths = (3, 16, 32, 32, 48, 48)
     layers: list[nn.Module] = []

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.efficiency.cost_models import cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
+from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
@@ -55,43 +55,21 @@ class Costs:
         return self.keys[number].partition(" ")[0]
 
 
-class _Args(msgspec.Struct, gc=False):
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
-    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b"[]"))
-    texts: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
-
-
 @once
 def operator_costs(trace: Trace) -> Costs:
     """Costs by `cost_model`, from the shapes that the trace records; none without `record_shapes=True`."""
-    modeled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
-    operators = np.flatnonzero(trace.category == Category.CPU_OP)
-    rows = operators[modeled[trace.name[operators]]]
-    number = np.full(len(trace), -1, dtype=np.intp)
-    known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
-    costs: list[OperatorCost] = []
-    keys: list[str] = []
-    largest: list[int] = []
-    for block, decoded in trace.args_by_block(rows, _Args):
-        for row, name, args in zip(block.tolist(), trace.name[block].tolist(), decoded, strict=True):
-            key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
-            if key not in known:
-                call = _call(*key[1:])
-                model = cost_model(trace.names[name])
-                cost = model(call) if model and call else None
-                known[key] = -1 if cost is None else len(costs)
-                if cost is not None and call is not None:
-                    shapes = b"".join(key[1].split()).replace(b",", b", ").decode(errors="replace")
-                    costs.append(cost)
-                    keys.append(operator_key(trace.names[name], shapes))
-                    largest.append(max((tensor.bytes for tensor in call.tensors), default=0))
-            number[row] = known[key]
-    call_of = call_tree(trace).outermost(number >= 0)
+    modeled = modeled_calls(trace)
+    call_of = call_tree(trace).outermost(modeled.number >= 0)
     operator = launching_operator(trace, call_tree(trace))
     device = np.flatnonzero(operator >= 0)
     call_of[device] = call_of[operator[device]]
-    return Costs(call_of, number, tuple(costs), tuple(keys), tuple(largest))
+    return Costs(
+        call_of,
+        modeled.number,
+        tuple(call.cost for call in modeled.calls),
+        tuple(operator_key(call.name, call.shapes) for call in modeled.calls),
+        tuple(max((tensor.bytes for tensor in call.arguments.tensors), default=0) for call in modeled.calls),
+    )
 
 
 @once
@@ -102,11 +80,6 @@ def autocast(trace: Trace) -> frozenset[int]:
     inner = np.flatnonzero(np.isin(known.number, short))
     outer = known.number[known.call[inner]]
     return frozenset(outer[(outer >= 0) & ~np.isin(outer, short)].tolist())
-
-
-def _call(dims: bytes, types: bytes, strides: bytes, texts: bytes) -> OperatorCall | None:
-    lists: list[Any] = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
-    return OperatorCall.recorded(*lists) if all(isinstance(values, list) for values in lists) else None
 
 
 def time_of(graph: TaskGraph, tasks: Mask) -> int:

@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-import msgspec
 import numpy as np
 
-from pytest_perfdl.analysis.efficiency.cost_models import cost_model
-from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCall, OperatorCost
+from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost
 from pytest_perfdl.analysis.efficiency.peaks import Peaks
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.operator_time import operator_time
 from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_operator
-from pytest_perfdl.trace.model import I32, I64, Category, Rows, Trace
+from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 __all__ = ["Peaks", "RooflineRow", "roofline"]
 
@@ -103,13 +102,6 @@ class _Group:
         self.owners.append(call)
 
 
-class _Args(msgspec.Struct, gc=False):
-    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b"[]"))
-    types: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b"[]"))
-    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b"[]"))
-    texts: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=msgspec.Raw(b"[]"))
-
-
 def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...]:
     """Efficiency of operators against the roofline: the least time that they need over the time measured.
 
@@ -125,18 +117,20 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
     operators that launched none are left out; without, time is host time.
     """
     peaks = peaks or _peaks_of(trace)
-    costs = _Costs(trace)
+    modeled = modeled_calls(trace)
+    keys = [_Key(call.name, call.shapes, call.cost.dtype) for call in modeled.calls]
     tree = call_tree(trace)
-    caller = tree.outermost(costs.number >= 0)
+    caller = tree.outermost(modeled.number >= 0)
     on_device = len(trace.device_rows()) > 0
     groups: dict[_Key, _Group] = defaultdict(_Group)
-    numbers = costs.number.tolist()
+    numbers = modeled.number.tolist()
     for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
         if call >= 0:
-            groups[costs.keys[numbers[call]]].add(event, call, numbers[call])
+            groups[keys[numbers[call]]].add(event, call, numbers[call])
         else:
             name = "" if operator < 0 else trace.name_of(operator)
-            key = _Key(name, reason=reason or costs.reason(operator))
+            has_model = operator >= 0 and modeled.has_model[trace.name[operator]]
+            key = _Key(name, reason=reason or (NO_ARGUMENTS if has_model else NO_MODEL))
             groups[key].add(event, operator if operator >= 0 else event, -1)
     if on_device:
         groups = _with_tf32(trace, groups)
@@ -153,7 +147,7 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
             _row(
                 key,
                 group,
-                [costs.costs[number] for number in group.calls.values() if number >= 0],
+                [modeled.calls[number].cost for number in group.calls.values() if number >= 0],
                 measured,
                 spent / whole if whole else 0.0,
                 peaks,
@@ -176,47 +170,6 @@ def _row(
         floor = sum(map(max, pairs)) * 1e9
         bound = "compute" if sum(compute - memory for compute, memory in pairs) > 0 else "memory"
     return RooflineRow(key.operator, key.shapes, key.dtype, len(costs), measured, share, flops, moved, floor, bound)
-
-
-class _Costs:
-    """The cost of every operator that has a model and the arguments that it needs."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        self.costs: list[OperatorCost] = []
-        self.keys: list[_Key] = []
-        """Operator, shapes and element type of each cost."""
-        self.number: I32 = np.full(len(trace), -1, dtype=np.int32)
-        """Which of the costs is that of each row, -1 for none."""
-        self.modeled = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
-        operators = np.flatnonzero(trace.category == Category.CPU_OP)
-        rows = operators[self.modeled[trace.name[operators]]]
-        known: dict[tuple[int, bytes, bytes, bytes, bytes], int] = {}
-        for block, decoded in trace.args_by_block(rows, _Args):
-            numbers = []
-            for name, args in zip(trace.name[block].tolist(), decoded, strict=True):
-                key = name, bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.texts)
-                number = known.get(key)
-                if number is None:
-                    number = known[key] = self._add(trace.names[name], *key[1:])
-                numbers.append(number)
-            self.number[block] = numbers
-
-    def reason(self, operator: int) -> str:
-        """Why an operator has no cost."""
-        return NO_ARGUMENTS if self.modeled[self.trace.name[operator]] else NO_MODEL
-
-    def _add(self, name: str, dims: bytes, types: bytes, strides: bytes, texts: bytes) -> int:
-        model = cost_model(name)
-        lists = [msgspec.json.decode(text) for text in (dims, types, strides, texts)]
-        if model is None or not all(isinstance(values, list) for values in lists):
-            return -1
-        cost = model(OperatorCall.recorded(*lists))
-        if cost is None:
-            return -1
-        self.costs.append(cost)
-        self.keys.append(_Key(name, b"".join(dims.split()).replace(b",", b", ").decode(), cost.dtype))
-        return len(self.costs) - 1
 
 
 _Attributed = Iterator[tuple[int, int, int, str]]

@@ -16,7 +16,7 @@ from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, TestAbsent
+from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.model.units import some
@@ -88,7 +88,7 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
         commit = context.revisions.against
         assert commit is not None
         checkout = context.revisions.checkout(commit)
-        base = _base_side(measurement, checkout, commit)
+        base = measurement.measure_base(checkout, commit)
         if base is None:
             reason = f"the test does not exist at {context.settings.against}"
             return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
@@ -168,7 +168,7 @@ def _in_pairs(
         # Budgets ask nothing of the other side.
         return ""
     checkout = context.revisions.checkout(commit)
-    side = _base_side(measurement, checkout, commit)
+    side = measurement.measure_base(checkout, commit)
     if side is None:
         return f"the test does not exist at {commit[:12]}, the baseline's commit"
     now = side.record
@@ -191,19 +191,6 @@ def _in_pairs(
         odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
     notes = tuple(Finding("note", "pair", text) for text in odd)
     return ComparisonResult(replace(judgement, integrity=(*judgement.integrity, *notes)), base)
-
-
-def _base_side(measurement: Measurement, checkout: Checkout, commit: str) -> BaseSide | None:
-    """What the first process of another revision measures; `None` where it has no such test.
-
-    Raises
-    ------
-    SideError
-    """
-    try:
-        return measurement.measure_base(checkout, commit)
-    except TestAbsent:
-        return None
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:

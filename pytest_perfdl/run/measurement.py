@@ -76,25 +76,22 @@ class Measurement:
     def as_failures(self) -> Iterator[None]:
         """Around all that the processes do: what goes wrong ends those that are left, and becomes the test's error."""
         __tracebackhide__ = True
-        context = self.context
+        processes = self.context.processes
         try:
-            yield
-        except WorkerTimeout as error:
-            self.broken = True
-            limit = context.processes.timeout(self.test)
-            message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
-        except (WorkerError, BaselineError) as error:
-            self.broken = True
-            message = str(error)
+            try:
+                yield
+            except WorkerTimeout as error:
+                self.broken = True
+                limit = processes.timeout(self.test)
+                message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
+                raise PerfError(message) from None
+            except (WorkerError, BaselineError) as error:
+                self.broken = True
+                raise PerfError(str(error)) from None
         except BaseException:
-            context.processes.end(gently=True)
-            context.progress.clear()
+            processes.end(gently=True)
+            self.context.progress.clear()
             raise
-        else:
-            return
-        context.processes.end(gently=True)
-        context.progress.clear()
-        raise PerfError(message) from None
 
     # The first process
 
@@ -144,7 +141,10 @@ class Measurement:
         return self.context.processes.start(self.test, script, first=True)
 
     def _script(self, info: CallInfo) -> Script:
-        context, flops = self.context, self._first is None and not self._no_flops
+        return self._commands(info, flops=self._first is None and not self._no_flops)
+
+    def _commands(self, info: CallInfo, *, flops: bool) -> Script:
+        context = self.context
         plan = replace(self.test.plan, period=info.period)
         return one_repeat(plan, info, str(context.processes.scratch), flops=flops, seconds=context.step_seconds)
 
@@ -248,27 +248,27 @@ class Measurement:
 
     # The other side
 
-    def measure_base(self, checkout: Checkout, commit: str) -> BaseSide:
+    def measure_base(self, checkout: Checkout, commit: str) -> BaseSide | None:
         """What the first, started process of the other side measures: its counts, and how it loads.
+
+        `None` where it has no such test.
 
         Raises
         ------
         SideError
             When the test does not pass there.
-        TestAbsent
-            When it is not there.
         """
         context, test = self.context, self.test
         if not Path(checkout.path(test.item.path)).exists():
-            raise TestAbsent("its file is not there")
+            return None
         context.processes.prepare_parent(test, self.remote.shown)
         no_flops = self._no_flops
         while True:
-            remote = context.processes.start(test, partial(self._base_script, not no_flops), checkout=checkout)
+            remote = context.processes.start(test, partial(self._commands, flops=not no_flops), checkout=checkout)
             try:
                 remote.finish()
             except TestAbsent:
-                raise
+                return None
             except WorkerError as error:
                 raise SideError(f"the test did not run at {commit[:12]}: {error}", invalid=False) from None
             if not (spoiled := self._spoiled(remote)):
@@ -284,11 +284,6 @@ class Measurement:
         repeats = [_repeat(remote, 0.0)]
         record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
         return BaseSide(record, remote.origins, remote.shown, exemplars(repeats))
-
-    def _base_script(self, flops: bool, info: CallInfo) -> Script:
-        plan = replace(self.test.plan, period=info.period)
-        scratch, seconds = str(self.context.processes.scratch), self.context.step_seconds
-        return one_repeat(plan, info, scratch, flops=flops, seconds=seconds)
 
     def _assembled(
         self, repeats: Sequence[Repeat], no_flops: str, *, commit: str | None = None, test_hash: str | None = None

@@ -139,14 +139,12 @@ def _limits_held(
         found = against_revision(context, measurement, confirmation)
         return _result(context, measurement, measurement.record(), found)
     found = against_baseline(context, measurement, confirmation, baseline)
-    judgement, updated = found.judgement, False
-    if settings.update is not None and judgement.verdict != "invalid":
-        if base is not None and rewrites(settings.update, judgement):
-            measurement.draw(recording)
-        new = context.revisions.tied(measurement.record(), measurement.remote.origins)
-        updated = update(context, measurement, new, base, judgement)
-    else:
-        new = context.revisions.tied(measurement.record(), measurement.remote.origins)
+    judgement = found.judgement
+    writes = settings.update is not None and judgement.verdict != "invalid"
+    if writes and base is not None and rewrites(settings.update, judgement):
+        measurement.draw(recording)
+    new = context.revisions.tied(measurement.record(), measurement.remote.origins)
+    updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     if base is not None and base.key.slug != new.key.slug and not updated:
         notes.append(

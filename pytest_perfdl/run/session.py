@@ -160,13 +160,16 @@ class PerfSession:
         self._context.progress.start_test()
         measurement = Measurement(self._context, test)
         test.item.stash[MEASUREMENT] = measurement
-        with self._noting_failure(measurement):
+        with self._noting_end(measurement):
             set_up(measurement)
 
     def _runtest(self, test: PerfTest) -> None:
         __tracebackhide__ = True
         if OUTCOME not in test.item.stash:
-            result = self._measure(test.item.stash[MEASUREMENT])
+            assert self._context is not None
+            measurement = test.item.stash[MEASUREMENT]
+            with self._noting_end(measurement):
+                result = self.results[test.item.nodeid] = run_test(self._context, self._curves, measurement)
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""
             test.item.stash[OUTCOME] = PerfRegression(text) if result.fails else None
@@ -174,32 +177,22 @@ class PerfSession:
         if outcome is not None:
             raise outcome
 
-    def _measure(self, measurement: Measurement) -> Result:
-        """The test's result, which is kept."""
+    @contextlib.contextmanager
+    def _noting_end(self, measurement: Measurement) -> Iterator[None]:
+        """Around a phase: what ends it without a judgement is the test's result, and pytest's to see."""
         __tracebackhide__ = True
-        assert self._context is not None
         nodeid = measurement.test.item.nodeid
         try:
-            with self._noting_failure(measurement):
-                result = self.results[nodeid] = run_test(self._context, self._curves, measurement)
+            yield
         except NotPassed as ended:
             self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason)
             phase = ended.phase
-        else:
-            return result
-        replay(phase)
-        raise AssertionError("a phase that did not pass raises what it raised")
-
-    @contextlib.contextmanager
-    def _noting_failure(self, measurement: Measurement) -> Iterator[None]:
-        """Around a phase: a test that could not be measured or judged is `invalid`, and says why."""
-        __tracebackhide__ = True
-        try:
-            yield
         except PerfError as error:
-            reason = str(error.msg).partition("\n")[0]
-            self.results[measurement.test.item.nodeid] = self._unjudged(measurement, "invalid", reason)
+            self.results[nodeid] = self._unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
             raise
+        else:
+            return
+        replay(phase)
 
     def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str) -> Result:
         """The result of a test that ended without a judgement."""
@@ -212,7 +205,7 @@ class PerfSession:
         __tracebackhide__ = True
         measurement = test.item.stash.get(MEASUREMENT, None)
         if measurement is not None:
-            with self._noting_failure(measurement):
+            with self._noting_end(measurement):
                 tear_down(measurement)
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:

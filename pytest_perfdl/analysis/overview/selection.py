@@ -68,7 +68,7 @@ def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
     of = labels(trace).phase
     split = trace.category == Category.CPU_OP
     split[trace.device_rows()] = True
-    wanted = np.isin(of, [PHASES.index(phase) for phase in phases if phase in PHASES])
+    wanted = np.isin(of, [PHASES.index(phase) for phase in phases])
     if not (split & wanted).any():
         raise _nothing(trace, "it has no such phase")
     return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
@@ -85,12 +85,14 @@ def _of_device(trace: Trace, wanted: npt.NDArray[np.bool_], has: str) -> Trace:
 
 
 def _of_kind(trace: Trace, kind: str) -> npt.NDArray[np.bool_]:
+    """Which rows a device ran that are of a kind; none of the host's kinds."""
     if kind in _MOVES:
         return np.asarray(trace.category == _MOVES[kind])
-    communicates = communication_kernels(trace)
     if kind == "communication":
-        return communicates
-    return np.asarray((trace.category == Category.KERNEL) & ~communicates & (kind == "kernel"))
+        return communication_kernels(trace)
+    if kind == "kernel":
+        return np.asarray((trace.category == Category.KERNEL) & ~communication_kernels(trace))
+    return np.zeros(len(trace), dtype=bool)
 
 
 def _nothing(trace: Trace, has: str) -> SelectionError:

@@ -123,13 +123,13 @@ def plan(options: argparse.Namespace) -> list[Batch]:
             )
             for cell in WORKLOADS[workload]
             if str(cell).startswith(tuple(options.cell))
-            for share, count in ((0.0, options.rounds), *((share, options.slowed_rounds) for share in SHARES))
+            for share, count in ((0.0, options.rounds), *((share, options.slowed_rounds) for share in options.share))
             for first in range(0, count, ROUNDS_OF_A_LOT)
         ]
         lots.sort(key=lambda lot: _random(options.seed, lot[0]).random())
         runs = [lots[start : start + LOTS_OF_A_RUN] for start in range(0, len(lots), LOTS_OF_A_RUN)]
         batches += [Batch(tuple(task for lot in run for task in lot), number) for number, run in enumerate(runs)]
-        wanted = ((0.0, options.processes), *((share, options.slowed_processes) for share in SHARES))
+        wanted = ((0.0, options.processes), *((share, options.slowed_processes) for share in options.share))
         batches += [
             Batch((Task("process", workload, share, number),)) for share, count in wanted for number in range(count)
         ]
@@ -361,6 +361,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="only these")
     parser.add_argument("--cell", nargs="+", default=[""], metavar="NAME", help="only cells that begin so (--plan)")
+    parser.add_argument(
+        "--share", nargs="+", type=float, choices=SHARES, default=SHARES, help="only these slowdowns, beside unchanged"
+    )
     parser.add_argument("--rounds", type=int, default=80, metavar="N", help="unchanged rounds of a cell (80)")
     parser.add_argument("--slowed-rounds", type=int, default=60, metavar="N", help="of each slowdown (60)")
     parser.add_argument("--processes", type=int, default=60, metavar="N", help="unchanged processes a workload (60)")

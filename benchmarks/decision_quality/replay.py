@@ -125,6 +125,11 @@ class Pool:
         """Processes with this slowdown, in the order of time."""
         return [each for each in self._processes if each.share == share]
 
+    @property
+    def shares(self) -> set[float]:
+        """Slowdowns of its rounds."""
+        return {each.share for each in self._rounds}
+
     def rounds(self, share: float) -> list[Round]:
         """Rounds with this slowdown of the head.
 

@@ -17,7 +17,9 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(HERE)]
 
 import before  # noqa: E402
-from ours import Perf  # noqa: E402
+from ours import Outcome, Perf  # noqa: E402
 from recording import Cell, First, Process, Round, Run, to_json, unpack  # noqa: E402
 from replay import (  # noqa: E402
     UNCHANGED,
@@ -103,19 +105,44 @@ def deciders(recorded: Recorded) -> dict[str, tuple[Decide, Sequence[Pool]]]:
     return {**found, **{rule.name: (other(rule), usual) for rule in RULES}}
 
 
-def decide_all(recorded: Recorded, decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
-    """Every rule on every slowdown.
+def shares_of(pools: Sequence[Pool]) -> list[float]:
+    """Slowdowns that the rounds of all these have.
+
+    Raises
+    ------
+    NotRecorded
+        Without any.
+    """
+    if not pools:
+        raise NotRecorded("no rounds of the cell that is asked for")
+    return sorted(set.intersection(*(pool.shares for pool in pools)))
+
+
+def decide_all(recorded: Recorded, decisions: int, seed: int, jobs: int = 1) -> dict[str, dict[float, Tally]]:
+    """Every rule on every slowdown that all of its pools have.
 
     Raises
     ------
     NotRecorded
     """
-    found: dict[str, dict[float, Tally]] = {}
     rules = deciders(recorded)
-    for number, (name, (decide, pools)) in enumerate(rules.items()):
-        print(f"[{number + 1}/{len(rules)}] {name}", file=sys.stderr, flush=True)
-        found[name] = {share: tally(decide, pools, share, decisions, (seed, number)) for share in recorded.shares}
+    wanted = [
+        (name, share, number) for number, (name, (_, pools)) in enumerate(rules.items()) for share in shares_of(pools)
+    ]
+    found: dict[str, dict[float, Tally]] = {name: {} for name in rules}
+    names, shares, numbers = zip(*wanted, strict=True)
+    with ProcessPoolExecutor(jobs) as executor:
+        seeds = [(seed, number) for number in numbers]
+        made = executor.map(_tally, repeat(recorded), names, shares, repeat(decisions), seeds)
+        for position, (name, share, each) in enumerate(zip(names, shares, made, strict=True)):
+            print(f"[{position + 1}/{len(wanted)}] {name} {share:+.0%}", file=sys.stderr, flush=True)
+            found[name][share] = each
     return found
+
+
+def _tally(recorded: Recorded, name: str, share: float, decisions: int, seed: tuple[int, int]) -> Tally:
+    decide, pools = deciders(recorded)[name]
+    return tally(decide, pools, share, decisions, seed)
 
 
 def decided_before(revision: str, recorded: Recorded, decisions: int, seed: int) -> dict[str, dict[float, Tally]]:
@@ -129,19 +156,20 @@ def decided_before(revision: str, recorded: Recorded, decisions: int, seed: int)
     runs = [run for run in recorded.runs if not isinstance(run, Round) or run.cell == cell]
     with_it = {run.workload for run in runs if isinstance(run, Round)}
     data = [to_json(run) for run in runs if run.workload in with_it]
-    found = before.decide(revision, data, recorded.shares, decisions, seed)
+    shares = shares_of(recorded.pools(cell))
+    found = before.decide(revision, data, shares, decisions, seed)
     return {name: {share: Tally(*each) for share, each in by.items()} for name, by in found.items()}
 
 
 def table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
     """Lines of the Markdown table."""
-    shares = list(next(iter(tallies.values())))
+    shares = sorted({share for found in tallies.values() for share in found})
     found_at = (f"+{share:.0%} found" for share in shares[1:])
     heads = ("rule", "false alarms", *found_at, "unchanged: said so", "its bound", "seconds to a verdict")
     yield f"| {' | '.join(heads)} |"
     yield f"|---|{'---:|' * (len(heads) - 1)}"
     for name, found in tallies.items():
-        cells = (cell(found[share], intervals=intervals) for share in shares)
+        cells = (cell(found[share], intervals=intervals) if share in found else "" for share in shares)
         taken = seconds([found[share].seconds for share in USUAL if share in found])
         yield f"| {' | '.join((name, *cells, *statement(found[UNCHANGED]), taken))} |"
 
@@ -249,15 +277,20 @@ def report(recorded: Recorded, tallies: Tallies, *, intervals: bool) -> str:
     return "\n".join((*table(tallies, intervals=intervals), "", caption(recorded, tallies)))
 
 
-def alarmed_suites(recorded: Recorded, count: int, seed: int) -> Iterator[str]:
+def alarmed_suites(recorded: Recorded, count: int, seed: int, jobs: int = 1) -> Iterator[str]:
     """Whole suites of unchanged tests, in every cell."""
     yield f"| rounds | alarmed of {count} suites of {MANY} | alarms | tests that end positive | rounds a test |"
     yield "|---|---:|---:|---:|---:|"
-    for chosen in recorded.cells:
-        alarmed, tests = suites(Perf(tests=MANY), recorded.pools(chosen), count, MANY, (seed, count))
-        positive = percent(sum(each.positive for each in tests) / len(tests))
-        alarms, rounds = sum(each.fails for each in tests), sum(each.rounds for each in tests) / len(tests)
-        yield f"| {chosen} | {alarmed} | {alarms} | {positive} % | {rounds:.1f} |"
+    with ProcessPoolExecutor(jobs) as executor:
+        made = executor.map(_suites, repeat(recorded), recorded.cells, repeat(count), repeat(seed))
+        for chosen, (alarmed, tests) in zip(recorded.cells, made, strict=True):
+            positive = percent(sum(each.positive for each in tests) / len(tests))
+            alarms, rounds = sum(each.fails for each in tests), sum(each.rounds for each in tests) / len(tests)
+            yield f"| {chosen} | {alarmed} | {alarms} | {positive} % | {rounds:.1f} |"
+
+
+def _suites(recorded: Recorded, chosen: Cell, count: int, seed: int) -> tuple[int, list[Outcome]]:
+    return suites(Perf(tests=MANY), recorded.pools(chosen), count, MANY, (seed, count))
 
 
 def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
@@ -279,7 +312,7 @@ def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
         pools = recorded.pools(chosen)
         for tests in (1, MANY):
             for name, rule in (("gate", Perf(tests=tests)), ("twin", Twin(tests=tests))):
-                for share in recorded.shares:
+                for share in shares_of(pools):
                     found = tally(by_rounds(rule), pools, share, decisions, (seed, tests))
                     bound = "" if math.isnan(found.excluded) else f"{100 * found.excluded:.1f} %"
                     row = (f"{name}, of {tests}", chosen, f"{share:.0%}", cell(found, intervals=True))
@@ -311,14 +344,14 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
     NotRecorded, BeforeError
     """
     if options.suites:
-        yield from alarmed_suites(recorded, options.suites, options.seed)
+        yield from alarmed_suites(recorded, options.suites, options.seed, options.jobs)
         return
     if options.twin:
         yield from beside_twin(recorded, options.decisions, options.seed)
         return
     parts = [recorded.of(name) for name in recorded.workloads] if options.per_workload else [recorded]
     for part in parts:
-        tallies = decide_all(part, options.decisions, options.seed)
+        tallies = decide_all(part, options.decisions, options.seed, options.jobs)
         if options.before:
             tallies |= decided_before(options.before, part, options.decisions, options.seed)
         text = report(part, tallies, intervals=options.intervals)
@@ -333,6 +366,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--decisions", type=int, default=500, metavar="N", help="of a rule a workload (500)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (1)")
     parser.add_argument("--recorded", type=Path, default=PACKED, metavar="FILE", help="packed, or .jsonl lines")
     parser.add_argument("--before", metavar="REV", help="also decide as this earlier version of the project does")
     parser.add_argument("--intervals", action="store_true", help="show every interval")

@@ -23,6 +23,7 @@ def options(**more):
         "processes": 6,
         "slowed_processes": 2,
         "cell": [""],
+        "share": record.SHARES,
     }
     return argparse.Namespace(**{**wanted, "seed": 1, **more})
 

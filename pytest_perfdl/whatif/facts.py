@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
-from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost
+from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost, bytes_of_type
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
@@ -123,11 +123,8 @@ def input_tasks(graph: TaskGraph) -> Mask:
 
 def optimizer_steps(trace: Trace) -> tuple[Rows, str]:
     """Annotations of updates, and the class of the optimizer; empty where there is none, or several of them."""
-    matches = [OPTIMIZER_STEP.match(name) for name in trace.names]
-    rows = trace.matching(
-        np.array([bool(match) for match in matches], dtype=bool), trace.rows(Category.USER_ANNOTATION)
-    )
-    kinds = {match[1] for row in rows.tolist() if (match := matches[trace.name[row]])}
+    rows = trace.matching(OPTIMIZER_STEP.match, trace.rows(Category.USER_ANNOTATION))
+    kinds = {match[1] for row in rows.tolist() if (match := OPTIMIZER_STEP.match(trace.name_of(row)))}
     return (rows, kinds.pop()) if len(kinds) == 1 else (rows[:0], "")
 
 
@@ -143,6 +140,7 @@ class Gradients:
 
     row: Rows
     elements: I64
+    bytes: I64
     step: Rows
     """Index of the step, -1 for none."""
 
@@ -155,31 +153,44 @@ class Gradients:
     @property
     def total(self) -> float:
         """Elements of all gradients of a mean step."""
+        return self._of_step(self.elements)
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of all gradients of a mean step."""
+        return self._of_step(self.bytes)
+
+    def _of_step(self, sizes: I64) -> float:
         own = self.step >= 0
-        return float(self.elements[own].sum() / max(len(np.unique(self.step[own])), 1))
+        return float(sizes[own].sum() / max(len(np.unique(self.step[own])), 1))
 
 
 class _Dims(msgspec.Struct, gc=False):
     dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+
+    @property
+    def first_type(self) -> str:
+        """Of the first input; empty where it is not recorded."""
+        return str(self.types[0]) if isinstance(self.types, list) and self.types else ""
 
 
 @once
 def gradients(trace: Trace) -> Gradients:
     """From the shapes of what autograd accumulates; empty without a backward pass or recorded shapes."""
-    named = np.array([name == _ACCUMULATE for name in trace.names], dtype=bool)
-    rows = trace.matching(named, trace.rows(Category.CPU_OP))
-    sizes = [_elements(args.dims) for args in trace.decode_args(rows, _Dims)]
-    known = np.array([size > 0 for size in sizes], dtype=bool)
-    rows = rows[known] if len(rows) else rows
+    rows = trace.matching(lambda name: name == _ACCUMULATE, trace.rows(Category.CPU_OP))
+    args = trace.decode_args(rows, _Dims)
+    elements = np.array([_elements(each.dims) for each in args], dtype=np.int64)
+    width = np.array([bytes_of_type(each.first_type) for each in args], dtype=np.int64)
+    rows, elements, width = rows[elements > 0], elements[elements > 0], width[elements > 0]
     order = np.argsort(trace.start[rows], kind="stable")
-    elements = np.array([size for size in sizes if size > 0], dtype=np.int64)
     windows = steps_of(trace, launches(trace)).windows
     starts = np.array([window.host_start for window in windows], dtype=np.int64)
     ends = np.array([window.host_end for window in windows], dtype=np.int64)
     at = trace.start[rows[order]]
     step = np.searchsorted(starts, at, side="right") - 1
     step = np.where((step >= 0) & (at < ends[step]), step, -1) if len(windows) else np.full(len(at), -1)
-    return Gradients(rows[order], elements[order], step.astype(np.intp))
+    return Gradients(rows[order], elements[order], (elements * width)[order], step.astype(np.intp))
 
 
 def _elements(dims: Any) -> int:

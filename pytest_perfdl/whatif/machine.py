@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from pytest_perfdl.analysis.account.transfers import copy_figures
@@ -74,8 +75,11 @@ class Machine:
         return replace(self, **known, source={**self.source, **dict.fromkeys(known, "given")})
 
     def or_else(self, other: Machine) -> Machine:
-        """These figures, and another machine's where this one has none."""
+        """These figures, and another machine's where this one has none: of rates and ratios each by itself."""
         mine = {name: value for name in _NAMES if (value := getattr(self, name))}
+        mine["flops_per_s"] = {**other.flops_per_s, **self.flops_per_s}
+        forms = dict.fromkeys((*other.ratios, *self.ratios))
+        mine["ratios"] = {form: {**other.ratios.get(form, {}), **self.ratios.get(form, {})} for form in forms}
         return replace(other, **mine, source={**other.source, **self.source})
 
     @classmethod
@@ -89,15 +93,14 @@ class Machine:
         """
         try:
             data = orjson.loads(path.read_bytes())
-            ratios = {
-                form: {key: (float(a), float(b), float(c)) for key, (a, b, c) in known.items()}
-                for form, known in data.pop("ratios", {}).items()
-            }
-            return cls(**data, ratios=ratios)
+            unknown = sorted(data.keys() - {each.name for each in fields(cls)}) if isinstance(data, dict) else []
+            if unknown:
+                raise ValueError(f"there is no figure {unknown[0]!r}")
+            return msgspec.convert(data, cls)
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path} does not hold the figures of a machine") from error
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ValueError(f"{path} does not hold the figures of a machine: {error}") from error
 
     def save(self, path: Path) -> None:
         """Write the figures as JSON."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_perfdl.model.errors import MissingConstant, NotApplicable
+from pytest_perfdl.model.errors import MissingConstant, NotApplicable, SelectionError
 from pytest_perfdl.trace.model import I64
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import TaskGraph
@@ -135,11 +135,12 @@ def together(context: Context, questions: Sequence[WhatIf], base: Base | None = 
         try:
             change = question.change(replace(context, graph=graph))
             ends = [question.change(replace(context, graph=bound)) for bound in bounds]
-        except (MissingConstant, NotApplicable) as error:
+            graph = change.plan.apply(graph)
+            plans = (ends[0].fast or ends[0].plan, ends[1].slow or ends[1].plan)
+            bounds = [plan.apply(bound) for plan, bound in zip(plans, bounds, strict=True)]
+        except (MissingConstant, NotApplicable, SelectionError) as error:
+            # What the questions before left may hold nothing of what this one selects.
             return Prediction(name, base.mean, None, None, "refuse", f"{question.name}: {error}")
-        graph = change.plan.apply(graph)
-        plans = (ends[0].fast or ends[0].plan, ends[1].slow or ends[1].plan)
-        bounds = [plan.apply(bound) for plan, bound in zip(plans, bounds, strict=True)]
         trust = _worst(trust, change.trust)
         notes += change.notes
     simulated = simulate(graph)

@@ -49,11 +49,13 @@ def search(
     costs = layer_costs(context, layer)
     network, states = network_of(context), optimizer_states(context)
     limit = memory_bytes or context.known.memory_bytes
+    # Without a profile of memory nobody knows what is kept for the backward pass, without shapes no parameter.
+    is_known = context.memory is not None and any(each.parameter_bytes for each in costs)
     found = []
     for layout in _layouts(devices, len(costs), micro_batches):
         peak = round(peak_bytes(costs, layout, states))
         span = simulate(staged(costs, layout, network)).span_ns
-        found.append(Strategy(layout, float(span), peak, None if limit is None else peak <= limit))
+        found.append(Strategy(layout, float(span), peak, peak <= limit if limit and is_known else None))
     return sorted(found, key=lambda each: (each.fits is False, each.step_ns, each.peak_bytes))
 
 
@@ -104,7 +106,7 @@ def layer_costs(context: Context, pattern: str = "") -> list[LayerCost]:
     updating = inside(graph, rows)
     busy = graph.is_device if graph.on_device else ~graph.is_device
     update = time_of(graph, updating & busy) / steps
-    total_bytes = 4 * gradients(trace).total
+    total_bytes = gradients(trace).total_bytes
     by_path: dict[str, list[Layer]] = {}
     for layer in found:
         by_path.setdefault(layer.path, []).append(layer)

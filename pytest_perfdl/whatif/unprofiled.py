@@ -108,8 +108,7 @@ def _range_ends(graph: TaskGraph) -> list[Rows]:
     trace, tasks = graph.trace, graph.tasks
     if trace is None:
         return []
-    ours = np.array([name.startswith(MODULE) for name in trace.names], dtype=bool)
-    rows = trace.matching(ours, trace.rows(Category.USER_ANNOTATION))
+    rows = trace.matching(lambda name: name.startswith(MODULE), trace.rows(Category.USER_ANNOTATION))
     found = []
     for number, track in enumerate(graph.tracks):
         first, last = np.searchsorted(tasks.track, (number, number + 1)).tolist()

@@ -29,7 +29,6 @@ CONTENTION = (1.34, 1.0, 1.7)
 SLICE = 4 * 2**20
 """Bytes of a slice of P3: small enough to overtake, large enough for the latency."""
 
-_BYTES = 4
 _PROCESS = 900
 """Where a channel is that the trace does not have."""
 
@@ -61,7 +60,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
         own = np.flatnonzero(sizes.step == step)
         limit, held = first, 0
         for place in own.tolist():
-            held += int(sizes.elements[place]) * _BYTES
+            held += int(sizes.bytes[place])
             if (held >= limit or place == own[-1]) and completes[place] >= 0:
                 task = int(completes[place])
                 tasks[task] = tasks.get(task, (0, 0))[0] + held, place
@@ -165,7 +164,7 @@ def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contenti
     for factor in (contention,) * 3 if contention else CONTENTION:
         ns = [ring_ns(size, ranks, rate, machine.network_latency_ns) * factor for size in found.bytes.tolist()]
         plans.append(exchange(context, found, ns, "all-reduce"))
-    return Change.of(plans, peak_bytes=_peak(context, _BYTES * gradients(context.trace).total))
+    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
 
 
 def _several(context: Context, ranks: int) -> Machine:
@@ -199,7 +198,7 @@ def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
         + _without_timing(exchange(context, found, [ns * f for ns in sent], "all-gather", copies=False))
         for f in CONTENTION
     ]
-    return Change.of(plans, peak_bytes=_peak(context, 2 * _BYTES * gradients(context.trace).total))
+    return Change.of(plans, peak_bytes=_peak(context, 2 * gradients(context.trace).total_bytes))
 
 
 def _without_timing(plan: Plan) -> Plan:
@@ -207,13 +206,13 @@ def _without_timing(plan: Plan) -> Plan:
 
 
 @transform("blueconnect")
-def blueconnect(context: Context, shape: str, bandwidths: str = "") -> Change:
+def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: float = 0.0) -> Change:
     """BlueConnect: each all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, the innermost first.
 
     A stage over p_k ranks reduces and gathers S / (p_1 ... p_k-1) bytes: t = sum of 2 (p_k - 1) / p_k S / (p_1 ...
     p_k-1) / B_k + 2 (p_k - 1) alpha (Cho et al., MLSys 2019). `bandwidths=300GBx25GB` has one a stage; without, all
-    have the network's. Stages of different buckets do not overlap here, though BlueConnect lets them: the interval
-    reaches down to the slowest stage alone.
+    have the network's. Beside computing it takes as much longer as in `data_parallel`. Stages of different buckets do
+    not overlap here, though BlueConnect lets them: the interval reaches down to the slowest stage alone.
     """
     sizes = _numbers(shape, "shape", int)
     machine = _several(context, int(np.prod(sizes)))
@@ -229,8 +228,12 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "") -> Change:
             each.append(ring_ns(left, int(ranks), rate, machine.network_latency_ns))
             left /= ranks
         stages.append(each)
-    plans = [exchange(context, found, [of(each) for each in stages], "staged all-reduce") for of in (sum, max)]
-    return Change(plans[0], fast=plans[1], peak_bytes=_peak(context, _BYTES * gradients(context.trace).total))
+    likely, least, most = (contention,) * 3 if contention else CONTENTION
+    plans = [
+        exchange(context, found, [of(each) * factor for each in stages], "staged all-reduce")
+        for of, factor in ((sum, likely), (max, least), (sum, most))
+    ]
+    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
 
 
 def _numbers(text: str, name: str, kind: type) -> list[float]:
@@ -307,7 +310,7 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
         ns = [round(ring_ns(size, ranks, rate, machine.network_latency_ns) * factor) for size in found.bytes.tolist()]
         new = NewTask(name, tuple(ns), TaskKind.COMMUNICATION, 0)
         plans.append(Plan().insert(new, after, track=track).then("link", pairs=pairs).schedule(track, policy))
-    return Change.of(plans, peak_bytes=_peak(context, _BYTES * gradients(context.trace).total))
+    return Change.of(plans, peak_bytes=_peak(context, gradients(context.trace).total_bytes))
 
 
 def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int, int], tuple[int, int]]:

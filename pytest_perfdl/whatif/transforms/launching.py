@@ -84,11 +84,9 @@ def _captured(graph: TaskGraph) -> tuple[Mask, int]:
             mine = own[launching[first:last] & (tasks.step[first:last] == step)]
             if len(mine):
                 found[mine[0] : mine[-1] + 1] = True
+    synced = np.unique(graph.edges.target[of_kinds(graph.edges, EdgeKind.SYNC, EdgeKind.COPY)])
+    count = int(np.count_nonzero(found[synced]))
     found &= of_kinds(tasks, TaskKind.OPERATOR, TaskKind.CALL, TaskKind.GAP) & ~input_tasks(graph)
-    synced = np.unique(graph.edges.target[of_kinds(graph.edges, EdgeKind.SYNC)])
-    inside = np.zeros(len(graph), dtype=bool)
-    inside[1:] = found[:-1]
-    count = int(np.count_nonzero(inside[synced]))
     return found, -(-count // max(len(graph.steps), 1))
 
 

@@ -104,7 +104,7 @@ def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
 
 
 def _matching(trace: Trace, pattern: re.Pattern[str]) -> Mask:
-    names = np.array([bool(pattern.match(name)) for name in trace.names], dtype=bool)
+    names = trace.named(pattern.match)
     found: Mask = names[trace.name] & (trace.category == Category.CPU_OP)
     return found
 

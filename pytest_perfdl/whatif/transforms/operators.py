@@ -26,7 +26,7 @@ _NORM = ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm", "aten:
 
 def operator_rows(trace: Trace, pattern: str) -> Mask:
     """Rows inside operators of a name (`*` and `?` as in file names) and their backward operators, with kernels."""
-    named = np.array([fnmatchcase(name, pattern) for name in trace.names], dtype=bool)
+    named = trace.named(lambda name: fnmatchcase(name, pattern))
     tree = call_tree(trace)
     found: Mask = tree.outermost(named[trace.name] & (trace.category == Category.CPU_OP)) >= 0
     forward = forward_of(trace)
@@ -84,8 +84,10 @@ def remove_clipping(context: Context) -> Change:
     own = graph.tasks.track == graph.owner
     for start in trace.start[rows].tolist():
         last = int(np.searchsorted(ends, start, side="right")) - 1
+        if last < 0:
+            continue
         between = own & (graph.tasks.start >= ends[last]) & (graph.tasks.start < start) & (graph.tasks.row >= 0)
-        if last >= 0 and between.any():
+        if between.any():
             found = np.flatnonzero(between)
             # The Python between them goes too, and before them, where the gradients are gathered; that behind them is
             # left for what follows a backward pass in any case.
@@ -232,8 +234,8 @@ def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
 def remove_scope(context: Context, name: str) -> Change:
     """Leave out what runs inside host annotations of this name (`*` and `?` as in file names), and its kernels."""
     trace = context.trace
-    named = np.array([fnmatchcase(each, name) for each in trace.names], dtype=bool)
-    tasks = inside(context.graph, trace.matching(named, trace.rows(Category.USER_ANNOTATION)))
+    annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))
+    tasks = inside(context.graph, annotations)
     if not tasks.any():
         raise NotApplicable(f"there is no annotation {name} with any task in the trace")
     return Change(Plan().remove(tasks))

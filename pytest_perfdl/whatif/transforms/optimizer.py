@@ -79,7 +79,7 @@ def fused_optimizer(context: Context) -> Change:
     rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
     rate = max(rate, _reached(context, np.concatenate(updates)))
     call = CALL_NS + (PARAMETER_NS if graph.on_device else HOST_PARAMETER_NS) * sizes.count
-    moved = passes * 4 * sizes.total / rate * 1e9
+    moved = passes * sizes.total_bytes / rate * 1e9
     plans = [_one_kernel(graph, updates, round(call), round(moved * more)) for more in (1.0, 1 / 1.5, 2.0)]
     return Change.of(plans)
 

@@ -19,7 +19,7 @@ from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.layers import gradient_share, layers
-from pytest_perfdl.whatif.model import Mask, TaskGraph
+from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 
 _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
@@ -50,14 +50,21 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
             second = task_graph(read(Path(other)))
         except TraceError as error:
             raise ValueError(f"batch:other: {error}") from error
-        change = affine(context, second, (to - now) / (other_batch - now))
-        return replace(change, peak_bytes=scaled_peak(context, to / now))
+        share = (to - now) / (other_batch - now)
+        change = replace(affine(context, second, share), peak_bytes=scaled_peak(context, to / now))
+        if -1 <= share <= 2:
+            return change
+        # The noise of both traces grows with it.
+        note = f"both traces are extended to {abs(share):.3g} times their distance: profile a batch nearer to {to}"
+        return replace(change, trust="low", notes=(*change.notes, note))
     graph, ratio = context.graph, to / now
     grows = computing(graph) & (graph.tasks.row >= 0)
     costs = operator_costs(context.trace)
     if costs.costs and not graph.on_device:
         grows &= costs.of_tasks(graph) >= 0
     grows &= ~of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))
+    # Gradients are as large as before.
+    grows &= ~of_kinds(graph.tasks, TaskKind.COMMUNICATION)
     grows |= input_tasks(graph)
     plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
     peak = scaled_peak(context, ratio)
@@ -163,7 +170,7 @@ def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
         )
         own = (memory.row >= 0) & inner[np.where(memory.row >= 0, marks.module[memory.row], -1)]
         # Of the memory from before the trace, parameters and the optimizer's state are theirs by share.
-        static = 4 * gradients(trace).total * share * (1 + _STATES.get(kind, 0)) * (ratio - 1)
+        static = gradients(trace).total_bytes * share * (1 + _STATES.get(kind, 0)) * (ratio - 1)
         peak = memory.scaled(own, ratio).with_more(round(static)).peak_bytes
     return Change(plan, peak_bytes=peak)
 

@@ -75,9 +75,11 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
     if machine.pinned_bytes_per_s and machine.pageable_bytes_per_s:
         plan = plan.scale(pageable, min(machine.pageable_bytes_per_s / machine.pinned_bytes_per_s, 1.0))
     elif not non_blocking:
-        raise MissingMachineConstant("the bandwidth of pinned memory is not in the trace", name="pinned_bytes_per_s")
+        missing = "pageable" if machine.pinned_bytes_per_s else "pinned"
+        what = f"the bandwidth of {missing} memory is not in the trace"
+        raise MissingMachineConstant(what, name=f"{missing}_bytes_per_s")
     else:
-        notes = ("copies take as long as before: the bandwidth of pinned memory is not known",)
+        notes = ("copies take as long as before: the bandwidths of pinned and pageable memory are not both known",)
     if non_blocking:
         targets = np.zeros(len(graph), dtype=bool)
         edges = graph.edges

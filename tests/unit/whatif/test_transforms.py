@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from pytest_perfdl.model.selection import parse
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import Plan, Select, task_graph
+from pytest_perfdl.whatif.editing.select import Selected
+from pytest_perfdl.whatif.facts import gradients
 from pytest_perfdl.whatif.layers import layers, saved
 from pytest_perfdl.whatif.lifetimes import lifetimes
 from pytest_perfdl.whatif.machine import Machine, machine_of
@@ -238,6 +241,15 @@ def test_data_parallel_sends_buckets_behind_the_gradients():
     assert "network_bytes_per_s" in refusal(host_training(), "data_parallel", ranks=2)
 
 
+def test_gradients_are_as_large_as_their_type():
+    events = [
+        x("torch::autograd::AccumulateGrad", 10 * n, 5, **{"Input Dims": [[4, 8]], "Input type": [kind]})
+        for n, kind in enumerate(("float", "c10::BFloat16", "double"))
+    ]
+    found = gradients(trace(step(1, 0, 100), *events))
+    assert (found.bytes.tolist(), found.total, found.total_bytes) == ([128, 64, 256], 96, 448)
+
+
 def test_dgc_sends_less():
     machine = {"network_bytes_per_s": 40.96e6, "memory_bytes_per_s": 8192e6}
     found = predict(context(host_training(), **machine), "dgc", ranks=2, ratio=0.5)
@@ -245,14 +257,21 @@ def test_dgc_sends_less():
     assert found.predicted_ns == pytest.approx(1e3 * (STEP + 3 + 268 - 150), rel=1e-3)
 
 
+RANKS = {"ranks": 4}
+
+
 def test_blueconnect_adds_up_its_stages():
     machine = {"network_bytes_per_s": 40.96e6}
     made = context(host_training(), **machine)
     # 2 x 1/2 of 8192 bytes at 40.96 bytes/us, then the same of the half.
-    found = predict(made, "blueconnect", shape="2x2")
+    found = predict(made, "blueconnect", shape="2x2", contention=1.0)
     assert found.predicted_ns == 1e3 * (STEP + 300 - 150)
-    found = predict(made, "blueconnect", shape="2x2", bandwidths="81.92MBx40.96MB")
+    found = predict(made, "blueconnect", shape="2x2", bandwidths="81.92MBx40.96MB", contention=1.0)
     assert found.predicted_ns == 1e3 * (STEP + 200 - 150)
+    # Over one stage it is the ring that data parallel training takes, beside computing too.
+    ring = [predict(made, name, **given) for name, given in (("blueconnect", {"shape": "4"}), ("data_parallel", RANKS))]
+    assert ring[0].predicted_ns == ring[1].predicted_ns
+    assert ring[0].interval_ns == ring[1].interval_ns
     with pytest.raises(ValueError, match="1 of them for 2 stages"):
         predict(made, "blueconnect", shape="2x2", bandwidths="1GB")
 
@@ -278,6 +297,18 @@ def test_a_cuda_graph_leaves_one_launch():
     assert "launches nothing" in refusal(host_training(), "cuda_graph")
 
 
+def test_a_cuda_graph_cannot_wait_for_the_host():
+    def said(*extra):
+        found = predict(context(device_training(extra=extra, sync=False, pageable=False)), "cuda_graph")
+        return found.trust, list(found.notes)
+
+    # Between the first and the second operator, until the first one's kernel ends.
+    waits = [launch(1000 * number + 212, 12, 100 * number + 60, "cudaStreamSynchronize") for number in range(3)]
+    note = "1 synchronizing calls a step would have to go first: a graph cannot wait for the host"
+    assert said(*waits) == ("low", [note])
+    assert said() == ("ok", [])
+
+
 def test_synchronizations_and_pageable_copies_are_waits():
     made = context(device_training())
     assert predict(made, "remove_sync").predicted_ns <= 1e6
@@ -289,6 +320,9 @@ def test_synchronizations_and_pageable_copies_are_waits():
     assert free.predicted_ns < waited.predicted_ns
     assert "no pageable memory" in refusal(device_training(pageable=False), "pin_memory")
     assert "pinned_bytes_per_s" in refusal(device_training(), "pin_memory")
+    # Of one copy the trace tells no rate.
+    rate = {"pinned_bytes_per_s": 20e9}
+    assert "the bandwidth of pageable memory" in refusal(device_training(1), "pin_memory", rate)
 
 
 def test_fusion_leaves_the_bytes_that_must_be_moved():
@@ -471,6 +505,9 @@ def test_together_is_one_after_the_other():
     assert together(made, [mm, relu]).predicted_ns == 1e3 * (STEP - 400 - 80)
     missing = WhatIf("pin", transform="pin_memory")
     assert together(made, [mm, missing]).reason.startswith("pin: no pageable")
+    # The first leaves nothing for the second.
+    gone = [WhatIf(name, Plan().remove(Selected(parse(["name=aten::mm"]), name))) for name in ("once", "again")]
+    assert together(made, gone).reason == "again: 'again' selects no task of the trace"
 
 
 def test_an_interval_holds_the_spread_between_steps():
@@ -516,6 +553,23 @@ def test_every_transform_answers_or_refuses_on_public_traces():
             assert (found.predicted_ns is None) == (found.trust == "refuse" and bool(found.reason)), each
 
 
+def test_what_is_given_of_rates_and_ratios_leaves_the_others():
+    given = Machine(flops_per_s={"float32": 60e12}, ratios={"bfloat16": {"aten::mm []": (0.4, 0.5, 0.6)}})
+    more = {"bfloat16": {"aten::mm []": (1.0, 1.0, 1.0), "aten::add []": (0.9, 1.0, 1.1)}, "channels_last": {}}
+    found = given.or_else(Machine(flops_per_s={"float32": 1.0, "bfloat16": 990e12}, ratios=more))
+    assert found.flops_per_s == {"float32": 60e12, "bfloat16": 990e12}
+    assert found.ratios["bfloat16"] == {"aten::mm []": (0.4, 0.5, 0.6), "aten::add []": (0.9, 1.0, 1.1)}
+    assert set(found.ratios) == {"bfloat16", "channels_last"}
+
+
+@pytest.mark.parametrize("text", ["[]", '{"cores": "8"}', '{"traceEvents": []}', "{"])
+def test_a_file_without_a_machines_figures_is_refused(text, tmp_path):
+    (tmp_path / "broken.json").write_text(text)
+    with pytest.raises(ValueError, match=r"broken.json does not hold the figures of a machine: ") as refusal:
+        Machine.load(tmp_path / "broken.json")
+    assert "\n" not in str(refusal.value)
+
+
 @pytest.mark.corpus
 def test_a_machine_is_what_the_trace_says_or_what_is_given(tmp_path):
     known = machine_of(read(corpus_file("resnet50_workers4")))
@@ -527,6 +581,3 @@ def test_a_machine_is_what_the_trace_says_or_what_is_given(tmp_path):
     given = Machine(cores=4, ratios={"bfloat16": {"aten::mm []": (0.1, 0.2, 0.3)}})
     given.save(tmp_path / "machine.json")
     assert Machine.load(tmp_path / "machine.json") == given
-    (tmp_path / "broken.json").write_text("[]")
-    with pytest.raises(ValueError, match="does not hold the figures"):
-        Machine.load(tmp_path / "broken.json")

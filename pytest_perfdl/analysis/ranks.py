@@ -158,7 +158,7 @@ def ranks(traces: Sequence[Trace]) -> RankFigures:
         skew_median_ns=int(np.median(skews)) if len(skews) else 0,
         skew_max_ns=int(skews.max()) if len(skews) else 0,
         straggler=numbers[most[0]] if late.any() and len(most) == 1 else None,
-        findings=_findings(traces, numbers, len(collectives), total),
+        findings=_findings(traces, len(collectives), total),
     )
 
 
@@ -216,13 +216,17 @@ def _matched(calls: list[dict[_Key, _Calls]]) -> list[_Candidates]:
             continue
         if all(each.sequence for each in own):
             common = sorted(set(first.sequence).intersection(*(each.sequence for each in own)))
-            places = [[each.sequence.index(number) for number in common] for each in own]
+            places = [[place[number] for number in common] for place in map(_places, own)]
         else:
             places = _by_order(own)
         pairs = list(zip(own, places, strict=True))
         start = np.stack([each.start[place] for each, place in pairs], axis=1)
         found.append(_Candidates(key, start, np.stack([each.end[place] for each, place in pairs], axis=1)))
     return found
+
+
+def _places(calls: _Calls) -> dict[int, int]:
+    return {number: place for place, number in enumerate(calls.sequence)}
 
 
 def _by_order(own: list[_Calls]) -> list[list[int]]:
@@ -324,7 +328,7 @@ def _rank(trace: Trace, number: int, offset: int, waiting: int, last: int) -> Ra
     )
 
 
-def _findings(traces: Sequence[Trace], numbers: list[int], matched: int, total: int) -> tuple[str, ...]:
+def _findings(traces: Sequence[Trace], matched: int, total: int) -> tuple[str, ...]:
     found = []
     sizes = [info.get("world_size") for info in map(_distributed, traces) if isinstance(info, dict)]
     worlds = sorted({size for size in sizes if isinstance(size, int)})
@@ -332,8 +336,12 @@ def _findings(traces: Sequence[Trace], numbers: list[int], matched: int, total: 
         found.append(f"the traces are of jobs of different sizes: {', '.join(map(str, worlds))} ranks")
     elif worlds and worlds[0] > len(traces):
         found.append(f"{len(traces)} of {worlds[0]} ranks are given: the straggler may be another one")
-    if numbers == list(range(len(traces))) and any(not isinstance(_distributed(trace), dict) for trace in traces):
+    told = [info.get("rank") for info in map(_distributed, traces) if isinstance(info, dict)]
+    told = [rank for rank in told if isinstance(rank, int)]
+    if len(told) < len(traces):
         found.append("the traces do not all tell their rank: numbered in the order given")
+    elif len(set(told)) < len(traces):
+        found.append("several traces say that they are of one rank: numbered in the order given")
     if total and not matched and len(traces) > 1:
         found.append("no collective was found on all ranks: no skew is known")
     elif matched * len(traces) < total and len(traces) > 1:

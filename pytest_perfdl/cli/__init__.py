@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pytest_perfdl import __version__
 from pytest_perfdl.cli.common import Parser, say
-from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.model.errors import PerfdlError
 from pytest_perfdl.model.visible import visible
 
 
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.choices[parsed.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return modules[parsed.command].run(parsed)
-    except CommandError as error:
+    except PerfdlError as error:
         say(f"perfdl {parsed.command}: {visible(str(error))}", error=True)
         return 2
     except (RecursionError, MemoryError, OverflowError) as error:

@@ -14,7 +14,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli.common import say, shown
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
-from pytest_perfdl.model.errors import BaselineError, CommandError, RunFileError
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import INJECTED, Record
 from pytest_perfdl.model.run_json import RunFile, RunTest, read
 from pytest_perfdl.model.units import plural
@@ -32,24 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the baselines; 3 when the run file holds nothing to accept."""
-    try:
-        file = read(arguments.run)
-        tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
-        tests = [test for test in tests if arguments.all or test.verdict in REWRITTEN or test.counts_changed]
-        accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
-    except RunFileError as error:
-        raise CommandError(str(error)) from error
+    file = read(arguments.run)
+    tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
+    tests = [test for test in tests if arguments.all or _is_called_for(test)]
+    accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
     if not accepted:
         say("nothing to accept: no test was measured with a verdict that calls for a new baseline (see --all)")
         return 3
     store = baselines_of(arguments)
-    try:
-        for record, _ in accepted:
-            store.checked(record)
-        for record, exemplars in accepted:
-            _accept(store, record, exemplars)
-    except BaselineError as error:
-        raise CommandError(str(error)) from error
+    for record, _ in accepted:
+        store.checked(record)
+    for record, exemplars in accepted:
+        _accept(store, record, exemplars)
     return 0
 
 
@@ -60,6 +54,11 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
         say(f"           measured in {few} only: pytest --perf-update=append adds more")
+
+
+def _is_called_for(test: RunTest) -> bool:
+    """Whether a new baseline would mend a test's verdict."""
+    return (test.verdict in REWRITTEN and not test.is_budgets_alone) or test.counts_changed
 
 
 _USABLE_REPEATS = 10

@@ -7,6 +7,7 @@ module, from which line. Exit code 1 when a verdict is one that `--fail-on` name
 from __future__ import annotations
 
 import argparse
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,13 @@ from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.cli.diff_inputs import LoadedSide
+    from pytest_perfdl.cli.diff_inputs import LoadedSide, Sides
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
+    from pytest_perfdl.results.verdict import FailOn
+
+_VERDICTS: frozenset[FailOn] = frozenset({"regressed", "improved", "inconclusive", "missing", "new"})
+"""What a diff may be; the last two of a test that one side has alone."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="PERCENT", default="3%", help="change of the step that is still unchanged (%(default)s)"
     )
-    parser.add_argument("--fail-on", metavar="VERDICTS", default="", help="exit with 1 for these: regressed,improved")
+    parser.add_argument("--fail-on", metavar="VERDICTS", default="", help="exit with 1 for these: regressed,missing")
     parser.add_argument(
         "--rename",
         metavar="PATTERN=REPLACEMENT",
@@ -49,34 +54,53 @@ def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
     from pytest_perfdl.cli.diff_inputs import load, pairs
     from pytest_perfdl.diff.matching.names import rules_of
-    from pytest_perfdl.model.errors import SourceError
     from pytest_perfdl.model.limits import parse_limit
-    from pytest_perfdl.results.verdict import parse_fail_on
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
     sides = (arguments.base, arguments.new)
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
     try:
-        limit = parse_limit("step_time", arguments.limit).relative
-        fail_on = parse_fail_on(arguments.fail_on) if arguments.fail_on else frozenset()
+        share = parse_limit("step_time", arguments.limit)
+        fail_on = _fail_on(arguments.fail_on)
         rules = rules_of(map(_renaming, arguments.rename))
         base, new = (load(source, folder) for source in sides)
-    except (SourceError, ValueError) as error:
+    except ValueError as error:
         raise CommandError(str(error)) from error
-    if limit is None:
+    limit = share.relative
+    if limit is None or share.absolute is not None:
         raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
-    found = [
-        (name.title, _compared(old, now, rules)) for name, old, now in pairs(base, new) if arguments.k in name.test
-    ]
+    paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
+    found = [(name.title, _compared(old, now, rules)) for name, old, now in paired]
     if not found:
         say(f"{arguments.base} and {arguments.new} have no test in common")
         return 3
     for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
         say(f"perfdl diff: {visible(note)}", error=True)
+    common = {(name.test, name.call) for name, *_ in paired}
+    gone, added = (_alone(side, common, arguments.k) for side in (base, new))
+    for source, names in ((arguments.base, gone), (arguments.new, added)):
+        for name in names:
+            say(f"perfdl diff: only in {source}: {visible(name)}", error=True)
     found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     _report(arguments, found, limit)
-    return 1 if any(each.verdict(limit) in fail_on for _, each in found) else 0
+    verdicts = {each.verdict(limit) for _, each in found}
+    return 1 if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on) else 0
+
+
+def _alone(side: Sides, common: Set[tuple[str, str]], text: str) -> list[str]:
+    """What one side has and the other has not, of the tests whose id contains the text."""
+    return sorted({name.title for name in side if (name.test, name.call) not in common and text in name.test})
+
+
+def _fail_on(text: str) -> frozenset[FailOn]:
+    from pytest_perfdl.results.verdict import parse_fail_on
+
+    found = parse_fail_on(text) if text else frozenset()
+    impossible = sorted(found - _VERDICTS)
+    if impossible and text.strip().lower() != "all":
+        raise CommandError(f"--fail-on: nothing is {impossible[0]} in a diff, but {', '.join(sorted(_VERDICTS))}")
+    return found
 
 
 def _compared(base: LoadedSide, new: LoadedSide, rules: Rules) -> Diff:
@@ -99,13 +123,9 @@ def _renaming(text: str) -> tuple[str, str]:
 
 def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:
     if arguments.html is not None:
-        from pytest_perfdl.model.errors import ReportError
         from pytest_perfdl.report.diff.html import write_page
 
-        try:
-            write_page(arguments.html, found, limit)
-        except ReportError as error:
-            raise CommandError(str(error)) from error
+        write_page(arguments.html, found, limit)
         say(f"wrote {arguments.html}", error=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.diff.json import to_json

@@ -16,6 +16,7 @@ import numpy as np
 
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.baseline.text import parse
+from pytest_perfdl.cli.common import one_run
 from pytest_perfdl.diff import Side, of_call, of_traces
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
@@ -162,7 +163,7 @@ def _of_traces(files: list[Path], label: str) -> Sides:
     notes: list[str] = []
 
     def noted(file: Path) -> Trace:
-        trace = read(file)
+        trace = one_run(read(file))
         notes.extend(f"{file}: {note}" for note in trace.findings)
         return trace
 

@@ -18,7 +18,7 @@ from pytest_perfdl.baseline.layout import exemplar_path
 from pytest_perfdl.cli.collecting import Collected, collect
 from pytest_perfdl.cli.common import baselines, say, shown
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
-from pytest_perfdl.model.errors import CheckoutError, CommandError
+from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
@@ -92,10 +92,7 @@ def _clear(here: Path) -> int:
     top = top_of(here)
     if top is None:
         raise CommandError(trouble(here) or "there is no git repository here")
-    try:
-        count, size = clear(top)
-    except CheckoutError as error:
-        raise CommandError(str(error)) from error
+    count, size = clear(top)
     say(f"{plural(count, 'checkout')} deleted, {format_quantity(size, 'B')}" if count else "no checkout is kept")
     return 0 if count else 3
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_perfdl.cli.common import say, say_json, table
 from pytest_perfdl.cli.project import add_dir
-from pytest_perfdl.model.errors import CommandError, LogError, RunFailed
+from pytest_perfdl.model.errors import CommandError, RunFailed
 from pytest_perfdl.model.units import format_percent, plural
 from pytest_perfdl.qualify.campaign import expected_seconds, next_run, runs_left, seconds_left
 from pytest_perfdl.qualify.child import run_suite
@@ -60,11 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Make the runs that the file lacks, then print what all of them say."""
     log = Log(arguments.out)
-    try:
-        done = log.read()
-        interrupted = not arguments.table and not _make(arguments, log, done)
-    except (LogError, RunFailed) as error:
-        raise CommandError(str(error)) from error
+    done = log.read()
+    interrupted = not arguments.table and not _make(arguments, log, done)
     if not done:
         say(f"no runs in {arguments.out}", error=True)
         return INTERRUPTED if interrupted else 3

@@ -105,7 +105,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.model.errors import ReportError
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.report.scaling import json as data
     from pytest_perfdl.report.scaling import terminal
@@ -115,10 +114,7 @@ def _fit(arguments: argparse.Namespace) -> int:
     choice = choose(points)
     text = data.dump(data.fitted(choice, parts))
     if arguments.save is not None:
-        try:
-            write_files({arguments.save: text.encode()})
-        except ReportError as error:
-            raise CommandError(str(error)) from error
+        write_files({arguments.save: text.encode()})
     if arguments.json:
         for warning in choice.warnings:
             say(f"perfdl scaling: warning: {visible(warning)}", error=True)
@@ -163,7 +159,6 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curves: Sequence[SpeedUp]) -> None:
     import numpy as np
 
-    from pytest_perfdl.model.errors import ReportError
     from pytest_perfdl.report.files import write_files
     from pytest_perfdl.report.scaling.plot import PlottedLine, plot
 
@@ -177,10 +172,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     for name in points.factors:
         here &= (name == axis) | (points.columns[name] == columns[name][0])
     measured = list(zip(points.columns[axis][here].tolist(), points.ns[here].tolist(), strict=True))
-    try:
-        write_files({path: plot(axis, PlottedLine(sizes.tolist(), ns, low, high), measured).encode()})
-    except ReportError as error:
-        raise CommandError(str(error)) from error
+    write_files({path: plot(axis, PlottedLine(sizes.tolist(), ns, low, high), measured).encode()})
     say(f"wrote {path}", error=True)
 
 

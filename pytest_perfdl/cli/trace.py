@@ -18,9 +18,6 @@ from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.efficiency.roofline import Peaks
-    from pytest_perfdl.analysis.overview.summary import TraceSummary
-    from pytest_perfdl.analysis.ranks import RankFigures
-    from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -85,11 +82,14 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in summary.findings:
             say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
     if arguments.html is not None:
-        _write_page(arguments.html, summaries, across, selection, advised)
+        from pytest_perfdl.report.trace.html import write_page
+
+        write_page(arguments.html, summaries, across, selection, advised)
+        say(f"wrote {arguments.html}", error=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.trace.json import to_json
 
-        print_json(to_json(summaries, across, advised))
+        print_json(to_json(summaries, across, advised, selection))
     elif arguments.html is None:
         from pytest_perfdl.report.trace import terminal
 
@@ -106,15 +106,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read(file: str) -> Trace:
-    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
 
     path = Path(file)
     large = path.is_file() and path.stat().st_size >= _LARGE and sys.stderr.isatty()
     try:
         return one_run(read(path, progress=_progress(path) if large else None))
-    except TraceError as error:
-        raise CommandError(str(error)) from error
     finally:
         if large:
             rewrite("")
@@ -149,7 +146,7 @@ def _progress(path: Path) -> Callable[[int, int], None]:
 
 
 def _peaks(texts: Sequence[str]) -> Peaks | None:
-    from pytest_perfdl.analysis.efficiency.roofline import Peaks
+    from pytest_perfdl.analysis.efficiency.peaks import ELEMENT_TYPES, Peaks
     from pytest_perfdl.model.units import parse_quantity
 
     if not texts:
@@ -157,33 +154,19 @@ def _peaks(texts: Sequence[str]) -> Peaks | None:
     flops: dict[str, float] = {}
     bandwidth = None
     for text in texts:
-        name, sign, value = text.partition("=")
+        name, _, value = text.partition("=")
         try:
+            if name != "bandwidth" and name not in ELEMENT_TYPES:
+                raise ValueError(f"{text!r} is not NAME=RATE of the bandwidth, or of {', '.join(ELEMENT_TYPES)}")
+            rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
+            if rate <= 0:
+                raise ValueError(f"{text!r} is not above 0")
             if name == "bandwidth":
-                bandwidth = parse_quantity(value, "B")
-            elif sign:
-                flops[name] = parse_quantity(value, "flop")
+                bandwidth = rate
             else:
-                raise ValueError(f"{text!r} is not NAME=RATE")
+                flops[name] = rate
         except ValueError as error:
             raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB, a second each") from error
     if bandwidth is None:
         raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
     return Peaks(flops, bandwidth)
-
-
-def _write_page(
-    path: Path,
-    summaries: Sequence[TraceSummary],
-    across: RankFigures | None,
-    selection: Selection,
-    advised: Sequence[Answers | None],
-) -> None:
-    from pytest_perfdl.model.errors import ReportError
-    from pytest_perfdl.report.trace.html import write_page
-
-    try:
-        write_page(path, summaries, across, selection, advised)
-    except ReportError as error:
-        raise CommandError(str(error)) from error
-    say(f"wrote {path}")

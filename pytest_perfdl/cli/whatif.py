@@ -135,16 +135,12 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
 
 def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
     """The graph of a trace, or of all ranks, and what it is called."""
-    from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.report.whatif.ranks import listing
     from pytest_perfdl.trace import Trace, read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
-    try:
-        traces = [one_run(read(path)) for path in _paths(arguments.files)]
-    except TraceError as error:
-        raise CommandError(str(error)) from error
+    traces = [one_run(read(path)) for path in _paths(arguments.files)]
 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)
@@ -232,6 +228,7 @@ def _selected(text: str, option: str) -> Selected:
 
 
 def _machine(texts: Sequence[str]) -> Machine:
+    from pytest_perfdl.analysis.efficiency.peaks import ELEMENT_TYPES
     from pytest_perfdl.model.units import parse_quantity
     from pytest_perfdl.whatif.machine import Machine
     from pytest_perfdl.whatif.transform import quantity
@@ -248,7 +245,7 @@ def _machine(texts: Sequence[str]) -> Machine:
                 if amount <= 0:
                     raise ValueError("expected more than 0")
                 found = found.with_(**{name: int(amount) if name in ("cores", "memory_bytes") else amount})
-            elif name in ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8"):
+            elif name in ELEMENT_TYPES:
                 found = found.with_(flops_per_s={**found.flops_per_s, name: parse_quantity(value, "flop")})
             else:
                 raise ValueError(f"there is no constant {name!r}: {', '.join(sorted(names))}, and element types")

@@ -26,8 +26,7 @@ def step_annotations(trace: Trace) -> tuple[Rows, tuple[int, ...]]:
     one that has most.
     """
     matches = [_STEP.match(name) for name in trace.names]
-    is_step = np.array([match is not None for match in matches], dtype=bool)
-    rows = trace.matching(is_step, trace.rows(Category.USER_ANNOTATION))
+    rows = trace.matching(_STEP.match, trace.rows(Category.USER_ANNOTATION))
     if len(rows):
         threads = list(zip(trace.pid[rows].tolist(), trace.tid[rows].tolist(), strict=True))
         owner = max(dict.fromkeys(threads), key=threads.count)

@@ -11,6 +11,13 @@ from pytest_perfdl.trace.model import Trace
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def remember(function: Callable[..., Any], trace: Trace, value: object, *args: object) -> None:
+    """Have a function that is computed once say this of a trace, with these further arguments."""
+    inner = function.__wrapped__  # type: ignore[attr-defined]
+    key = (inner, *map(id, args))
+    trace.derived[key] = value, args
+
+
 def once(function: Function) -> Function:
     """Remember what a pure function says of a trace, as long as the trace lives.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -221,9 +221,13 @@ class Trace:
         """Name of one event."""
         return self.names[int(self.name[row])]
 
-    def matching(self, predicate: npt.NDArray[np.bool_], rows: Rows) -> Rows:
-        """Those of `rows` whose name satisfies a predicate given as one boolean per entry of `names`."""
-        return rows[predicate[self.name[rows]]]
+    def named(self, predicate: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        """Which entries of `names` satisfy a predicate."""
+        return np.array([bool(predicate(name)) for name in self.names], dtype=bool)
+
+    def matching(self, predicate: Callable[[str], object], rows: Rows) -> Rows:
+        """Those of `rows` whose name satisfies a predicate."""
+        return rows[self.named(predicate)[self.name[rows]]]
 
     def args(self, row: int) -> dict[str, Any]:
         """Arguments of one event as plain data; empty where it has none or they are not an object."""

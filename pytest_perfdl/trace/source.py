@@ -94,7 +94,7 @@ class Source:
             if self.limit_bytes is None and self._text > RATIO_FROM and self._text > RATIO_LIMIT * self._read:
                 raise TraceError(
                     f"{self.where} is over {RATIO_LIMIT} times larger decompressed, as no trace is: "
-                    "if it is one all the same, give the size to allow: read(path, limit_bytes=...)"
+                    "if it is one all the same, give the size to allow: read_trace(path, limit_bytes=...)"
                 )
             yield text
         if self.damage and not self._text:
@@ -109,7 +109,9 @@ class Source:
 
     def _too_large(self, limit: int, how: str) -> TraceError:
         shown = f"{limit / 2**30:g} GiB" if limit >= 2**30 else f"{limit} bytes"
-        return TraceError(f"{self.where} is larger than {shown}{how}: to raise the limit, read(path, limit_bytes=...)")
+        return TraceError(
+            f"{self.where} is larger than {shown}{how}: to raise the limit, read_trace(path, limit_bytes=...)"
+        )
 
     def _more(self, size: int) -> bytes:
         try:

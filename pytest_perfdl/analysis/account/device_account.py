@@ -19,6 +19,7 @@ from pytest_perfdl.trace.model import I64, LAUNCH_CATEGORIES, Category, Rows, Tr
 
 _BLOCKING = re.compile(
     r"(cuda|hip)(Device|Stream|Event)Synchronize|(cu|hip)(Ctx|Stream|Event)Synchronize"
+    r"|urQueueFinish$|urEventWait$"
     r"|(cuda|hip)Memcpy(WithStream|2D)?$|cuMemcpy(HtoD|DtoH|DtoD)(_v2)?$"
     r"|aten::(item|_local_scalar_dense|is_nonzero)$"
 )
@@ -161,9 +162,8 @@ class _Host:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        blocking = np.array([bool(_BLOCKING.match(name)) for name in trace.names], dtype=bool)
         self.busy = trace.rows(Category.CPU_OP, *LAUNCH_CATEGORIES)
-        self.blocking = trace.matching(blocking, self.busy)
+        self.blocking = trace.matching(_BLOCKING.match, self.busy)
         self.input = input_rows(trace)
 
     def causes(self, thread: Thread) -> tuple[Intervals, Intervals, Intervals]:

@@ -49,14 +49,16 @@ def host_accounts(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
         "input": waiting,
         "communication": collectives,
     }
+    starts = np.array([window.host_start for window in steps.windows], dtype=np.int64)
+    ends = np.array([window.host_end for window in steps.windows], dtype=np.int64)
+    found = {name: own.difference(steps.setup).within(starts, ends).tolist() for name, own in classes.items()}
     accounts = []
     for index, window in enumerate(steps.windows):
-        time = steps.host_time(index)
-        account = {name: intervals.intersection(time).length for name, intervals in classes.items()}
+        account = {name: times[index] for name, times in found.items()}
         account["Python and host"] = window.host_ns - sum(account.values())
         accounts.append(account)
     return tuple(accounts)
 
 
 def _named(trace: Trace, rows: Rows, wanted: Callable[[str], bool]) -> Rows:
-    return trace.matching(np.array([wanted(name) for name in trace.names], dtype=bool), rows)
+    return trace.matching(wanted, rows)

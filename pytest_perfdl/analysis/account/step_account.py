@@ -193,8 +193,9 @@ def _signatures(found: list[ThreadOperators], steps: int) -> tuple[str, ...]:
 
 
 def _busy(trace: Trace, joined: Launches, steps: Steps) -> tuple[int, ...]:
-    busy = covered(trace, joined.device)
-    return tuple(busy.intersection(steps.window_time(index)).length for index in range(len(steps.windows)))
+    starts = np.array([window.start for window in steps.windows], dtype=np.int64)
+    ends = np.array([window.end for window in steps.windows], dtype=np.int64)
+    return tuple(covered(trace, joined.device).difference(steps.setup).within(starts, ends).tolist())
 
 
 def _histogram(step: Rows, steps: int) -> tuple[int, ...]:

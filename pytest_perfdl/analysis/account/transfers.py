@@ -14,8 +14,8 @@ from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _KINDS = (
-    ("h2d", re.compile(r"HtoD|HostToDevice|H2D|Host -> Device", re.IGNORECASE)),
-    ("d2h", re.compile(r"DtoH|DeviceToHost|D2H|Device -> Host", re.IGNORECASE)),
+    ("h2d", re.compile(r"HtoD|HostToDevice|H2D|M2D|Host -> Device", re.IGNORECASE)),
+    ("d2h", re.compile(r"DtoH|DeviceToHost|D2H|D2M|Device -> Host", re.IGNORECASE)),
     ("p2p", re.compile(r"PtoP|P2P|PeerToPeer", re.IGNORECASE)),
     ("d2d", re.compile(r"DtoD|DeviceToDevice|D2D", re.IGNORECASE)),
     ("h2h", re.compile(r"HtoH|HostToHost|H2H", re.IGNORECASE)),

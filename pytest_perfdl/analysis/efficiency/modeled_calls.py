@@ -46,7 +46,7 @@ class _Args(msgspec.Struct, gc=False):
 @once
 def modeled_calls(trace: Trace) -> ModeledCalls:
     """The calls whose cost follows from the shapes that the trace records; none without `record_shapes=True`."""
-    has_model = np.array([cost_model(name) is not None for name in trace.names], dtype=bool)
+    has_model = trace.named(cost_model)
     operators = np.flatnonzero(trace.category == Category.CPU_OP)
     rows = operators[has_model[trace.name[operators]]]
     number = np.full(len(trace), -1, dtype=np.intp)

@@ -120,6 +120,15 @@ def size_of(dtype: str) -> int:
     return _SIZE[dtype]
 
 
+def bytes_of_type(text: str) -> int:
+    """Bytes of one element of a type as `Input type` names it; 4 for one that is not known.
+
+    >>> bytes_of_type("c10::BFloat16"), bytes_of_type("")
+    (2, 4)
+    """
+    return _TYPES.get(text, ("", 4))[1]
+
+
 def requested_dtype(call: OperatorCall, index: int) -> str | None:
     """The element type that an argument asks for, `None` if it does not or is not known."""
     text = call.text(index)

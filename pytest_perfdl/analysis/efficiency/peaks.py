@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+ELEMENT_TYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
+"""What rates of arithmetic are told apart by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
     """Peak rates of one device."""
 
     flops_per_s: Mapping[str, float]
-    """FLOP/s by element type: float64, float32, tf32, bfloat16, float16, float8, int8; one multiply-add is 2."""
+    """FLOP/s by element type (`ELEMENT_TYPES`); one multiply-add is 2."""
     bytes_per_s: float
     """Bytes per second of the device's memory."""
     source: str = ""

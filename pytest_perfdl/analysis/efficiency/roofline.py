@@ -20,7 +20,9 @@ from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 __all__ = ["Peaks", "RooflineRow", "roofline"]
 
-_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE)
+_HOST_COPY = re.compile(
+    r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|M2D|D2M|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE
+)
 _TF32 = re.compile(r"tf32|s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)
 """Kernels of tensor cores that round float32 to TF32."""
 
@@ -180,7 +182,7 @@ def _on_device(trace: Trace, tree: CallTree, caller: Rows) -> _Attributed:
     device = trace.device_rows()
     operator = launching_operator(trace, tree)[device]
     call = np.where(operator >= 0, caller[operator], -1)
-    between = np.array([bool(_HOST_COPY.search(name)) for name in trace.names], dtype=bool)
+    between = trace.named(_HOST_COPY.search)
     copies = between[trace.name[device]] & (trace.category[device] == Category.GPU_MEMCPY)
     for row, own, modeled, copy in zip(device.tolist(), operator.tolist(), call.tolist(), copies.tolist(), strict=True):
         if own < 0:
@@ -198,7 +200,7 @@ def _on_host(trace: Trace, caller: Rows) -> _Attributed:
 
 def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
     """The groups, those of float32 split by what their kernels tell about the arithmetic."""
-    is_tf32 = np.array([bool(_TF32.search(name)) for name in trace.names], dtype=bool)
+    is_tf32 = trace.named(_TF32.search)
     found: dict[_Key, _Group] = defaultdict(_Group)
     for key, group in groups.items():
         rounding: set[int] = set()

@@ -40,7 +40,7 @@ def launch_geometry(trace: Trace) -> LaunchGeometry:
     return LaunchGeometry(rows, _numbers([args.blocks for args in found]), _numbers([args.occupancy for args in found]))
 
 
-def sm_efficiency_est(trace: Trace, geometry: LaunchGeometry | None = None) -> float | None:
+def sm_efficiency_est(trace: Trace) -> float | None:
     """Share of the device's SMs that had a block to run, from 0 to 1: an estimate from launch geometry.
 
     The integral over time of min(1, sum over the kernels running then of min(1, blocks per SM)), over the span
@@ -50,7 +50,7 @@ def sm_efficiency_est(trace: Trace, geometry: LaunchGeometry | None = None) -> f
 
     As defined by PyTorch's TensorBoard plugin, "Est. SM Efficiency", which divides by the span of the steps instead.
     """
-    geometry = geometry or launch_geometry(trace)
+    geometry = launch_geometry(trace)
     has = ~np.isnan(geometry.blocks_per_sm)
     rows, filled = geometry.rows[has], np.minimum(geometry.blocks_per_sm[has], 1.0)
     device = trace.device_rows()
@@ -64,13 +64,13 @@ def sm_efficiency_est(trace: Trace, geometry: LaunchGeometry | None = None) -> f
     return total / (span * len(devices))
 
 
-def occupancy_est(trace: Trace, geometry: LaunchGeometry | None = None) -> float | None:
+def occupancy_est(trace: Trace) -> float | None:
     """Duration-weighted mean of the kernels' `est. achieved occupancy %`, in percent as in the field: 0 to 100.
 
     It is a bound from registers, shared memory and block size, not a measurement. Kernels without the field are
     left out; `None` where none has it (ROCm) or none has a duration.
     """
-    geometry = geometry or launch_geometry(trace)
+    geometry = launch_geometry(trace)
     return weighted_mean(geometry.occupancy, trace.duration[geometry.rows])
 
 

@@ -29,7 +29,7 @@ def forward_of(trace: Trace) -> Rows:
     args = operator_args(trace)
     operators = np.flatnonzero(args.sequence >= 0)
     number, forward_thread = args.sequence[operators], args.forward_thread[operators]
-    named = np.array([bool(AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
+    named = trace.named(AUTOGRAD.match)
     is_backward = (forward_thread > 0) | ((forward_thread < 0) & named[trace.name[operators]])
     forward, backward = operators[~is_backward], operators[is_backward]
     if len(forward) == 0 or len(backward) == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -38,7 +38,8 @@ class _Collective(msgspec.Struct, gc=False):
     group: msgspec.Raw = msgspec.field(name="Process Group Name", default=msgspec.Raw(b""))
 
 
-def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
+@once
+def communication_evidence(trace: Trace) -> Evidence:
     """By which evidence each row of the trace is a communication kernel: an index into `EVIDENCE`, -1 for none.
 
     *Collective arguments*: the kernel carries a `Collective name` or a `Process Group Name`, which kineto copies
@@ -53,29 +54,10 @@ def communication_evidence(trace: Trace, also: Sequence[str] = ()) -> Evidence:
     *Name*: NCCL, RCCL, HCCL, oneCCL, `cross_device_reduce` (vLLM), DeepEP (`deep_ep`, `dpsk::ep`), NVSHMEM.
 
     Copies and memsets are never communication.
-
-    Parameters
-    ----------
-    trace
-        The trace.
-    also
-        Further regular expressions; a kernel in whose name one is found, ignoring case, counts by name.
-
-    Raises
-    ------
-    re.error
-        When one of `also` is not a regular expression.
     """
-    return _evidence(trace, *also)
-
-
-@once
-def _evidence(trace: Trace, *also: str) -> Evidence:
     rows = trace.rows(Category.KERNEL)
-    patterns = [_KERNEL, *(re.compile(pattern, re.IGNORECASE) for pattern in also)]
-    named = np.array([any(pattern.search(name) for pattern in patterns) for name in trace.names], dtype=bool)
     found = np.full(len(rows), -1, dtype=np.int8)
-    found[named[trace.name[rows]]] = EVIDENCE.index("name")
+    found[trace.named(_KERNEL.search)[trace.name[rows]]] = EVIDENCE.index("name")
     found[_launched_by_collectives(trace, rows)] = EVIDENCE.index("parent operator")
     found[_with_collective_arguments(trace, rows)] = EVIDENCE.index("collective arguments")
     evidence = np.full(len(trace), -1, dtype=np.int8)
@@ -89,16 +71,15 @@ def evidence_counts(evidence: Evidence) -> Mapping[str, int]:
     return {name: count for name, count in zip(EVIDENCE, counts, strict=True) if count}
 
 
-def communication_kernels(trace: Trace, also: Sequence[str] = ()) -> npt.NDArray[np.bool_]:
+def communication_kernels(trace: Trace) -> npt.NDArray[np.bool_]:
     """Whether each row of the trace is a communication kernel: see `communication_evidence`."""
-    found: npt.NDArray[np.bool_] = communication_evidence(trace, also) >= 0
+    found: npt.NDArray[np.bool_] = communication_evidence(trace) >= 0
     return found
 
 
 def collective_annotation_rows(trace: Trace) -> Rows:
     """Host rows of collectives, on any thread: `gloo:all_reduce`, `nccl:*`, `c10d::*` and their like."""
-    named = np.array([bool(_COLLECTIVE.match(name)) for name in trace.names], dtype=bool)
-    return trace.matching(named, trace.rows(Category.USER_ANNOTATION, Category.CPU_OP))
+    return trace.matching(_COLLECTIVE.match, trace.rows(Category.USER_ANNOTATION, Category.CPU_OP))
 
 
 def covered(trace: Trace, rows: Rows) -> Intervals:
@@ -106,13 +87,13 @@ def covered(trace: Trace, rows: Rows) -> Intervals:
     return Intervals.union_of(trace.start[rows], trace.end[rows])
 
 
-def communication_overlap(trace: Trace, also: Sequence[str] = ()) -> float | None:
+def communication_overlap(trace: Trace) -> float | None:
     """|U(comm) and U(compute)| / |U(comm)|, from 0 to 1; `None` without communication.
 
     U is the union over all streams. Copies do not count as computing.
     """
     kernels = trace.rows(Category.KERNEL)
-    is_communication = communication_kernels(trace, also)[kernels]
+    is_communication = communication_kernels(trace)[kernels]
     communication = covered(trace, kernels[is_communication])
     compute = covered(trace, kernels[~is_communication])
     if communication.length == 0:
@@ -132,18 +113,17 @@ def _with_collective_arguments(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_
 
 def _launched_by_collectives(trace: Trace, rows: Rows) -> npt.NDArray[np.bool_]:
     """Which of these kernels a collective launched itself, not through another operator."""
-    is_parent = np.array([bool(_PARENT.match(name)) for name in trace.names], dtype=bool)
     found = np.zeros(len(rows), dtype=bool)
     hosts = trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-    parents = trace.matching(is_parent, hosts)
+    is_parent = trace.named(_PARENT.match)
+    parents = hosts[is_parent[trace.name[hosts]]]
     if len(parents) == 0 or len(rows) == 0:
         return found
     joined = launches(trace)
     call_of = np.full(len(trace), -1, dtype=np.intp)
     call_of[joined.device] = joined.call
     call = call_of[rows]
-    is_plain = np.array([bool(_PLAIN.search(name)) for name in trace.names], dtype=bool)
-    asked = np.flatnonzero((call >= 0) & ~is_plain[trace.name[rows]])
+    asked = np.flatnonzero((call >= 0) & ~trace.named(_PLAIN.search)[trace.name[rows]])
     # An operator that matters runs while a collective does, which leaves few.
     near = covered(trace, parents)
     asked = asked[near.contains(trace.start[call[asked]])]

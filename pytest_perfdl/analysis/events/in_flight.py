@@ -38,8 +38,7 @@ def in_flight(trace: Trace, communication: Rows) -> Intervals:
         Rows of communication kernels, by start.
     """
     phases = [_phase(name) for name in trace.names]
-    known = np.array([phase is not None for phase in phases], dtype=bool)
-    rows = trace.matching(known, communication)
+    rows = trace.matching(_phase, communication)
     sent: dict[tuple[int, int, str], int] = {}
     last: dict[tuple[int, int], tuple[str, int]] = {}
     gaps: list[tuple[int, int]] = []
@@ -61,8 +60,7 @@ def in_flight(trace: Trace, communication: Rows) -> Intervals:
 
 def waiting_rows(trace: Trace, communication: Rows) -> Rows:
     """Those communication kernels that move no data and only wait to be notified: DeepEP's notifications, barriers."""
-    waiting = np.array([bool(_WAITING.search(name)) for name in trace.names], dtype=bool)
-    return trace.matching(waiting, communication)
+    return trace.matching(_WAITING.search, communication)
 
 
 def _phase(name: str) -> tuple[str, str] | None:

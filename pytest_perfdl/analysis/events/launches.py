@@ -48,5 +48,4 @@ def launches(trace: Trace) -> Launches:
 
 def kernel_launch_rows(trace: Trace) -> Rows:
     """Rows of the calls that launch a kernel or a graph, ordered as `Trace.rows`."""
-    launching = np.array([bool(_LAUNCH.search(name)) for name in trace.names], dtype=bool)
-    return trace.matching(launching, trace.launch_rows())
+    return trace.matching(_LAUNCH.search, trace.launch_rows())

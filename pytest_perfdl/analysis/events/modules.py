@@ -50,8 +50,7 @@ def parent_path(path: str) -> str:
 
 def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
     """Whether the trace has our ranges, and if so their paths."""
-    named = np.array([name.startswith(MODULE) for name in trace.names], dtype=bool)
-    rows = trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+    rows = trace.matching(lambda name: name.startswith(MODULE), trace.rows(Category.USER_ANNOTATION))
     index = {
         name: paths.setdefault(trace.names[name].removeprefix(MODULE), len(paths)) for name in trace.name[rows].tolist()
     }
@@ -60,7 +59,7 @@ def _from_ranges(trace: Trace, own: I32, paths: dict[str, int]) -> bool:
 
 
 def _from_frames(trace: Trace, tree: CallTree, own: I32, paths: dict[str, int]) -> None:
-    named = np.array([name.startswith(FRAME) for name in trace.names], dtype=bool)
+    named = trace.named(lambda name: name.startswith(FRAME))
     is_frame = (trace.category == Category.PYTHON_FUNCTION) & named[trace.name]
     frames = np.flatnonzero(is_frame)
     frames = frames[np.argsort(tree.depth[frames], kind="stable")]

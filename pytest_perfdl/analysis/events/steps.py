@@ -141,8 +141,7 @@ def _made(
 
 
 def _setup(trace: Trace, thread: tuple[int, int]) -> Intervals:
-    named = np.array([name == SETUP for name in trace.names], dtype=bool)
-    rows = trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+    rows = trace.matching(lambda name: name == SETUP, trace.rows(Category.USER_ANNOTATION))
     rows = rows[(trace.pid[rows] == thread[0]) & (trace.tid[rows] == thread[1])]
     return Intervals.union_of(trace.start[rows], trace.end[rows])
 

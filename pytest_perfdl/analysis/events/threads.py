@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from pytest_perfdl.analysis.events.steps import StepWindow
 from pytest_perfdl.trace.annotations import WAIT
 from pytest_perfdl.trace.cached import once
@@ -38,20 +36,17 @@ def thread_of(window: StepWindow) -> Thread:
 @once
 def input_rows(trace: Trace) -> Rows:
     """Annotations during which a thread waits for its next batch."""
-    named = np.array([bool(_INPUT.match(name)) for name in trace.names], dtype=bool)
-    return trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+    return trace.matching(_INPUT.match, trace.rows(Category.USER_ANNOTATION))
 
 
 def optimizer_rows(trace: Trace) -> Rows:
     """Annotations during which an optimizer updates, or resets gradients, on whichever thread."""
-    named = np.array([bool(_OPTIMIZER.match(name)) for name in trace.names], dtype=bool)
-    return trace.matching(named, trace.rows(Category.USER_ANNOTATION))
+    return trace.matching(_OPTIMIZER.match, trace.rows(Category.USER_ANNOTATION))
 
 
 def backward_rows(trace: Trace) -> Rows:
     """Operators that the autograd engine runs, on whichever thread."""
-    engine = np.array([bool(AUTOGRAD.match(name)) for name in trace.names], dtype=bool)
-    return trace.matching(engine, trace.rows(Category.CPU_OP))
+    return trace.matching(AUTOGRAD.match, trace.rows(Category.CPU_OP))
 
 
 def operator_threads(trace: Trace, owner: Thread) -> list[Thread]:

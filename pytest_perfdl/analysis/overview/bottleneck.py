@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from pytest_perfdl.analysis.account.host_account import OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
@@ -142,6 +143,8 @@ def _on_cpu(tables: ProfileTables, account: Mapping[str, float], evidence: tuple
     if largest == "Python and host":
         text = f"Python-bound: the host is between operators in {what}."
         return Bottleneck("python", text, share, evidence)
+    share = sum(account[name] for name in OPERATOR_CLASSES)
+    what = amount(tables, share)
     row = next(row for row in tables.rows if row.kind == "operator")
     longest = f"{short(row.name)} with {format_percent(row.total_ns / sum(tables.step_ns), signed=False)}"
     return Bottleneck("compute", f"Compute-bound: operators run in {what}; the largest is {longest}.", share, evidence)

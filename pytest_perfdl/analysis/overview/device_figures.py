@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_perfdl.analysis.events.communication import Evidence, communication_evidence, covered, evidence_counts
+from pytest_perfdl.analysis.events.communication import communication_evidence, covered, evidence_counts
 from pytest_perfdl.analysis.events.in_flight import in_flight, waiting_rows
 from pytest_perfdl.trace.model import Category, Trace
 
@@ -50,22 +50,12 @@ class DeviceFigures:
         return self.communication_overlapped_ns / self.communication_ns if self.communication_ns else None
 
 
-def device_figures(trace: Trace, also: Sequence[str] = (), evidence: Evidence | None = None) -> DeviceFigures | None:
-    """Sum up the device events of a file (kernels, copies, memsets); `None` if it has none.
-
-    Parameters
-    ----------
-    trace
-        The trace.
-    also
-        Further names of communication kernels, as regular expressions: see `communication_evidence`.
-    evidence
-        `communication_evidence(trace, also)`, where the caller has it already.
-    """
+def device_figures(trace: Trace) -> DeviceFigures | None:
+    """Sum up the device events of a file (kernels, copies, memsets); `None` if it has none."""
     device = trace.device_rows()
     if len(device) == 0:
         return None
-    evidence = communication_evidence(trace, also) if evidence is None else evidence
+    evidence = communication_evidence(trace)
     is_kernel = trace.category[device] == Category.KERNEL
     communicating = device[evidence[device] >= 0]
     compute = covered(trace, device[is_kernel & (evidence[device] < 0)])

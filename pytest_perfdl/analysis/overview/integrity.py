@@ -17,7 +17,9 @@ _COUNTS = re.compile(r"(Out-of-range|Unexpected CUDA events) = (\d+)")
 """kineto's closing tally; what it blocklists it leaves out on purpose."""
 _STOPPED = re.compile(r"stopped early\? = [1-9]")
 _LOST = re.compile(r"\bdropp|\bdiscard|\blost\b|left out|ran out of|overflow|damaged|ends early", re.IGNORECASE)
-_NUMBER = re.compile(r"\b(\d+) (?:\w+ ){0,3}(?:events?|records?|activit)|dropped (\d+)", re.IGNORECASE)
+_MENDED = re.compile(r"no event is cut|closing brackets")
+"""What the reader says where damage cost no event."""
+_NUMBER = re.compile(r"\b(\d[\d,]*) (?:\w+ ){0,3}(?:events?|records?|activit)|dropped (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +149,12 @@ def _losses(trace: Trace) -> tuple[int, int, tuple[str, ...]]:
         counts = {name: int(number) for name, number in _COUNTS.findall(text)}
         out_of_range += counts.get("Out-of-range", 0)
         lost = counts.get("Unexpected CUDA events", 0) + bool(_STOPPED.search(text))
-        if not counts and _LOST.search(text):
+        speaks = not counts and _LOST.search(text) is not None
+        if speaks:
             number = _NUMBER.search(text)
-            lost += int(number[1] or number[2]) if number else 1
+            lost += int((number[1] or number[2]).replace(",", "")) if number else not _MENDED.search(text)
         dropped += lost
-        if alarming or lost:
+        if alarming or lost or speaks:
             messages.append(text)
     return dropped, out_of_range, tuple(messages)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from pytest_perfdl.analysis.efficiency.sm import LaunchGeometry, launch_geometry, weighted_mean
-from pytest_perfdl.analysis.events.communication import Evidence, communication_evidence
+from pytest_perfdl.analysis.events.communication import communication_evidence
 from pytest_perfdl.trace.model import F64, I64, Category, Rows, Trace
 
 KernelKind = Literal["compute", "communication", "copy"]
@@ -45,29 +44,17 @@ class KernelRow:
         return self.total_ns / self.count
 
 
-def kernel_table(
-    trace: Trace,
-    also: Sequence[str] = (),
-    geometry: LaunchGeometry | None = None,
-    evidence: Evidence | None = None,
-) -> tuple[KernelRow, ...]:
+def kernel_table(trace: Trace) -> tuple[KernelRow, ...]:
     """All device events by name and kind, the longest total first, then by name.
 
-    Parameters
-    ----------
-    trace
-        The trace; events count wherever they run, inside steps or not, linked to a launch or not.
-    also
-        Further names of communication kernels, as regular expressions: see `communication_evidence`.
-    geometry, evidence
-        `launch_geometry(trace)` and `communication_evidence(trace, also)`, where the caller has them already.
+    Events count wherever they run, inside steps or not, linked to a launch or not.
     """
     device = trace.device_rows()
     if len(device) == 0:
         return ()
     kind = np.full(len(device), _KINDS.index("copy"), dtype=np.intp)
     is_kernel = trace.category[device] == Category.KERNEL
-    evidence = communication_evidence(trace, also) if evidence is None else evidence
+    evidence = communication_evidence(trace)
     kind[is_kernel] = np.where(evidence[device[is_kernel]] >= 0, 1, 0)
     keys, group = np.unique(trace.name[device].astype(np.intp) * len(_KINDS) + kind, return_inverse=True)
     kind_of = keys % len(_KINDS)
@@ -77,7 +64,7 @@ def kernel_table(
     order = np.argsort(group, kind="stable")
     total, least, most = (function.reduceat(duration[order], first) for function in (np.add, np.minimum, np.maximum))
     exposed = _exposed(trace.start[device], duration, group, kind_of)
-    occupancy, blocks = _geometry_of(trace, device, geometry or launch_geometry(trace))
+    occupancy, blocks = _geometry_of(trace, device, launch_geometry(trace))
     rows = []
     for index, members in enumerate(np.split(order, first[1:])):
         rows.append(

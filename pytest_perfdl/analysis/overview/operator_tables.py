@@ -204,7 +204,10 @@ def _over_submodules(keys: _Keys, values: I64) -> I64:
     total: I64 = values.copy()
     index = {label["module"]: number for number, label in enumerate(keys.labels)}
     for path in sorted(filter(None, index), key=lambda path: -path.count(".")):
-        around = index.get(parent_path(path), 0)
+        around = parent_path(path)
+        # A list of modules is never called itself, and has no row.
+        while around and around not in index:
+            around = parent_path(around)
         if around:
-            total[around] += total[index[path]]
+            total[index[around]] += total[index[path]]
     return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,11 @@ from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import steps_of
+from pytest_perfdl.analysis.events.steps import StepWindow, steps_of
 from pytest_perfdl.analysis.ranks import rank_numbers
 from pytest_perfdl.model.errors import SelectionError
 from pytest_perfdl.model.selection import Selection
+from pytest_perfdl.trace.cached import remember
 from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.trace.subset import subset
 
@@ -33,7 +35,7 @@ def select(trace: Trace, selection: Selection) -> Trace:
     SelectionError
         When the trace has nothing of that.
     """
-    trace = _of_steps(trace, selection)
+    whole, trace = trace, _of_steps(trace, selection)
     if phases := selection.words.get("phase"):
         trace = _of_phases(trace, phases)
     if streams := selection.numbers.get("stream"):
@@ -43,6 +45,11 @@ def select(trace: Trace, selection: Selection) -> Trace:
         trace = _of_device(trace, np.isin(trace.tid, streams), has)
     if kinds := selection.words.get("kind"):
         trace = _of_device(trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "its device ran none")
+    if selection.steps:
+        # What is left out has been there all the same: a step begins where the one before it ended.
+        known = steps_of(whole, launches(whole))
+        chosen = tuple(window for window in known.windows if selection.has_step(window.number))
+        remember(steps_of, trace, replace(known, windows=chosen), launches(trace))
     return trace
 
 
@@ -95,6 +102,15 @@ def _of_kind(trace: Trace, kind: str) -> npt.NDArray[np.bool_]:
     return np.zeros(len(trace), dtype=bool)
 
 
+def _frames_around(trace: Trace, windows: Sequence[StepWindow]) -> npt.NDArray[np.bool_]:
+    """Python's frames that run during steps, though they began before: the lines of their operators are theirs."""
+    found = np.zeros(len(trace), dtype=bool)
+    frames = np.flatnonzero(trace.category == Category.PYTHON_FUNCTION)
+    for window in windows:
+        found[frames] |= (trace.start[frames] < window.host_end) & (trace.end[frames] > window.host_start)
+    return found
+
+
 def _nothing(trace: Trace, has: str) -> SelectionError:
     return SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
 
@@ -113,5 +129,6 @@ def _of_steps(trace: Trace, selection: Selection) -> Trace:
     keep_step = np.append(wanted, False)
     keep = keep_step[steps.of_host_time(trace.start)]
     keep[joined.device] = keep_step[device_steps(trace, steps, joined)]
+    keep |= _frames_around(trace, [window for window in steps.windows if selection.has_step(window.number)])
     memory = keep_step[steps.of_host_time(trace.memory.time)]
     return subset(trace, np.flatnonzero(keep), np.flatnonzero(memory))

@@ -9,8 +9,7 @@ from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
 from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
-from pytest_perfdl.analysis.efficiency.sm import launch_geometry, occupancy_est, sm_efficiency_est
-from pytest_perfdl.analysis.events.communication import communication_evidence
+from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.modules import module_paths
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
@@ -83,8 +82,6 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     """
     tree = call_tree(trace)
     modules = module_paths(trace, tree)
-    geometry = launch_geometry(trace)
-    evidence = communication_evidence(trace)
     tables = profile_tables(trace)
     path = critical_path(trace)
     bound = bottleneck(trace, tables, path)
@@ -97,8 +94,8 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         rank=rank,
         world_size=world_size,
         steps=_steps(tables),
-        gpu=device_figures(trace, evidence=evidence),
-        kernels=kernel_table(trace, geometry=geometry, evidence=evidence),
+        gpu=device_figures(trace),
+        kernels=kernel_table(trace),
         operators=operators["name"],
         shapes=operators["shapes"],
         modules=operators["module"],
@@ -106,8 +103,8 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         roofline=roofline(trace, peaks),
         launches=launch_stats(trace),
         copies=copy_figures(trace),
-        sm_efficiency_est=sm_efficiency_est(trace, geometry),
-        occupancy_est=occupancy_est(trace, geometry),
+        sm_efficiency_est=sm_efficiency_est(trace),
+        occupancy_est=occupancy_est(trace),
         memory=memory_timeline(trace, modules=modules),
         input=input_pipeline(trace),
         critical_path=path,

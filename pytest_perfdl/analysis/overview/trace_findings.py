@@ -159,4 +159,4 @@ def _windows(steps: Steps) -> Intervals:
 
 
 def _named(trace: Trace, pattern: re.Pattern[str], rows: Rows) -> Rows:
-    return trace.matching(np.array([bool(pattern.match(name)) for name in trace.names], dtype=bool), rows)
+    return trace.matching(pattern.match, rows)

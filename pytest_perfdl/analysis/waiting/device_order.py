@@ -215,8 +215,7 @@ def event_waits(trace: Trace, order: DeviceOrder, calls: CallsByCorrelation) -> 
     event that its stream is given.
     """
     waiters, sources = [], []
-    named = np.array([name == "Stream Wait Event" for name in trace.names], dtype=bool)
-    rows = trace.matching(named, trace.rows(Category.CUDA_SYNC))
+    rows = trace.matching(lambda name: name == "Stream Wait Event", trace.rows(Category.CUDA_SYNC))
     args = trace.decode_args(rows, SyncArgs)
     waiting = calls.find(trace.correlation[rows])
     recorded = calls.find(np.array([arg.record for arg in args], dtype=np.int64))

@@ -266,8 +266,8 @@ def _blocking_copies(trace: Trace, order: DeviceOrder, thread_of_row: Rows, foun
     """Copies whose calls returned with them; pinned ones by an asynchronous call do so only by accident."""
     copy = np.flatnonzero((trace.category[order.row] == Category.GPU_MEMCPY) & (order.call >= 0))
     call: Rows = order.call[copy]
-    pinned = np.array(["Pinned" in name for name in trace.names], dtype=bool)[trace.name[order.row[copy]]]
-    asynchronous = np.array(["Async" in name for name in trace.names], dtype=bool)[trace.name[call]]
+    pinned = trace.named(lambda name: "Pinned" in name)[trace.name[order.row[copy]]]
+    asynchronous = trace.named(lambda name: "Async" in name)[trace.name[call]]
     start, end = trace.start[call], trace.end[call]
     lag = end - order.end[copy]
     blocks = (lag >= -EARLY_NS) & (lag <= RETURN_NS) & (order.end[copy] > start) & ~(pinned & asynchronous)

@@ -294,6 +294,8 @@ def test_overlap_counts_each_moment_once_and_no_copies():
         ("Memcpy HtoD (Pageable -> Device)", "h2d_bytes"),
         ("Memcpy HtoD (Host -> Device)", "h2d_bytes"),
         ("CopyHostToDevice", "h2d_bytes"),
+        ("Memcpy M2D", "h2d_bytes"),
+        ("Memcpy D2M", "d2h_bytes"),
         ("Memcpy DtoH (Device -> Pinned)", "d2h_bytes"),
         ("CopyDeviceToHost", "d2h_bytes"),
         ("Memcpy DtoD (Device -> Device)", "d2d_bytes"),

@@ -292,3 +292,35 @@ def test_names_are_text_on_the_page(tmp_path):
     assert main(["diff", str(before), str(after), "--html", str(page)]) == 0
     assert "<img" not in page.read_text()
     assert page.stat().st_size < 200_000
+
+
+def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
+    base, new = (Store(tmp_path, name) for name in ("a", "b"))
+    for side, names in ((base, ("same", "gone")), (new, ("same",))):
+        for name in names:
+            side.save(record(OPS, test=f"t.py::test_{name}", rows=rows(BEFORE)), {})
+    sides = [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(["diff", *sides, "--fail-on=regressed"]) == 0
+    assert f"perfdl diff: only in {sides[0]}: t.py::test_gone\n" in capsys.readouterr().err
+    assert main(["diff", *sides, "--fail-on=missing"]) == 1
+    assert main(["diff", *sides[::-1], "--fail-on=missing"]) == 0
+    assert main(["diff", *sides[::-1], "--fail-on=new"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--fail-on=outdated", "--fail-on: nothing is outdated in a diff, but improved, inconclusive, missing, new, "),
+        ("--limit=3%+20us", "--limit '3%+20us' is not a share: write it as 3%"),
+    ],
+)
+def test_what_could_have_no_effect_is_refused(option, said, files, capsys):
+    assert main(["diff", *map(str, files), option]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_trace_that_shows_both_sides_is_no_side(tmp_path, files, capsys):
+    both = tmp_path / "both.json"
+    both.write_bytes(text(events(), perfdl={"verdict": "regressed"}))
+    assert main(["diff", str(files[0]), str(both)]) == 2
+    assert "shows both sides of a comparison" in capsys.readouterr().err

@@ -85,5 +85,5 @@ def test_other_examples_of_help_texts(file, capsys):
     assert not refused(capsys, "whatif", file, "--apply", "amp:dtype=bfloat16")
     assert "41.2ms" in help_of("whatif", "--step-time")
     assert not refused(capsys, "whatif", file, "--step-time", "41.2ms")
-    assert "regressed,improved" in help_of("diff", "--fail-on")
-    assert not refused(capsys, "diff", file, file, "--fail-on", "regressed,improved")
+    assert "regressed,missing" in help_of("diff", "--fail-on")
+    assert not refused(capsys, "diff", file, file, "--fail-on", "regressed,missing")

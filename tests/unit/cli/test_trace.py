@@ -387,3 +387,25 @@ def test_several_files_are_ranks(capsys, monkeypatch):
 def test_our_own_recordings(capsys):
     for path in sorted(DATA.glob("*.json.gz")):
         assert figures(capsys, path)["steps"]
+
+
+def test_json_is_alone_on_stdout_though_a_page_is_written(file, tmp_path, capsys):
+    assert main(["trace", str(file), "--json", "--html", str(tmp_path / "page.html")]) == 0
+    said = capsys.readouterr()
+    json.loads(said.out)
+    assert said.err == f"wrote {tmp_path}/page.html\n"
+
+
+def test_texts_select_rows_of_the_json_too(file, capsys):
+    whole, found = figures(capsys, file), figures(capsys, file, "--select", "name~mm")
+    assert (
+        {row["name"] for row in found["operators"]}
+        == {row["name"] for row in whole["operators"] if "mm" in row["name"].lower()}
+        != {row["name"] for row in whole["operators"]}
+    )
+
+
+@pytest.mark.parametrize("peaks", ["bandwidth=0B", "fp32=67Tflop"])
+def test_a_peak_that_means_nothing_is_refused(peaks, file, capsys):
+    assert main(["trace", str(file), "--peaks", peaks, "--peaks", "float32=67Tflop"]) == 2
+    assert peaks in capsys.readouterr().err

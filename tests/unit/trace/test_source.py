@@ -113,16 +113,16 @@ def test_damaged_gzip_is_read_up_to_the_damage():
 def test_zip_bombs_stop_at_the_limit(monkeypatch):
     bomb = gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000)
     assert refusal(bomb, limit_bytes=1_000_000) == (
-        "x.json is larger than 1000000 bytes decompressed: to raise the limit, read(path, limit_bytes=...)"
+        "x.json is larger than 1000000 bytes decompressed: to raise the limit, read_trace(path, limit_bytes=...)"
     )
     monkeypatch.setattr(source_module, "RATIO_FROM", 5_000_000)
     assert refusal(bomb) == (
         "x.json is over 200 times larger decompressed, as no trace is: "
-        "if it is one all the same, give the size to allow: read(path, limit_bytes=...)"
+        "if it is one all the same, give the size to allow: read_trace(path, limit_bytes=...)"
     )
     monkeypatch.setattr(source_module, "PACKED_LIMIT", 2**20)
     assert refusal(gzip.compress(DATA * 40)) == (
-        "x.json is larger than 1048576 bytes decompressed: to raise the limit, read(path, limit_bytes=...)"
+        "x.json is larger than 1048576 bytes decompressed: to raise the limit, read_trace(path, limit_bytes=...)"
     )
 
 

@@ -28,7 +28,7 @@ def host_parts(trace: Trace, steps: Steps) -> StepParts:
     ledger = TimeEntries(trace, marks, (*OPERATOR_CLASSES, *HOST_IDLE_CLASSES))
     thread = thread_of(steps.windows[0])
     waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
-    copying = np.array([name in COPIES for name in trace.names], dtype=bool)
+    copying = trace.named(COPIES.__contains__)
     for other in operator_threads(trace, thread):
         rows, owned = operator_time(trace).get(other, (np.zeros(0, dtype=np.intp), None))
         if owned is None:

@@ -118,7 +118,7 @@ def _phases(trace: Trace, tree: CallTree, is_operator: np.typing.NDArray[np.bool
 
 def _annotations(trace: Trace, tree: CallTree) -> Rows:
     """The innermost annotation around each row that is neither the step's nor a module's, -1 for none."""
-    told = np.array([not name.startswith(MODULE) for name in trace.names], dtype=bool)[trace.name]
+    told = trace.named(lambda name: not name.startswith(MODULE))[trace.name]
     told[step_annotations(trace)[0]] = False
     return tree.nearest((trace.category == Category.USER_ANNOTATION) & told)
 
@@ -145,8 +145,8 @@ def _functions(trace: Trace, tree: CallTree, is_frame: np.typing.NDArray[np.bool
     nothing.
     """
     found = np.full(len(trace), -1, dtype=np.int32)
-    user = np.array([is_user_code(name) for name in trace.names], dtype=bool)
-    silent = np.array([_says_nothing(name) for name in trace.names], dtype=bool)
+    user = trace.named(is_user_code)
+    silent = trace.named(_says_nothing)
     is_user = is_frame & user[trace.name]
     speaks = is_frame & ~is_user & ~silent[trace.name]
     # One above the other: whether a row is inside user code, with nothing of a library in between.

@@ -123,6 +123,15 @@ def busy(name, cat="kernel", **more):
             ),
         ),
         (
+            (step(1, 0, 1000), x("aten::mm", 0, 400), x("MmBackward0", 400, 500)),
+            "compute",
+            0.9,
+            (
+                "Compute-bound: operators run in 90.0% of the step (900.0 µs of 1.000 ms); "
+                "the largest is MmBackward0 with 50.0%."
+            ),
+        ),
+        (
             (step(1, 0, 1000), x("aten::mm", 0, 300)),
             "python",
             0.7,
@@ -160,6 +169,7 @@ def busy(name, cat="kernel", **more):
         "dependency",
         "a slow return is less than the kernels",
         "operators",
+        "operators of several classes",
         "python",
         "cpu input",
         "cpu input below the threshold",

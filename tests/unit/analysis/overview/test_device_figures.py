@@ -1,14 +1,12 @@
 """Busy and idle, computing, communication and copies of a whole file: by hand, by properties, by evidence."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_perfdl.analysis import communication_overlap
 from pytest_perfdl.analysis.account.device_account import device_accounts
-from pytest_perfdl.analysis.events.communication import communication_evidence, communication_kernels, evidence_counts
+from pytest_perfdl.analysis.events.communication import communication_evidence, evidence_counts
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.overview.device_figures import device_figures
@@ -18,14 +16,14 @@ from unit.analysis.reference import Reference
 from unit.trace.chrome import kernel, launch, step, text, trace, x
 
 
-def _figures(*events, also=()):
-    figures = device_figures(trace(*events), also)
+def _figures(*events):
+    figures = device_figures(trace(*events))
     assert figures is not None
     return figures
 
 
-def _evidence(*events, also=()):
-    return dict(evidence_counts(communication_evidence(trace(*events), also)))
+def _evidence(*events):
+    return dict(evidence_counts(communication_evidence(trace(*events))))
 
 
 def test_every_figure_by_hand():
@@ -121,16 +119,6 @@ class TestEvidence:
     def test_a_collective_on_another_thread_does_not_hide_the_own_one(self):
         events = [x("c10d::allreduce_", 0, 20), x("aten::mm", 1, 18, tid=9), launch(5, 2, 1), kernel("k", 10, 5, 1)]
         assert _evidence(*events) == {"parent operator": 1}
-
-    def test_names_can_be_added(self):
-        events = [kernel("my_AllReduce_v2", 0, 10, 1), kernel("gemm", 20, 10, 2)]
-        assert _evidence(*events) == {}
-        assert _evidence(*events, also=["my_allreduce"]) == {"name": 1}
-        assert _figures(*events, also=["my_allreduce"]).communication_ns == 10_000
-        assert communication_overlap(trace(*events), also=["^gemm$"]) == 0.0
-        assert communication_kernels(trace(*events), also=["gemm", "my"]).tolist() == [True, True]
-        with pytest.raises(re.error):
-            communication_kernels(trace(*events), also=["("])
 
     @pytest.mark.parametrize(
         "name",

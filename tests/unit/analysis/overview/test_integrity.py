@@ -1,5 +1,7 @@
 """What is missing or odd in a trace, counted by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_perfdl.analysis.overview.integrity import trace_integrity
@@ -118,3 +120,12 @@ def test_real_traces(path):
 def test_published_share_of_kernels_without_a_duration():
     kernels_without = trace_integrity(read(corpus_file("resnet50_workers4"))).zero_duration
     assert kernels_without == 639
+
+
+def test_a_number_of_events_may_have_commas_and_a_repair_without_one_costs_none():
+    def dropped(*findings):
+        return trace_integrity(replace(trace(x("op", 0, 1)), findings=findings)).dropped
+
+    assert dropped("1,200 events have no usable time and were left out") == 1200
+    assert dropped("the text ends early: no event is cut") == 0
+    assert dropped("the text ends early: no event is cut", "7 events were left out") == 7

@@ -2,9 +2,6 @@
 
 import random
 
-from pytest_perfdl.analysis.efficiency.sm import launch_geometry
-from pytest_perfdl.analysis.events.communication import communication_evidence
-from pytest_perfdl.analysis.overview.device_figures import device_figures
 from pytest_perfdl.analysis.overview.kernel_tables import kernel_table
 from unit.trace.chrome import kernel, launch, step, trace, x
 
@@ -58,20 +55,6 @@ def test_one_name_may_be_of_two_kinds():
         ("reduce", "communication", 7_000),
         ("reduce", "compute", 3_000),
     ]
-
-
-def test_names_that_count_as_communication_on_request():
-    found = trace(kernel("exchange", 0, 5, 1))
-    assert [row.kind for row in kernel_table(found)] == ["compute"]
-    assert [row.kind for row in kernel_table(found, also=["^exchange$"])] == ["communication"]
-
-
-def test_what_the_caller_knows_already_is_not_looked_up():
-    found = trace(kernel("exchange", 0, 5, 1, **_geometry(1, 50)), kernel("gemm", 0, 5, 2))
-    evidence = communication_evidence(found, also=["^exchange$"])
-    rows = kernel_table(found, geometry=launch_geometry(found), evidence=evidence)
-    assert rows == kernel_table(found, also=["^exchange$"])
-    assert device_figures(found, evidence=evidence) == device_figures(found, also=["^exchange$"])
 
 
 def test_nothing_and_no_durations():

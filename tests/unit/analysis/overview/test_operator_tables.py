@@ -182,3 +182,15 @@ def test_sums_are_closed_whatever_overlaps(events):
     assert sum(row.self_ns for row in table) == covered * 1000
     found = launching_operator(read_in, call_tree(read_in))
     assert sum(row.kernels for row in table) == np.count_nonzero(found >= 0)
+
+
+def test_a_module_holds_what_is_inside_a_list_of_modules():
+    """The list is never called, and has no range of its own."""
+    found = trace(
+        x("perfdl.module: Net", 0, 100, "user_annotation"),
+        x("aten::embedding", 1, 5),
+        x("perfdl.module: Net.blocks.0", 10, 40, "user_annotation"),
+        x("aten::mm", 12, 20),
+    )
+    rows = {row.module: row for row in operator_table(found, by="module")}
+    assert (rows["Net"].self_ns, rows["Net"].total_ns, rows["Net.blocks.0"].total_ns) == (5_000, 25_000, 20_000)

@@ -1,0 +1,41 @@
+"""The part of a trace that a selection of steps leaves."""
+
+from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.events.steps import step_windows
+from pytest_perfdl.analysis.overview.operator_tables import operator_tables
+from pytest_perfdl.analysis.overview.selection import select
+from pytest_perfdl.model.selection import parse
+from unit.trace.chrome import kernel, launch, step, trace, x
+
+# The host runs ahead: the device is at the first step's work until 60, at the second's until 120. The loop's function
+# began before either.
+AHEAD = trace(
+    x("train.py(3): train", 0, 60, "python_function", **{"Python id": 1}),
+    step(1, 1, 9),
+    x("aten::mm", 2, 5),
+    launch(3, 1, 1),
+    step(2, 10, 15),
+    x("perfdl.setup", 11, 4, "user_annotation"),
+    x("aten::mm", 16, 5),
+    launch(17, 1, 2),
+    kernel("gemm", 5, 55, 1),
+    kernel("gemm", 60, 60, 2),
+)
+
+
+def test_a_selected_step_takes_what_it_took():
+    whole, found = step_windows(AHEAD), step_windows(select(AHEAD, parse(["step=2"])))
+    assert [(window.start, window.end) for window in whole] == [(1_000, 60_000), (60_000, 120_000)]
+    assert found == whole[1:]
+    account = profile_tables(select(AHEAD, parse(["step=2"]))).account
+    assert account == {**dict.fromkeys(account, 0), "compute": 60_000}
+
+
+def test_setup_is_left_out_of_a_selected_step_too():
+    (window,) = step_windows(select(AHEAD, parse(["step=2"])))
+    assert window.host_ns == 11_000
+
+
+def test_operators_of_a_selected_step_keep_their_line():
+    (row,) = operator_tables(select(AHEAD, parse(["step=2"])))["line"]
+    assert row.line == "train.py(3): train"

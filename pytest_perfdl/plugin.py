@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_perfdl.config import options, short_names
+from pytest_perfdl.config import options, perf_items, settings, short_names
 from pytest_perfdl.config.marker import KEYWORDS, parametrize
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.system import pytest_internals
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.run.session import PerfSession
     from pytest_perfdl.system.signals import Ending
 
-SETTINGS = pytest.StashKey[options.Settings]()
+SETTINGS = pytest.StashKey[Settings]()
 SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
 ENDING: pytest.StashKey[Ending] = pytest.StashKey()
 SMOKED = pytest.StashKey[int]()
@@ -39,7 +40,7 @@ def pytest_load_initial_conftests(
     early_config: pytest.Config, parser: pytest.Parser, args: list[str]
 ) -> Generator[None, None, None]:
     if "--perf-update" not in short_names.registered(parser):
-        options.refuse_unknown_mode(args)
+        settings.refuse_unknown_mode(args)
     if short_names.lengthen(args, options.FLAGS, parser):
         # What is wrong with the arguments pytest says when it parses them for good.
         with contextlib.suppress(pytest.UsageError):
@@ -66,17 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     if _worker(config) is not None:
         return
-    config.stash[SETTINGS] = settings = options.resolve(config)
-    options.refuse_mode_as_path(config)
-    if settings.enabled and not config.option.collectonly:
-        options.refuse_xdist(config)
+    config.stash[SETTINGS] = found = settings.resolve(config)
+    settings.refuse_mode_as_path(config)
+    if found.enabled and not config.option.collectonly:
+        settings.refuse_xdist(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    settings = config.stash.get(SETTINGS, None)
-    if settings is None or not settings.enabled:
-        return None
-    return options.header(settings, config.rootpath)
+    found = config.stash.get(SETTINGS, None)
+    return None if found is None or not found.enabled else settings.header(found, config.rootpath)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -85,21 +84,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    settings = config.stash.get(SETTINGS, None)
-    if settings is None or config.option.collectonly:
+    found = config.stash.get(SETTINGS, None)
+    if found is None or config.option.collectonly:
         return
     # A conftest file deeper down may have registered the marker for itself meanwhile.
-    config.stash[SETTINGS] = settings = dataclasses.replace(settings, markers=short_names.markers(config))
-    if not settings.enabled:
-        config.stash[SMOKED] = sum(options.is_perf_test(item, settings.markers) for item in items)
+    config.stash[SETTINGS] = found = dataclasses.replace(found, markers=short_names.markers(config))
+    if not found.enabled:
+        config.stash[SMOKED] = sum(perf_items.is_perf_test(item, found.markers) for item in items)
         return
     from pytest_perfdl.system.signals import Ending
 
+    # Before tests are adopted, which then have no fixtures here.
+    config.stash[LEFT_OUT] = perf_items.foreign_marks_line(items, found.markers)
     config.stash[ENDING] = ending = Ending()
     config.add_cleanup(ending.finish)
-    config.stash[SESSION] = session = _session(config, settings)
+    config.stash[SESSION] = session = _session(config, found)
     session.collect(items)
-    config.stash[LEFT_OUT] = options.foreign_marks_line(items, settings.markers)
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
@@ -176,7 +176,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if session is not None:
         session.summarize(terminalreporter)
     elif config.stash.get(SMOKED, 0):
-        terminalreporter.write_line(options.smoke_line(config.stash[SMOKED]))
+        terminalreporter.write_line(perf_items.smoke_line(config.stash[SMOKED]))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -186,14 +186,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.close()
 
 
-def _session(config: pytest.Config, settings: options.Settings) -> PerfSession | LocalSession:
-    if settings.isolate == "none":
+def _session(config: pytest.Config, found: Settings) -> PerfSession | LocalSession:
+    if found.isolate == "none":
         from pytest_perfdl.run.in_process import LocalSession
 
-        return LocalSession(settings)
+        return LocalSession(found)
     from pytest_perfdl.run.session import PerfSession
 
-    return PerfSession(config, settings)
+    return PerfSession(config, found)
 
 
 def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:

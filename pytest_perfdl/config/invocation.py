@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from pytest_perfdl.config.options import FLAGS
-from pytest_perfdl.config.short_names import destinations, long_name
+from pytest_perfdl.config.short_names import destinations, long_name, read_ini
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.pytest_internals import option_actions, plain_parser
 
 if TYPE_CHECKING:
-    from pytest_perfdl.config.options import Settings
+    from pytest_perfdl.config.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,18 @@ class Invocation:
     """How that option is spelled here."""
     update: Literal["--perf-update", "--perfdl-update"] = "--perf-update"
     """How that option is spelled here."""
+    is_open: bool = False
+    """Whether one of the options takes a value only if there is one, for which it would take the test behind it."""
+    required: bool = False
+    """Whether the ini file wants a number of tests compared, which these commands name only some of."""
 
     def measuring(self, tests: Sequence[str]) -> str:
         """The command that measures and judges tests (node ids or files) as it was done, for a POSIX shell."""
         against = any(_flag(option) == "--perfdl-against" for option in self.options)
-        return self._command([] if against else [self.perf], self.options, tests)
+        words: list[str] = [] if against else [self.perf]
+        if self.required:
+            words.append(f"{self.perf}-require=0")
+        return self._command(words, self.options, tests)
 
     def updating(self, tests: Sequence[str], mode: str = "") -> str:
         """The command that writes baselines of tests (node ids or files), for a POSIX shell."""
@@ -55,7 +62,8 @@ class Invocation:
 
     def _command(self, words: list[str], options: Sequence[tuple[str, ...]], tests: Sequence[str]) -> str:
         given = [word for option in options for word in option]
-        return visible(" ".join([self.program, *map(shlex.quote, [*words, *given, *map(self._path, tests)])]))
+        end = ["--"] if self.is_open else []
+        return visible(" ".join([self.program, *map(shlex.quote, [*words, *given, *end, *map(self._path, tests)])]))
 
     def _path(self, test: str) -> str:
         file, colons, name = test.partition("::")
@@ -87,18 +95,23 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
     below = where.is_relative_to(config.rootpath)
     relative = os.path.relpath(where, config.rootpath) if below else os.path.relpath(config.rootpath, where)
     path = "" if relative == "." else Path(relative).as_posix()
+    options, is_open = _kept(config)
     return Invocation(
         program="python -m pytest" if Path(sys.argv[0]).name == "__main__.py" else "pytest",
-        options=tuple(_kept(config)),
+        options=options,
         root="" if below else path,
         folder=path if below else "",
         perf="--perfdl" if "--perf" in settings.clashes else "--perf",
         update="--perfdl-update" if "--perf-update" in settings.clashes else "--perf-update",
+        is_open=is_open,
+        required=str(read_ini(config, "perf_require") or "0").strip() != "0",
     )
 
 
-def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
-    """Options on the command line that shape what is measured, each with its value."""
+def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
+    """Options on the command line that shape what is measured, each with its value; whether one may take another."""
+    found: list[tuple[str, ...]] = []
+    is_open = False
     known = option_actions(config)
     pytests = destinations(plain_parser())
     words = [os.fspath(word) for word in config.invocation_params.args]
@@ -111,9 +124,14 @@ def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
             continue
         option = [word]
         joined = "=" in word if word.startswith("--") else len(word) > 2
-        if action.nargs is None and not joined and place < len(words):
+        many = action.nargs in ("?", "*", "+")
+        while (action.nargs is None or many) and not joined and place < len(words):
+            if many and words[place].startswith("-"):
+                break
             option.append(words[place])
             place += 1
+            if action.nargs in (None, "?"):
+                break
         ours = action.dest.startswith("perfdl") or action.dest == "no_perfdl"
         if ours:
             keep = _flag((word,)) not in _OURS_TO_DROP
@@ -122,7 +140,9 @@ def _kept(config: pytest.Config) -> Iterator[tuple[str, ...]]:
         else:
             keep = not _SECRET.search(word)
         if keep:
-            yield tuple(option)
+            found.append(tuple(option))
+            is_open |= action.nargs in ("*", "+") or (action.nargs == "?" and len(option) == 1 and not joined)
+    return tuple(found), is_open
 
 
 def _flag(option: Sequence[str]) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_perfdl.config.options import CHECKING_REPEATS, RECORDING_REPEATS, Settings
+from pytest_perfdl.config.options import CHECKING_REPEATS, RECORDING_REPEATS
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks
 
 if TYPE_CHECKING:

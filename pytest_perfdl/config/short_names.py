@@ -153,19 +153,36 @@ def foreign_marker(config: pytest.Config) -> bool:
 
 
 def marks(item: pytest.Item, names: Sequence[str], keywords: Iterable[str]) -> list[pytest.Mark]:
-    """An item's marks of these names, outermost first.
+    """An item's marks of these names, outermost first: a class's after those of its bases, a parameter's last.
 
     On a test that uses our fixture also those marks `perf` of a project that registers the marker itself which say
     nothing but what ours may say: such projects list the marker so that they run without this plugin too.
     """
     known = frozenset(keywords)
     redundant = tuple(names) == (LONG,) and uses_fixture(item)
-    found = [
+    return [
         mark
-        for _, mark in item.iter_markers_with_node()
+        for node in item.listchain()
+        for mark in _own_marks(node)
         if mark.name in names or (redundant and mark.name == SHORT and not mark.args and known.issuperset(mark.kwargs))
     ]
-    return found[::-1]
+
+
+def _own_marks(node: Any) -> list[pytest.Mark]:
+    """The marks of one node, outermost first; pytest has the innermost decorator first, and bases before classes."""
+    later: dict[int, int] = {}
+    if isinstance(node, pytest.Class):
+        for place, each in enumerate(reversed(node.obj.__mro__)):
+            later |= dict.fromkeys(_identities(vars(each).get("pytestmark", ())), place)
+    if callspec := getattr(node, "callspec", None):
+        later |= dict.fromkeys(_identities(callspec.marks), 1)
+    outermost_first = node.own_markers[::-1]
+    return sorted(outermost_first, key=lambda mark: later.get(id(mark), 0))
+
+
+def _identities(marks: Any) -> list[int]:
+    """Of marks or decorators, of which a class may have one alone."""
+    return [id(getattr(each, "mark", each)) for each in (marks if isinstance(marks, (list, tuple)) else [marks])]
 
 
 # Fixtures

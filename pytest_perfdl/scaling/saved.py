@@ -74,7 +74,7 @@ def from_data(data: Any) -> Choice:
         return Choice(points, fits, chosen, explanation, warnings)
     except ScalingError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
         raise ScalingError(f"no saved model ({type(error).__name__}: {error})") from None
 
 

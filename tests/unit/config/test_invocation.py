@@ -12,6 +12,8 @@ CONFTEST = """
         parser.addoption("--device", default="cpu")
         parser.addoption("--hub-token")
         parser.addoption("--large", action="store_true")
+        parser.addoption("--sources", nargs="?", const="all")
+        parser.addoption("--shapes", nargs="*")
 """
 
 
@@ -63,6 +65,10 @@ TEST = "tests/test_it.py::test_step[a b]"
             "--perf-update --device cuda --large",
         ),
         ("--perf --perf-require 1 -- tests", "--perf", "--perf-update"),
+        ("--perf --sources --large", "--perf --sources --large --", "--perf-update --sources --large --"),
+        ("--sources src --perf", "--perf --sources src", "--perf-update --sources src"),
+        ("--sources=src --perf", "--perf --sources=src", "--perf-update --sources=src"),
+        ("--shapes 1 2 --perf", "--perf --shapes 1 2 --", "--perf-update --shapes 1 2 --"),
     ],
 )
 def test_what_a_command_keeps(called, args, measuring, updating):
@@ -106,3 +112,19 @@ def test_python_that_runs_pytest_as_a_module(called, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/somewhere/pytest/__main__.py"])
 
     assert called("--perf").measuring([]) == "python -m pytest --perf -pperfdl"
+
+
+def test_one_test_is_not_held_to_the_number_that_the_ini_file_wants(called, pytester):
+    pytester.makeini("[pytest]\nperf_require = 10\n")
+    found = called("--perf")
+    assert found.measuring([TEST]) == "pytest --perf --perf-require=0 -pperfdl 'tests/test_it.py::test_step[a b]'"
+    assert "--perf-require" not in found.updating([TEST])
+    assert called("--perf", "--perf-require=0").measuring([TEST]) == found.measuring([TEST])
+
+
+def test_a_command_for_an_option_that_may_take_a_value_runs_the_test(called, pytester):
+    pytester.path.joinpath("tests/test_it.py").write_text("def test_it():\n    pass\n")
+    command = called("--perf", "--sources").measuring(["tests/test_it.py::test_it"])
+    program, *words = shlex.split(command)
+    config = pytester.parseconfigure(*words)
+    assert (program, config.args, config.getoption("--sources")) == ("pytest", ["tests/test_it.py::test_it"], "all")

@@ -43,7 +43,9 @@ def options() -> str:
     ]
     only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
     return (
-        "# Options and ini keys\n\nThe marker wins over the command line, the command line over the ini file.\n\n"
+        "# Options and ini keys\n\nThe command line wins over the ini file. The marker wins over both in limits, "
+        "budgets, the resolution and the\ntimeout; the command line wins over the marker in warm-up, steps, repeats "
+        "and threads.\n\n"
         "`--perf-steps` may be written `--perfdl-steps`, `perf_steps` in the ini file `perfdl_steps`, and so on: names "
         "that no other plugin has. Where a project or another plugin has registered the short name, only the long one "
         "is ours.\n\n"
@@ -179,7 +181,7 @@ have each verdict; in `tests` one object, on one line, for each test: its verdic
 
 ### A curve: a test's time over the sizes of a parameter
 
-`curves` of a test that is the last size of a [scaling test](../scaling.md); empty else. What has an interval is an
+`curves` of the size of a [scaling test](../scaling.md) that ran last; empty else. What has an interval is an
 object of `value`, `low` and `high`, the ends being those of the 95 % interval.
 
 {curve}

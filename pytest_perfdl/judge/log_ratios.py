@@ -22,6 +22,7 @@ SD_FLOOR = 0.01
 """Least standard deviation of log times between processes: below that a baseline was lucky."""
 ASSUMED_SD = 0.10
 """What stands in for the spread of a baseline of one repeat: the upper end of what shared machines showed."""
+NO_RATIO = "has values of zero or below: no ratio can be judged"
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,9 @@ def _settled(
     stored = metric.base
     if metric.name in verdicts:
         metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored)
-    if metric.kind != "timed" or not rounds or any(metric.name not in each.head for each in rounds):
+    if metric.kind != "timed" or metric.new is None or not rounds:
         return metric
-    heads = tuple(each.head[metric.name] for each in rounds)
-    return budget.hold(metric, Series("timed", metric.unit, metric.better, heads), limits.budget_for(metric.name))
+    series = new.metrics()[metric.name]
+    if all(metric.name in each.head for each in rounds):
+        series = Series("timed", metric.unit, metric.better, tuple(each.head[metric.name] for each in rounds))
+    return budget.hold(metric, series, limits.budget_for(metric.name))

@@ -161,8 +161,7 @@ def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVer
 def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int) -> MetricVerdict:
     """The shifted rank test, with the Hodges-Lehmann estimate and the interval that inverts the test."""
     if not log_ratios.positive(base, fresh):
-        reason = "has values of zero or below: no ratio can be judged"
-        return replace(metric, verdict="inconclusive", reason=reason)
+        return replace(metric, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     drawn, stored = len(fresh.values), len(base.values)
     ratios = sorted(math.log(value / other) for value in fresh.values for other in base.values)
     center = statistics.median(ratios)

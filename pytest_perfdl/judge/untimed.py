@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, counted, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
+from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
@@ -24,7 +25,9 @@ EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "i
 """Verdicts that come with blame: in the others the differences are noise, or of another test."""
 
 
-def standing(new: Record, base: Record | None, others: Sequence[Record], limits: Limits) -> Judgement:
+def standing(
+    new: Record, base: Record | None, others: Sequence[Record], limits: Limits, *, stored: bool = True
+) -> Judgement:
     """Judge everything but times.
 
     Parameters
@@ -37,20 +40,24 @@ def standing(new: Record, base: Record | None, others: Sequence[Record], limits:
         Baselines of the same test under other keys: without `base`, counted metrics are held against them.
     limits
         The test's limits and budgets, merged from all sources.
+    stored
+        Whether `base` is a baseline, which can be updated.
 
     Returns
     -------
     Judgement
-        Timed metrics have figures and no verdict: `open_times` says which of them rounds or further repeats must
-        judge. A test whose measurement broke is `invalid` and has no figures; one whose baseline is `missing` or
-        `outdated` has figures, of which only budgets are judged.
+        Timed metrics have figures, and no verdict where a ratio is to be judged: `open_times` says which of them rounds
+        or further repeats must judge. A test whose measurement broke is `invalid` and has no figures; one whose
+        baseline is `missing` or `outdated` has figures, of which only budgets are judged.
     """
     changes = context_changes(base, new)
     if broken := broken_reason(new):
         return Judgement(new.test, "invalid", broken, integrity=new.integrity, context_changes=changes)
     verdict, why = stands(new, base, others)
     measured = new.metrics()
-    metrics = [_metric(name, series, new, base, others, limits, verdict) for name, series in measured.items()]
+    metrics = [
+        _metric(name, series, new, base, others, limits, verdict, stored=stored) for name, series in measured.items()
+    ]
     if base is not None:
         metrics += [
             _gone(name, series, judged=verdict is None and _held(name, series, limits))
@@ -159,6 +166,8 @@ def _metric(
     others: Sequence[Record],
     limits: Limits,
     standing: Verdict | None,
+    *,
+    stored: bool,
 ) -> MetricVerdict:
     limit = limits.for_metric(name)
     if standing == "incomparable" and series.kind == "counted":
@@ -179,6 +188,10 @@ def _metric(
     elif standing is None and limit is not None and general(name) in _ALWAYS_RECORDED:
         reason = "is not in the baseline, as it is in every whole one: restore it from git, or record it again"
         shown = replace(shown, verdict="missing", reason=reason)
+    elif standing is None and stored and limit is not None and limit != BUILT_IN.for_metric(name):
+        # Somebody wrote this limit, and nothing is there to hold the metric against.
+        reason = f"is not in the baseline: its limit ({limit.text}) is held once the baseline is updated"
+        shown = replace(shown, verdict="changed", limit=limit.text, reason=reason)
     elif standing is None:
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:
@@ -203,8 +216,10 @@ def _against(
     if series.kind == "counted":
         differs = counted.out_of_scope(shown.name, base, new)
         shown = counted.judge(shown, before, series, limit, differs)
-    else:
-        shown = replace(shown, limit=limit.text if limit else None)
+    elif limit is not None:
+        shown = replace(shown, limit=limit.text)
+        if not log_ratios.positive(before, series):
+            shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
     return replace(shown, limit=None, verdict=None, reason="") if standing == "outdated" else shown
 
 

@@ -153,13 +153,17 @@ def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) 
     return call, list(_findings(results))
 
 
-def side_values(results: Sequence[SideResult]) -> dict[str, float]:
-    """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`)."""
-    return {
-        metric_name(result.info.name, name): max(value, 1.0)
+def side_values(results: Sequence[SideResult], values: Sequence[UserValue] = ()) -> dict[str, float]:
+    """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`).
+
+    Times are 1 ns at least, so that there is a ratio; what the author gave in `values` is left as it is.
+    """
+    found = {
+        metric_name(result.info.name, name): value if name == "throughput" else max(value, 1.0)
         for result in results
-        for name, value in _step_times(result).items()
+        for name, value in _timed_values(result).items()
     }
+    return found | {metric_name(each.call, each.name): each.value for each in values}
 
 
 def side_rows(results: Sequence[SideResult]) -> dict[str, float]:
@@ -185,18 +189,29 @@ def side_parts(results: Sequence[SideResult]) -> dict[str, StepParts]:
 
 
 def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    times = [_step_times(result) for result in results]
-    found = {name: Series("timed", "ns", "lower", tuple(each[name] for each in times)) for name in times[0]}
-    if all(result.profiled.device_busy_ns for result in results):
-        busy = tuple(_mean(result.profiled.device_busy_ns or ()) for result in results)
-        found["kernel_time"] = Series("timed", "ns", "lower", busy)
-    if any(result.compiled.used for result in results):
-        compiling = tuple(float(result.compiled.compile_ns) for result in results)
-        found["compile_time"] = Series("timed", "ns", "lower", compiling)
-    items = results[0].info.items
-    if items is not None:
-        rates = tuple(items * 1e9 / max(_block_time(result), 1.0) for result in results)
-        found["throughput"] = Series("timed", "items/s", "higher", rates)
+    values = [_timed_values(result) for result in results]
+    if any("compile_time" in each for each in values):
+        values = [{"compile_time": 0.0, **each} for each in values]
+    return {
+        name: Series("timed", *_UNITS.get(name, ("ns", "lower")), tuple(each[name] for each in values))
+        for name in values[0]
+        if all(name in each for each in values)
+    }
+
+
+_UNITS: Mapping[str, tuple[str, Better]] = {"throughput": ("items/s", "higher")}
+"""Of timed metrics that are no times."""
+
+
+def _timed_values(result: CallResult | SideResult) -> dict[str, float]:
+    """What is judged with statistics: one number a metric."""
+    found = _step_times(result)
+    if result.profiled is not None and result.profiled.device_busy_ns:
+        found["kernel_time"] = _mean(result.profiled.device_busy_ns)
+    if result.compiled.used:
+        found["compile_time"] = float(result.compiled.compile_ns)
+    if result.info.items is not None:
+        found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
     return found
 
 

@@ -6,7 +6,8 @@
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
     |   +-- ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
     +-- CommandError, ReportError, ChromeTraceError, RunFailed
-    +-- CheckoutError, SideError    the other side of a comparison cannot be had, or measured
+    +-- CheckoutError, SideError (SideSkipped)
+    |                               the other side of a comparison cannot be had, or measured
     +-- WorkerError                 a process that measures
         +-- WorkerDied (TestAbsent), WorkerTimeout, ForkError, ChannelClosed, ChannelTimeout
 
@@ -139,6 +140,10 @@ class SideError(PerfdlError):
         super().__init__(message)
         self.invalid = invalid
         """Whether what was measured means nothing, rather than that nothing was measured."""
+
+
+class SideSkipped(SideError):
+    """The side has the test and does not run it: by a skip, or as its xfail mark expects."""
 
 
 class WorkerDied(WorkerError):

@@ -112,6 +112,15 @@ class Budget:
         return f"{'<=' if better == 'lower' else '>='} {self.text}"
 
 
+def is_budget(text: str) -> bool:
+    """Whether what a metric was held to, as reports show it, is a budget's phrase rather than a limit.
+
+    >>> is_budget("<= 45ms"), is_budget("3%")
+    (True, False)
+    """
+    return text.startswith(("<", ">"))
+
+
 Demand = TypeVar("Demand", Limit, Budget)
 
 

@@ -12,6 +12,8 @@ COUNT_SCOPE = ("torch", "flags", "device")
 """Context in which operators, launches and arithmetic are exact."""
 BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
 """Context in which sizes and allocations are exact too."""
+CONTEXT = ("python", "os", *BYTE_SCOPE, "cuda", "cudnn", "driver")
+"""Everything that a record's context may hold; the last three where steps use a device."""
 
 
 @dataclass(frozen=True, slots=True)

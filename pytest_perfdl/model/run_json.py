@@ -17,6 +17,7 @@ import msgspec
 
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import RecordError, RunFileError
+from pytest_perfdl.model.limits import is_budget
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.record_json import LARGEST, converted, from_json
 from pytest_perfdl.model.visible import visible
@@ -51,9 +52,24 @@ class RunTest:
     @property
     def counts_changed(self) -> bool:
         """Whether a count is another than the baseline's, whatever the verdict on times."""
+        return any(each.get("verdict") == "changed" for each in self._metrics)
+
+    @property
+    def is_budgets_alone(self) -> bool:
+        """Whether nothing but budgets is amiss, of a test that was held against its baseline and its environment."""
+        over = [
+            each for each in self._metrics if each.get("verdict") == "regressed" and is_budget(str(each.get("limit")))
+        ]
+        others = {
+            str(each.get("verdict")) for each in self._metrics if each not in over and each.get("base") is not None
+        }
+        rewritten = {"regressed", "missing", "outdated", "changed", "improved", "incomparable"}
+        return bool(over) and "unchanged" in others and not others & rewritten and not self.data.get("environment")
+
+    @property
+    def _metrics(self) -> list[dict[str, Any]]:
         metrics = self.data.get("metrics")
-        found = metrics.values() if isinstance(metrics, dict) else ()
-        return any(isinstance(each, dict) and each.get("verdict") == "changed" for each in found)
+        return [each for each in metrics.values() if isinstance(each, dict)] if isinstance(metrics, dict) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,12 +57,10 @@ class Selection:
         return all(pattern.search(text) for pattern in self.patterns.get(condition, ()))
 
     def rows(self, table: Iterable[Row]) -> tuple[Row, ...]:
-        """Those rows of a table that match by its columns; one that a table does not have does not narrow it."""
-        return tuple(row for row in table if all(self._matches(row, column) for column in self.patterns))
-
-    def _matches(self, row: object, column: str) -> bool:
-        value = getattr(row, column, None)
-        return value is None or self.matches(column, str(value))
+        """Those rows of a table that match by its columns; one that is empty in all of them does not narrow it."""
+        rows = tuple(table)
+        columns = [each for each in self.patterns if any(getattr(row, each, None) for row in rows)]
+        return tuple(row for row in rows if all(self.matches(each, str(getattr(row, each))) for each in columns))
 
 
 def parse(texts: Iterable[str]) -> Selection:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from pytest_perfdl.model.errors import OutcomeError
+from pytest_perfdl.model.limits import is_budget
 from pytest_perfdl.model.metrics import unit
 from pytest_perfdl.report.compared import COMPARED
-from pytest_perfdl.report.words import is_budget
 from pytest_perfdl.results.verdict import VERDICTS, Evidence, Verdict
 
 SCHEMA = 1

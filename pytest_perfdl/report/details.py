@@ -150,7 +150,7 @@ def _metrics(result: Result) -> list[dict[str, Any]]:
 
 def _limit(metric: MetricVerdict) -> float | None:
     """The value at which the limit is reached; `None` for a budget, and where there is none."""
-    if metric.limit is None or metric.base is None or words.is_budget(metric.limit):
+    if metric.limit is None or metric.base is None or metric.is_held_to_budget:
         return None
     try:
         allowed = parse_limit(metric.name, metric.limit).allowed(metric.base, metric.unit)

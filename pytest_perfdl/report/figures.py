@@ -7,7 +7,6 @@ from typing import Literal
 
 from pytest_perfdl.model import metrics
 from pytest_perfdl.model.units import format_percent, format_quantity
-from pytest_perfdl.report.words import is_budget
 from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
@@ -42,7 +41,7 @@ def limit(metric: MetricVerdict) -> str:
     """What it was held to, "limit 3%" or "budget <= 45ms"; empty when it is only shown."""
     if metric.limit is None:
         return ""
-    return f"budget {metric.limit}" if is_budget(metric.limit) else f"limit {metric.limit}"
+    return f"budget {metric.limit}" if metric.is_held_to_budget else f"limit {metric.limit}"
 
 
 def times_over(metric: MetricVerdict) -> str:

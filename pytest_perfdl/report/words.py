@@ -36,8 +36,8 @@ MANY = 10
 
 
 def fails_or_warns(result: Result) -> bool:
-    """Whether somebody should look at the test."""
-    return result.fails or result.judgement.verdict in WARNS_BY_DEFAULT
+    """Whether somebody should look at the test: with its new baseline written, what it warned of is accepted."""
+    return result.fails or (result.judgement.verdict in WARNS_BY_DEFAULT and not result.updated)
 
 
 def notable(result: Result) -> bool:
@@ -100,9 +100,12 @@ def counts_sentence(run: Run) -> str:
         f"{others.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in others or verdict in ALWAYS_COUNTED
     )
     first = f"{len(held)} compared" + (f": {by_verdict(held)}." if held else ".")
+    return f"{first} {rest}.{_written(run)}"
+
+
+def _written(run: Run) -> str:
     updated = sum(result.updated for result in run.results)
-    written = f" {plural(updated, 'baseline')} written." if updated else ""
-    return f"{first} {rest}.{written}"
+    return f" {plural(updated, 'baseline')} written." if updated else ""
 
 
 def headline(run: Run) -> str:
@@ -123,8 +126,8 @@ def headline(run: Run) -> str:
     if not any(map(compared, run.results)) and not any(result.updated for result in run.results):
         return f"No perf test fails, but none was compared: {by_verdict(run.results)}."
     if len(run.results) == 1:
-        return f"The perf test passes: {by_verdict(run.results)}."
-    return f"All {total} pass: {by_verdict(run.results)}."
+        return f"The perf test passes: {by_verdict(run.results)}.{_written(run)}"
+    return f"All {total} pass: {by_verdict(run.results)}.{_written(run)}"
 
 
 def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
@@ -157,8 +160,9 @@ def shown_path(run: Run, path: Path) -> str:
 
 
 def _names(results: Sequence[Result]) -> list[str]:
-    """What a command names: tests, or the files of many."""
-    names = [visible(result.id) for result in results]
+    """What a command names: tests, with all sizes of their curves, or the files of many."""
+    ids = (each for result in results for each in (result.id, *(test for c in result.curves for test in c.tests)))
+    names = list(dict.fromkeys(map(visible, ids)))
     if len(names) > MANY:
         names = sorted({name.split("::", 1)[0] for name in names})
     return names
@@ -170,7 +174,13 @@ def acceptable(result: Result) -> bool:
         return False
     if result.judgement.verdict != "regressed":
         return result.judgement.verdict in ACCEPTED_BY_UPDATE or result.judgement.counts_changed
-    return len(_over_budget(result)) < sum(metric.verdict == "regressed" for metric in result.judgement.metrics)
+    return not result.judgement.is_budgets_alone
+
+
+def _is_of_curve(result: Result) -> bool:
+    """Whether a curve got worse, of which every size may be unchanged by itself: only rewriting all accepts that."""
+    curves = {curve.name for curve in result.curves}
+    return any(each.verdict in ACCEPTED_BY_UPDATE and each.name in curves for each in result.judgement.metrics)
 
 
 def budget_notes(result: Result) -> list[str]:
@@ -178,7 +188,7 @@ def budget_notes(result: Result) -> list[str]:
     return [
         f"a new baseline does not lift the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
         f"change it at {visible(result.file)}:{result.line}"
-        for metric in _over_budget(result)
+        for metric in result.judgement.over_budget
     ]
 
 
@@ -228,19 +238,6 @@ def bound(of: Bound) -> str:
     return f"{of}-bound" if of else ""
 
 
-def _over_budget(result: Result) -> list[MetricVerdict]:
-    return [
-        metric
-        for metric in result.judgement.metrics
-        if metric.verdict == "regressed" and metric.limit is not None and is_budget(metric.limit)
-    ]
-
-
-def is_budget(limit: str) -> bool:
-    """Whether a limit's text is an absolute bound ("<= 45ms") rather than a change from the baseline."""
-    return limit.startswith(("<", ">"))
-
-
 def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     """What can be done about one test: (purpose, command) pairs, the likeliest first."""
     verdict = result.judgement.verdict
@@ -256,7 +253,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
         return [("record a baseline", invocation.updating(names, "new")), measure]
     if not acceptable(result) and verdict == "regressed":
         return [measure]
-    accept = ("accept the change", invocation.updating(names))
+    accept = ("accept the change", invocation.updating(names, "all" if _is_of_curve(result) else ""))
     if verdict in SETTLED_BY_MEASURING:
         return [measure] if verdict == "invalid" else [measure, accept]
     return [accept, measure] if acceptable(result) else [measure]
@@ -271,8 +268,9 @@ def run_commands(run: Run) -> list[tuple[str, str]]:
     accepted = [result for result in listed if acceptable(result)]
     unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
     unsettled = [result for result in listed if result.judgement.verdict in SETTLED_BY_MEASURING]
-    if accepted:
-        lines.append(("accept", run.invocation.updating(_names(accepted))))
+    for mode in ("", "all"):
+        if named := [result for result in accepted if _is_of_curve(result) is bool(mode)]:
+            lines.append(("accept", run.invocation.updating(_names(named), mode)))
     if unrecorded:
         lines.append(("record", run.invocation.updating(_names(unrecorded), "new")))
     if unsettled:

@@ -85,3 +85,5 @@ class JudgedCurve:
     growth: Growth | None
     """What was added to the baselines' curve, by the kind that fits best; whether that is certain is said by the
     verdict. `None` where not every size has a baseline."""
+    tests: tuple[str, ...] = ()
+    """Node ids of the tests that are its points."""

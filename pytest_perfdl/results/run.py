@@ -72,7 +72,7 @@ class Result:
     suggestions: tuple[Suggestion, ...] = ()
     """The largest predicted gain first."""
     curves: tuple[JudgedCurve, ...] = ()
-    """Of the last size of a scaling test: its times over all sizes."""
+    """Of the size of a scaling test that ran last: its times over all sizes."""
     history: tuple[Record, ...] = ()
     """What earlier runs measured, the oldest first: for `perfdl report` of several."""
     updated: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
+from pytest_perfdl.model.limits import is_budget
 from pytest_perfdl.model.record import Better, Finding, Kind
 
 Verdict = Literal[
@@ -134,6 +135,11 @@ class MetricVerdict:
     of_step: bool = True
     """Whether it is the step's, rather than that of one of its kernels or operators."""
 
+    @property
+    def is_held_to_budget(self) -> bool:
+        """Whether its limit is an absolute bound ("<= 45ms") rather than a change from the baseline."""
+        return self.limit is not None and is_budget(self.limit)
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -207,8 +213,23 @@ class Judgement:
 
     @property
     def counts_changed(self) -> bool:
-        """Whether a count is another than the baseline's: a fact beside the verdict on times, which it explains."""
+        """Whether a count is another than the baseline's: a fact beside the verdict on times, which it explains.
+
+        So is a metric with a limit that the baseline has nothing for.
+        """
         return any(metric.verdict == "changed" for metric in self.metrics)
+
+    @property
+    def over_budget(self) -> tuple[MetricVerdict, ...]:
+        """The metrics that are past an absolute bound: no new baseline mends that."""
+        return tuple(each for each in self.metrics if each.verdict == "regressed" and each.is_held_to_budget)
+
+    @property
+    def is_budgets_alone(self) -> bool:
+        """Whether nothing but budgets is amiss, of a test that was held against its baseline and its environment."""
+        over = self.over_budget
+        others = {metric.verdict for metric in self.metrics if metric not in over and metric.base is not None}
+        return bool(over) and "unchanged" in others and not others & REWRITTEN and not self.environment
 
     def fails(self, fail_on: Set[FailOn]) -> bool:
         """Whether the test fails, by the words of `--perf-fail-on`."""

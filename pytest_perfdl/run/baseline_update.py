@@ -19,7 +19,7 @@ def rewrites(mode: str | None, judgement: Judgement) -> bool:
     """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
     verdict = judgement.verdict
     if mode == "changed":
-        return verdict in REWRITTEN or judgement.counts_changed
+        return (verdict in REWRITTEN and not judgement.is_budgets_alone) or judgement.counts_changed
     return mode == "new" and verdict == "missing"
 
 

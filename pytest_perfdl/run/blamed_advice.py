@@ -82,7 +82,6 @@ def _idle(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
         return input_tasks(graph)
     if cause.name in _IDLE:
         return of_kinds(graph.tasks, *_IDLE[cause.name])
-    called = np.array([name == cause.name for name in trace.names], dtype=bool)
-    annotations = trace.matching(called, trace.rows(Category.USER_ANNOTATION))
+    annotations = trace.matching(lambda name: name == cause.name, trace.rows(Category.USER_ANNOTATION))
     # What is neither a class nor an annotation is a function of Python's, which a trace without frames does not show.
     return inside(graph, annotations) if len(annotations) else of_kinds(graph.tasks, *_IDLE[PYTHON])

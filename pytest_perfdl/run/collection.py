@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pytest
 
 from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
-from pytest_perfdl.config.options import Settings, is_perf_test
+from pytest_perfdl.config.perf_items import is_perf_test
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
-from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit_option
+from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
+from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
+
+_LIMIT_SOURCES = ("ini perf_limits", "--perf-limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,31 @@ class PerfTest:
     hash: str
     """Of the test's source and parameters."""
 
+    @property
+    def demands(self) -> tuple[str, ...]:
+        """Metrics that the marker holds to a limit or a budget."""
+        limits, budgets = self.own_limits.limits, self.own_limits.budgets
+        held = {name for name in limits if not limits[name].off} | {name for name in budgets if not budgets[name].off}
+        return tuple(sorted(held))
+
     def unknown_metrics(self, record: Record) -> tuple[str, ...]:
         """Metrics that the marker names and the test did not measure."""
         return self.own_limits.unmatched(record.metrics())
+
+
+def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:
+    """What the run's own limits name that no test has, in one line; empty for nothing.
+
+    A built-in metric may be missing on this machine; of any other name somebody expects that it is held.
+    """
+    known = {*METRICS, "throughput", PER_KERNEL, *(general(name) for record in records for name in record.metrics())}
+    for source, texts in zip(_LIMIT_SOURCES, settings.limits, strict=True):
+        for name in (general(parse_limit_option(text)[0]) for text in texts):
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f": did you mean {near[0]}?" if near else ""
+                return f"{source} limits {name}, which no test of this run measures{meant}"
+    return ""
 
 
 def is_bare(item: pytest.Item) -> bool:
@@ -53,12 +80,12 @@ def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
     """
     tests: dict[str, PerfTest] = {}
     problems = []
-    general = _general_limits(settings)
+    merged = _general_limits(settings)
     for item in items:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            tests[item.nodeid] = _perf_test(item, settings, general)
+            tests[item.nodeid] = _perf_test(item, settings, merged)
         except ValueError as error:
             problems.append(f"{item.nodeid}: the {settings.markers[-1]} marker {error}")
     if problems:
@@ -71,7 +98,7 @@ def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
 
 def _general_limits(settings: Settings) -> Limits:
     merged = BUILT_IN
-    for source, texts in zip(("ini perf_limits", "--perf-limit"), settings.limits, strict=True):
+    for source, texts in zip(_LIMIT_SOURCES, settings.limits, strict=True):
         try:
             given = Limits(dict(parse_limit_option(text) for text in texts))
         except ValueError as error:
@@ -80,7 +107,7 @@ def _general_limits(settings: Settings) -> Limits:
     return merged
 
 
-def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTest:
+def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("works on test functions and plain classes, not on unittest.TestCase")
@@ -88,7 +115,7 @@ def _perf_test(item: pytest.Item, settings: Settings, general: Limits) -> PerfTe
         raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
-    return PerfTest(item, options, options.plan(settings), own.over(general), own, test_hash(item))
+    return PerfTest(item, options, options.plan(settings), own.over(merged), own, test_hash(item))
 
 
 def _parsed(parse: Callable[[], Limits]) -> Limits:

@@ -16,7 +16,7 @@ from pytest_perfdl.judge.stored_repeats import MOST_REPEATS, confirm, settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError
+from pytest_perfdl.model.errors import BaselineError, CheckoutError, SideError, SideSkipped
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.model.units import some
@@ -66,12 +66,15 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
     if info is None or context.settings.against is not None:
         return Baseline()
     nodeid, store, key = test.item.nodeid, context.store, info.key
+    own = None
     try:
         found = (store.load(nodeid, slug) for slug in (key.slug, *info.former))
-        return Baseline(next((base for base in found if base is not None), None), store.others(nodeid, key.slug))
+        own = next((base for base in found if base is not None), None)
+        return Baseline(own, store.others(nodeid, key.slug))
     except BaselineError:
-        if context.settings.update == "all":
-            return Baseline()
+        # With one of this machine, what is wrong with another's is no reason not to judge.
+        if own is not None or context.settings.update == "all":
+            return Baseline(own)
         raise
 
 
@@ -92,7 +95,7 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
         if base is None:
             reason = f"the test does not exist at {context.settings.against}"
             return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
-        found = standing(new, base.record, (), limits)
+        found = standing(new, base.record, (), limits, stored=False)
         if found.verdict not in ("invalid", "outdated"):
             if held(found, limits):
                 pair = _Pair(context, measurement, confirmation, checkout, commit, base)
@@ -100,6 +103,9 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
             else:
                 found = confirm(found, base.record, new, limits)
         return ComparisonResult(found, base.record, base.traces)
+    except SideSkipped as error:
+        found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
+        return ComparisonResult(found)
     except (CheckoutError, SideError) as error:
         raise PerfError(str(error)) from None
 
@@ -183,7 +189,7 @@ def _in_pairs(
     base = baseline.own
     if base is None:
         # What another machine counted and timed is nothing to hold this one's figures against.
-        base, found = now, standing(new, now, (), limits)
+        base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
     odd = [said] if said else []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.config.options import Settings
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.measure.sizes import ROUNDS
 from pytest_perfdl.results.verdict import FailOn

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
+from pytest_perfdl.config.perf_items import NOTHING_SELECTED
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.assemble import assemble
 from pytest_perfdl.measure.in_process import LocalHost
 from pytest_perfdl.model.units import format_quantity

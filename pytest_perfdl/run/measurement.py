@@ -15,15 +15,23 @@ from functools import partial
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
-from pytest_perfdl.measure.assemble import Repeat, UserValue, assemble, contended, exemplars, sharing_flops
+from pytest_perfdl.measure.assemble import Repeat, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
-from pytest_perfdl.model.errors import BaselineError, ForkError, SideError, TestAbsent, WorkerError, WorkerTimeout
+from pytest_perfdl.model.errors import (
+    BaselineError,
+    ForkError,
+    SideError,
+    SideSkipped,
+    TestAbsent,
+    WorkerError,
+    WorkerTimeout,
+)
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure, last_error
+from pytest_perfdl.run.paired_rounds import failure, last_error, user_values
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
@@ -63,8 +71,9 @@ class Measurement:
         """Whether repeats that are stored may be forked, as far as is known."""
         self._no_flops = ""
         """Why FLOPs cannot be counted; empty as long as they can."""
-        self.remote = self._start_first()
-        """The first process."""
+        with self.as_failures():
+            self.remote = self._start_first()
+            """The first process."""
         self._announce(1)
 
     @property
@@ -264,8 +273,8 @@ class Measurement:
         context.processes.prepare_parent(test, self.remote.shown)
         no_flops = self._no_flops
         while True:
-            remote = context.processes.start(test, partial(self._commands, flops=not no_flops), checkout=checkout)
             try:
+                remote = context.processes.start(test, partial(self._commands, flops=not no_flops), checkout=checkout)
                 remote.finish()
             except TestAbsent:
                 return None
@@ -274,6 +283,8 @@ class Measurement:
             if not (spoiled := self._spoiled(remote)):
                 break
             no_flops = spoiled
+        if any(phase.report["outcome"] == "skipped" for phase in remote.phases.values()):
+            raise SideSkipped(f"the test is skipped, or expected to fail, at {commit[:12]}", invalid=False)
         if text := failure(remote, context.config):
             raise SideError(f"the test did not pass at {commit[:12]}: {last_error(text)}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
@@ -304,5 +315,4 @@ class Measurement:
 
 
 def _repeat(remote: RemoteTest, seconds: float) -> Repeat:
-    values = tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
-    return Repeat(tuple(remote.results), values, seconds)
+    return Repeat(tuple(remote.results), user_values(remote), seconds)

@@ -19,7 +19,7 @@ import pytest
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
-from pytest_perfdl.measure.assemble import side_parts, side_rows, side_values
+from pytest_perfdl.measure.assemble import UserValue, side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
@@ -143,8 +143,8 @@ class Rounds:
         self._learn(remotes.values())
         return Round(
             order=drawn,
-            base=side_values(remotes[base.name].results),
-            head=side_values(remotes[head.name].results),
+            base=side_values(remotes[base.name].results, user_values(remotes[base.name])),
+            head=side_values(remotes[head.name].results, user_values(remotes[head.name])),
             kernels_base=side_rows(remotes[base.name].results),
             kernels_head=side_rows(remotes[head.name].results),
             parts_base=side_parts(remotes[base.name].results),
@@ -314,6 +314,11 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
             f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
         )
     return {result.call: result.parts for result in remote.results if result.parts is not None}
+
+
+def user_values(remote: RemoteTest) -> tuple[UserValue, ...]:
+    """What the test gave to `perf.metric`."""
+    return tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
 
 
 def failure(remote: RemoteTest, config: pytest.Config) -> str:

@@ -77,6 +77,11 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
         result = None
         if measurement.repeats:
             result = _limits_held(context, measurement, confirmation, baseline)
+        elif demands := measurement.test.demands:
+            raise PerfError(
+                f"limits or budgets name {', '.join(demands)}, and the test measures no step of its own: what "
+                "perf.compare measures is held to its own argument"
+            )
         result = _with_expectations(context, measurement, confirmation, result)
         result = curves.judge(measurement, result)
         return with_suggestions(result)
@@ -190,7 +195,9 @@ def _result(
         file=item.location[0],
         line=(item.location[1] or 0) + 1,
         judgement=judgement,
-        fails=judgement.fails(context.fail_on) and not (updated and judgement.verdict != "invalid"),
+        # No new baseline lifts a budget.
+        fails=judgement.fails(context.fail_on)
+        and not (updated and judgement.verdict != "invalid" and not judgement.over_budget),
         new=new,
         base=base,
         base_path="" if against else store.shown(store.path(item.nodeid, slug)),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.config.options import Settings
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.run.collection import PerfTest
@@ -31,7 +32,7 @@ USED_BY_WORKERS = (
     "pytest_perfdl.measure.environment",
     "pytest_perfdl.measure.prepare",
     "pytest_perfdl.measure.program",
-    "pytest_perfdl.config.options",
+    "pytest_perfdl.config.settings",
     "pytest_perfdl.plugin",
     "pytest_perfdl.trace",
 )
@@ -58,6 +59,7 @@ class Processes:
         self._folder = folder or folders.temporary("scratch")
         self._forks = Forks()
         self._running: list[RemoteTest] = []
+        self._numbers = itertools.count(1)
 
     @property
     def scratch(self) -> Path:
@@ -105,7 +107,8 @@ class Processes:
         """
         config, settings, top = self._config, self._settings, self._revisions.top
         capture = config.getoption("capture", "fd")
-        basetemp = self.scratch / f"basetemp-{len(list(self.scratch.iterdir()))}"
+        # pytest makes this folder when a test first asks for one, and removes what is there: no two workers share it.
+        basetemp = self.scratch / f"basetemp-{next(self._numbers)}"
         packages = plugin_packages(config)
         options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
         own, foreign = "" if top is None else str(top), ""
@@ -135,7 +138,7 @@ class Processes:
             # What pytest does not capture is the user's to see; later repeats would only repeat it.
             inherit_output=first and capture != "fd",
             import_path=None if checkout is None else checkout.import_path(),
-            folder=None if checkout is None else checkout.path(Path.cwd()),
+            folder=None if checkout is None else checkout.folder(Path.cwd()),
             extra_environment=None if checkout is None else checkout.environment(),
             parent=parent,
         )

@@ -14,7 +14,7 @@ from pytest_perfdl.baseline.code import measured_code
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
-from pytest_perfdl.config.options import Settings
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
 from pytest_perfdl.model.errors import BaselineError, CheckoutError
 from pytest_perfdl.model.record import Finding, Record

@@ -19,7 +19,8 @@ import pytest
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.config.invocation import invocation
-from pytest_perfdl.config.options import NOTHING_SELECTED, Settings
+from pytest_perfdl.config.perf_items import NOTHING_SELECTED
+from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
@@ -33,7 +34,7 @@ from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
-from pytest_perfdl.run.collection import PerfTest, adopt
+from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.name_rules import name_rules
@@ -85,11 +86,13 @@ class PerfSession:
 
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items, put them first and take over their phases."""
-        self.tests = adopt(items, self.settings)
-        self._nothing = not self.tests
-        self._context = self._made_context(tuple(self.tests.values()))
+        tests = adopt(items, self.settings)
+        self._nothing = not tests
+        self._context = self._made_context(tuple(tests.values()))
         self._curves = Curves(self._context)
         self._check_out(self._context)
+        # Where something is refused above, there is no summary to print, and no report to replace an earlier one.
+        self.tests = tests
         for test in self.tests.values():
             item: Any = test.item
             item.setup = _bound(self._setup, test)
@@ -139,15 +142,13 @@ class PerfSession:
 
     def _check_out(self, context: RunContext) -> None:
         """Have the other revision ready before anything is measured."""
-        if not self.tests or self.settings.against is None:
+        if not context.tests or self.settings.against is None:
             return
         try:
             commit = context.revisions.against
             assert commit is not None
             context.revisions.checkout(commit)
         except CheckoutError as error:
-            # Nothing will be measured: there is no summary to print, and no report to put in an earlier one's place.
-            self.tests = {}
             raise pytest.UsageError(str(error)) from None
 
     # The three phases
@@ -158,7 +159,15 @@ class PerfSession:
             return
         assert self._context is not None
         self._context.progress.start_test()
-        measurement = Measurement(self._context, test)
+        try:
+            measurement = Measurement(self._context, test)
+        except PerfError as error:
+            reason = str(error.msg).partition("\n")[0]
+            judgement = Judgement(
+                test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)
+            )
+            self.results[test.item.nodeid] = unjudged(test, judgement, fails="invalid" in self._fail_on)
+            raise
         test.item.stash[MEASUREMENT] = measurement
         with self._noting_end(measurement):
             set_up(measurement)
@@ -210,6 +219,8 @@ class PerfSession:
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Complete a report made here with what the worker knows of the same phase."""
+        if report.when == "teardown" and item.nodeid in self.tests:
+            self._curves.note_end(self.tests[item.nodeid])
         measurement = item.stash.get(MEASUREMENT, None)
         phase: Phase = report.when
         if measurement is not None and not measurement.broken and phase in measurement.remote.phases:
@@ -305,7 +316,17 @@ class PerfSession:
         revisions = self._context.revisions if self._context is not None else None
         warning = revisions.warning if wrote and revisions else ""
         checked_out = revisions.checked_out if revisions else ""
-        said = (checked_out, not_measured(run.results), unsaid, warning, self._shortfall)
+        records = [result.new for result in run.results if result.new is not None]
+        unheld = unmeasured_limits(settings, records) if records else ""
+        said = (
+            checked_out,
+            not_measured(run.results),
+            unsaid,
+            warning,
+            unheld,
+            *self._curves.left_out,
+            self._shortfall,
+        )
         return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
 
     @property

@@ -60,6 +60,11 @@ class Checkout:
                 return str(self.root / own.relative_to(self.working_tree))
         return str(path)
 
+    def folder(self, path: Path) -> str:
+        """Where a folder of the working tree is here, or the nearest one above it that this revision has."""
+        found = Path(self.path(path))
+        return str(next(each for each in (found, *found.parents) if each.is_dir()))
+
     def import_path(self) -> list[str]:
         """`sys.path` with the working tree's folders replaced, those of editable installs in front."""
         present = (entry or str(Path.cwd()) for entry in sys.path)

@@ -174,6 +174,8 @@ class ForkParent:
         processes.guard(self._process.pid)
         self._deadline = time.monotonic() + _LOADING_SECONDS
         self._is_loaded = False
+        self._in_step = True
+        """Whether each message so far has its answer."""
         # One that has ended already is noticed when its answer is waited for.
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(LoadModules(wanted.modules, wanted.allowed, preload))
@@ -239,6 +241,8 @@ class ForkParent:
         self._output.close()
 
     def _ask(self, message: object, descriptors: Sequence[int] = ()) -> Any:
+        if not self._in_step:
+            raise ForkError("the process to fork from was ended, since it did not answer")
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(message, descriptors)
         return self._answer(time.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
@@ -253,6 +257,9 @@ class ForkParent:
         try:
             return self._channel.receive(alive=lambda: self.alive, deadline=deadline)
         except ChannelTimeout:
+            # An answer that comes later would be taken for that to the next message.
+            self._in_step = False
+            processes.end(self._process.pid)
             raise ForkError(f"the process to fork from has not answered after {seconds:g} s") from None
         except (ChannelClosed, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -103,8 +103,9 @@ def worker_options(
 ) -> dict[str, Any]:
     """The options for `pytest.Config.fromdictargs` in a worker.
 
-    Options that cannot travel (an open file, say) belong to plugins that write here, and are left out. The
-    root directory and ini file are given, since pytest would look for them from the one test file on.
+    Options that cannot travel (an open file, say) belong to plugins that write here, and are left out. The root
+    directory, the ini file and the folder above which no conftest file counts are given, since pytest would look for
+    them from the one test file on.
 
     Parameters
     ----------
@@ -125,6 +126,7 @@ def worker_options(
         chosen["xmlpath"] = f"{basetemp}.xml"
     chosen["rootdir"] = str(rootdir)
     chosen["inifilename"] = str(inifile or os.devnull)
+    chosen["confcutdir"] = chosen.get("confcutdir") or str(rootdir if inifile is None else inifile.parent)
     return chosen
 
 

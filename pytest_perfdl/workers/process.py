@@ -131,6 +131,9 @@ class Worker:
                     output=None if inherit_output else self._output,
                     passing=(theirs.fileno(), self._stacks.fileno()),
                 )
+        except OSError as error:
+            self._release()
+            raise WorkerDied(f"no process can be started: {error.strerror or error}") from None
         except BaseException:
             self._release()
             raise

@@ -7,6 +7,7 @@ comes as messages and is handed to this process's pytest.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -235,7 +236,9 @@ def dress(report: pytest.TestReport, phase: PhaseReport, config: pytest.Config) 
 
     A phase that passed in the worker keeps the outcome from here, where the verdict is: xfail applies to that.
     """
-    original = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report))
+    # Reading a report uses its data up, and a rerun may ask for it again.
+    data = copy.deepcopy(dict(phase.report))
+    original = config.hook.pytest_report_from_serializable(config=config, data=data)
     report.sections[:] = original.sections
     if phase.raw == "passed":
         return

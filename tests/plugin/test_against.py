@@ -233,3 +233,14 @@ def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):
     assert " paired round" in test["reason"]
     assert step["base"] * 2 < step["new"]
     assert step["limit"] == "3%"
+
+
+def test_a_test_that_the_other_revision_skips_cannot_be_compared(project):
+    skipping = TEST.replace("@pytest", "@pytest.mark.skip\n@pytest")
+    project.write("tests/test_speed.py", skipping)
+    commit(project, "skipped")
+    project.write("tests/test_speed.py", TEST)
+    done, (test,) = run(project, "--perf-against=HEAD")
+    assert (done.code, test["verdict"]) == (0, "incomparable"), done.output
+    assert "does not have this test" not in done.output
+    assert test["reason"].startswith("the test is skipped, or expected to fail, at ")

@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 import torch  # noqa: F401  # pytester forgets what its runs import, and torch cannot be imported twice
+from plugin.project import NOT_JUDGED
 
 from pytest_perfdl.plugin import SETTINGS
 
@@ -269,6 +270,26 @@ def test_a_marker_that_the_project_lists_is_heeded_beside_our_fixture(pytester, 
     result.stdout.fnmatch_lines(["perf: 1 test with the marker perf not measured, since this project registers *"])
     result.stdout.fnmatch_lines(["*perf figures*", "test_*::test_both"])
     assert "::test_marker_only" not in result.stdout.str().partition("perf figures")[2]
+
+
+@pytest.mark.torch
+def test_what_is_measured_in_workers_is_not_counted_as_left_out(project):
+    project.ini("markers = perf: speed")
+    project.write(
+        "test_it.py",
+        """
+        import pytest
+
+        @pytest.mark.perf
+        def test_both(perf): perf(int)
+
+        @pytest.mark.perf
+        def test_marker_only(): pass
+        """,
+    )
+    done = project.run("--perf", *NOT_JUDGED)
+    assert done.code == 0, done.output
+    assert done.line("with the marker perf not measured").startswith("perf: 1 test with the marker")
 
 
 def test_a_fixture_of_the_project_may_ask_for_ours(pytester, monkeypatch):

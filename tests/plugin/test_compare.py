@@ -117,3 +117,22 @@ def test_an_assertion_in_the_body_wins(project):
     assert done.code == 1
     assert "assert 1 == 2" in done.output
     assert "paired round" not in done.output
+
+
+@pytest.mark.torch
+def test_a_budget_of_a_test_that_only_compares_is_refused(tmp_path):
+    made = Project(tmp_path / "budget")
+    made.write(
+        "test_compare.py",
+        """
+        import pytest
+
+        @pytest.mark.perf(budget={"step_time": "1ms"}, limits={"ops": "off"})
+        def test_pair(perf):
+            perf.compare(int, str).assert_not_slower(within="90%")
+        """,
+    )
+    done = made.run("--perf", *SHORT)
+    assert done.code == 1, done.output
+    assert "limits or budgets name step_time, and the test measures no step of its own" in done.output
+    assert "Traceback" not in done.output

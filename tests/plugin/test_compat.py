@@ -172,3 +172,25 @@ def test_smoke_tests_run_under_xdist(suite):
     assert finished.code == 0
     assert "2 passed" in finished.summary()
     assert run(suite, "-n2", "--perf").code == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_teardown_that_fails_is_tried_again(project):
+    project.write(
+        "test_speed.py",
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            yield
+            raise OSError("the teardown of a test")
+
+        @pytest.mark.perf
+        def test_step(perf, broken):
+            perf(int)
+        """,
+    )
+    finished = run(project, "--perf", *NOT_JUDGED, "--reruns=1")
+    assert finished.code == 1, finished.output
+    assert "the teardown of a test" in finished.output
+    assert "INTERNALERROR" not in finished.output

@@ -216,7 +216,7 @@ MESSAGES = {
     "test_setup_returns_nonsense": "setup= must return None or a pair (args, kwargs), not int",
     "test_metric_first": "perf.metric() needs a perf(...) call before it",
     "test_metric_is_not_a_number": "perf.metric('loss') is nan: expected a finite number",
-    "test_metric_of_everybody": "perf.metric('peak_memory'): every test has a metric of this name, choose another",
+    "test_metric_of_everybody": "perf.metric('peak_memory'): a built-in metric has this name, choose another",
     "test_metric_twice": "perf.metric('loss') came twice for one call",
     "test_bad_period": "period=0: expected a whole number, 1 or more",
     "test_bad_name": "name='a.b': expected text without a dot",

@@ -1,11 +1,13 @@
 """Where a setting comes from: command line, ini file, `-o` and markers, and which of them holds."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.config.marker import MarkerOptions
+from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
+from pytest_perfdl.config.short_names import marks
 from pytest_perfdl.plugin import SETTINGS
 from pytest_perfdl.run.collection import adopt
 
@@ -312,3 +314,44 @@ def test_a_mode_without_an_equals_sign(inner):
         inner.parseconfigure("--perf-update", "all")
     inner.mkdir("all")
     assert inner.parseconfigure("--perf-update", "all").stash[SETTINGS].update == "changed"
+
+
+@pytest.mark.parametrize(
+    "args, ini, said",
+    [
+        (["--perf"], "perf_key_extra = drivr", "ini perf_key_extra = 'drivr': expected one of python, os, torch, "),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(inner, args, ini, said):
+    with pytest.raises(pytest.UsageError, match=re.escape(said)):
+        settings(inner, *args, ini=ini)
+
+
+def test_the_nearest_mark_wins(inner):
+    """Of classes the derived one's, of a parameter its own."""
+    inner.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.perf(warmup=1, steps=11)
+        class Base:
+            def test_step(self):
+                pass
+
+        @pytest.mark.perf(warmup=2)
+        class TestDerived(Base):
+            pass
+
+        @pytest.mark.parametrize("size", [8, pytest.param(16, marks=pytest.mark.perf(warmup=4))])
+        @pytest.mark.perf(warmup=5, steps=12)
+        @pytest.mark.perf(warmup=3)
+        def test_sizes(size):
+            pass
+        """
+    )
+    items, _ = inner.inline_genitems()
+    shapes = {}
+    for item in items:
+        options = MarkerOptions.merge(marks(item, ("perfdl", "perf"), KEYWORDS))
+        shapes[item.name] = (options.warmup, options.steps)
+    assert shapes == {"test_step": (2, 11), "test_sizes[8]": (3, 12), "test_sizes[16]": (4, 12)}

@@ -218,3 +218,58 @@ def test_another_torch_is_judged_apart_from_the_code(project):
     assert environment["step_time"]["evidence"] == "unpaired"
     assert environment["step_time"]["limit"] == "900%"
     assert {"name": "torch", "base": "2.0.0", "new": version} in test["context_changes"]
+
+
+OTHERS = """
+import pytest
+from package import work
+
+@pytest.fixture
+def data(tmp_path):
+    (tmp_path / "data").write_text("8")
+    return tmp_path / "data"
+
+@pytest.mark.perf(
+    limits={"throughput": "90%", "loss": "5%", "gain": "5%"}, budget={"loss": "0.4", "throughput": "1000000000"}
+)
+def test_work(perf, data, request):
+    assert request.config.getoption("--own") == "default"
+    perf(lambda: (data.read_text(), work()), items=4)
+    perf.metric("loss", 0.5, unit="nat")
+    perf.metric("gain", -1.0, unit="nat")
+"""
+CONFTEST = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "src"))
+
+def pytest_addoption(parser):
+    parser.addoption("--own", default="default")
+"""
+
+
+def test_every_limit_and_budget_holds_in_rounds_of_a_project_without_an_ini_file(template, tmp_path):
+    """Both processes have temporary folders of their own, and conftest files of their own side alone."""
+    made = Project(tmp_path / "project")
+    shutil.copytree(template.root, made.root, dirs_exist_ok=True)
+    (made.root / "pytest.ini").unlink()
+    shutil.rmtree(made.root / "baselines")
+    made.write("conftest.py", CONFTEST)
+    made.write("tests/test_speed.py", OTHERS)
+    commit(made, "more to hold")
+    recorded = made.run("--perf-update", "--perf-repeats=4", "--perf-fail-on=invalid", *SHORT, "tests")
+    assert recorded.code == 0, recorded.output
+    made.write("src/package/__init__.py", PACKAGE.format(count=10) + "\n# changed\n")
+    made.write("new/deep/notes.txt", "a folder that the baseline's commit lacks\n")
+    commit(made, "baseline and a comment")
+    below = Project(made.root / "new" / "deep")
+    (below.root / "pytest.ini").unlink()
+    done, test = judged(below, "--perf-budget=60", "--perf-limit=steptime:1%", "--rootdir=../..", "../../tests")
+    found = {name: (each["verdict"], each["evidence"]) for name, each in test["metrics"].items()}
+    assert found["step_time"] == ("unchanged", "paired"), done.output
+    # Budgets that no run on this machine keeps: of a figure that an author reports, and from below.
+    assert (found["loss"], test["metrics"]["loss"]["limit"]) == (("regressed", "paired"), "<= 0.4")
+    assert (found["throughput"], test["metrics"]["throughput"]["limit"]) == (("regressed", "paired"), ">= 1000000000")
+    assert found["gain"] == ("inconclusive", None)
+    assert "--perf-limit limits steptime, which no test of this run measures: did you mean step_time?" in done.output

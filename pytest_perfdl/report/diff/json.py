@@ -117,7 +117,7 @@ def _cause(cause: DiffCause, each: Diff) -> dict[str, Any]:
         "line": cause.line,
         "delta_ns": cause.delta_ns,
         "own_ns": round(cause.own_ns),
-        "share": share(cause.delta_ns, each.delta_ns),
+        "share": share(cause.own_ns, each.delta_ns),
         "effects": {name: round(ns) for name, ns in dataclasses.asdict(cause.effects).items()},
         "base": _amount(cause.base),
         "new": _amount(cause.new),

@@ -56,7 +56,7 @@ def write_page(
             summaries=[_with_advice(*each) for each in zip(summaries, advised, strict=True)],
             ranks=ranks,
             selection=selection,
-            data=templating.script_safe(to_json(summaries, ranks, advised)),
+            data=templating.script_safe(to_json(summaries, ranks, advised, selection)),
             **templating.frame(),
         )
     )

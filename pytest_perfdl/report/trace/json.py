@@ -15,6 +15,7 @@ import numpy as np
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.report.whatif.json import advice_json, replay_json
 
 if TYPE_CHECKING:
@@ -25,19 +26,23 @@ SCHEMA = 1
 
 
 def to_json(
-    summaries: Sequence[TraceSummary], ranks: RankFigures | None, advised: Sequence[Answers | None]
+    summaries: Sequence[TraceSummary],
+    ranks: RankFigures | None,
+    advised: Sequence[Answers | None],
+    selection: Selection,
 ) -> dict[str, Any]:
     """Plain data for `json`: of one trace its summary, of several a list of them and what compares the ranks.
 
-    `advised` has an entry for each summary; "replay" and "advice" are as `perfdl whatif` has them.
+    `advised` has an entry for each summary; "replay" and "advice" are as `perfdl whatif` has them. Tables have the
+    rows that are selected.
     """
-    traces = [_summary(summary) | _advice(each) for summary, each in zip(summaries, advised, strict=True)]
+    traces = [_summary(summary, selection) | _advice(each) for summary, each in zip(summaries, advised, strict=True)]
     if ranks is None:
         return {"schema": SCHEMA, **traces[0]}
     return {"schema": SCHEMA, "ranks": traces, "across_ranks": _plain(ranks)}
 
 
-def _summary(summary: TraceSummary) -> dict[str, Any]:
+def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
     path = summary.critical_path
     return {
         "source": summary.source,
@@ -50,11 +55,11 @@ def _summary(summary: TraceSummary) -> dict[str, Any]:
         "findings": [*summary.findings, *(finding.text for finding in summary.noticed)],
         "steps": _plain(summary.steps),
         "gpu": _plain(summary.gpu),
-        "kernels": [{**_plain(row), "mean_ns": row.total_ns / row.count} for row in summary.kernels],
-        "operators": _plain(summary.operators),
-        "shapes": _plain(summary.shapes),
-        "modules": _plain(summary.modules),
-        "lines": _plain(summary.lines),
+        "kernels": [{**_plain(row), "mean_ns": row.total_ns / row.count} for row in selection.rows(summary.kernels)],
+        "operators": _plain(selection.rows(summary.operators)),
+        "shapes": _plain(selection.rows(summary.shapes)),
+        "modules": _plain(selection.rows(summary.modules)),
+        "lines": _plain(selection.rows(summary.lines)),
         "roofline": [
             {
                 **_plain(row),
@@ -62,7 +67,7 @@ def _summary(summary: TraceSummary) -> dict[str, Any]:
                 "flops_per_s": row.flops_per_s,
                 "bytes_per_s": row.bytes_per_s,
             }
-            for row in summary.roofline
+            for row in selection.rows(summary.roofline)
         ],
         "launches": _plain(summary.launches),
         "copies": _plain(summary.copies),

@@ -251,7 +251,7 @@ def _memory(summary: TraceSummary, top: int, width: int) -> Iterator[str]:
                 visible(alive.operator + (f" in {alive.module}" if alive.module else "")),
                 format_quantity(alive.bytes, "B"),
             )
-            for alive in device.alive_at_peak[: max(3, top // 2)]
+            for alive in device.alive_at_peak[:top]
         ]
         if table:
             yield from layout.rows(table, "lr", 2, width)
@@ -284,7 +284,7 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     if found.early_starts:
         lines.append(f"starting before their launch call: {plural(found.early_starts, 'device event')}")
     if found.dropped:
-        lines.append(f"the profiler dropped {plural(found.dropped, 'event')}")
+        lines.append(f"dropped by the profiler, or left out when the trace was read: {plural(found.dropped, 'event')}")
     if found.overhead_ns:
         lines.append(f"the profiler's own work took {format_quantity(found.overhead_ns, 'ns')}")
     if found.bled_over:

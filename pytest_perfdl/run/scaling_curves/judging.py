@@ -13,7 +13,7 @@ from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.scaling_curves.compared import Compared, compared
 from pytest_perfdl.run.scaling_curves.points import Family, MeasuredTest, SizePoint
 from pytest_perfdl.run.scaling_curves.shown import figures, shown
-from pytest_perfdl.run.scaling_curves.sizes import axes, members, sizes
+from pytest_perfdl.run.scaling_curves.sizes import axes, members, sizes, without_parameters
 from pytest_perfdl.run.scaling_curves.verdicts import of_bounds, of_figures, of_growth, suspected, verdict_on
 
 if TYPE_CHECKING:
@@ -35,11 +35,16 @@ class Curves:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         self._measured: dict[str, MeasuredTest] = {}
+        self._ended: set[str] = set()
+        """Node ids of the tests that are over, measured or not: in which order they run is not ours to say."""
+        self._judged: set[tuple[str, ...]] = set()
+        """Node ids of the sizes of each curve that was judged."""
 
     def judge(self, measurement: Measurement, result: Result) -> Result:
-        """A test's result, joined with the curves of which it is the last."""
+        """A test's result, joined with the curves of which it is the last to run."""
         test = measurement.test
         known = self._measured[test.item.nodeid] = MeasuredTest(measurement, result)
+        self._ended.add(test.item.nodeid)
         if result.new is None:
             return result
         try:
@@ -48,25 +53,51 @@ class Curves:
             return self._joined(result, [], Finding("invalid", "curve", str(error)))
         for axis, expectations in found.items():
             tests = members(test, axis, self._context.tests)
-            if tests and tests[-1] is test:
+            if self._are_over(tests):
                 result = self._with_curves(known, axis, expectations, tests)
                 known = self._measured[test.item.nodeid] = MeasuredTest(measurement, result)
         return result
 
-    def _with_curves(
-        self, last: MeasuredTest, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
-    ) -> Result:
-        measured = {
+    def note_end(self, test: PerfTest) -> None:
+        """Take note that a test is over, for which a curve may have been waiting."""
+        self._ended.add(test.item.nodeid)
+
+    @property
+    def left_out(self) -> list[str]:
+        """The curves that a marker asks for and that were not judged, one line each."""
+        lines = {}
+        for test in self._context.tests:
+            for axis in test.options.scaling or {}:
+                tests = members(test, axis, self._context.tests)
+                count = len(self._points(axis, tests))
+                if count and _ids(tests) not in self._judged:
+                    why = f"{LEAST_SIZES} are needed" if count < LEAST_SIZES else "the last of them has no result"
+                    name = without_parameters(test)
+                    said = f"was not judged: {count} of {len(tests)} sizes were measured, {why}"
+                    lines[_ids(tests)] = f"the curve of {name} over {axis} {said}"
+        return list(dict.fromkeys(lines.values()))
+
+    def _points(self, axis: str, tests: Sequence[PerfTest]) -> dict[float, MeasuredTest]:
+        """By size what was measured so far; a measurement that broke is no point of a curve."""
+        return {
             sizes(test)[axis]: found
             for test in tests
             if (found := self._measured.get(test.item.nodeid))
             and found.result.new
-            # A measurement that broke is no point of a curve.
             and found.result.judgement.verdict != "invalid"
         }
+
+    def _are_over(self, tests: Sequence[PerfTest]) -> bool:
+        return all(each.item.nodeid in self._ended for each in tests)
+
+    def _with_curves(
+        self, last: MeasuredTest, axis: str, expectations: Sequence[CurveExpectation], tests: Sequence[PerfTest]
+    ) -> Result:
+        measured = self._points(axis, tests)
         if len(measured) < LEAST_SIZES:
             said = f"the curve over {axis} was not judged: {len(measured)} of {len(tests)} sizes were measured"
             return self._joined(last.result, [], Finding("note", "curve", said))
+        self._judged.add(_ids(tests))
         records = {size: each.result.new for size, each in measured.items() if each.result.new}
         result = last.result
         for name in (each for each in records[max(records)].metrics() if general(each) == "step_time"):
@@ -124,6 +155,10 @@ class Curves:
     ) -> Result:
         findings = [finding] if finding is not None else []
         return joined(result, metrics, findings, fail_on=self._context.fail_on, of_baseline=of_baseline)
+
+
+def _ids(tests: Sequence[PerfTest]) -> tuple[str, ...]:
+    return tuple(test.item.nodeid for test in tests)
 
 
 def _limit(limits: Limits, family: Family) -> tuple[Limit | None, float]:

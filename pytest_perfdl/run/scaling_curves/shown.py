@@ -50,6 +50,7 @@ def shown(family: Family, points: Sequence[SizePoint], found: Compared | None) -
         fitted=tuple(map(Fitted, grid, before, now)),
         figures=figures(points, found),
         growth=None if found is None else found.growth,
+        tests=tuple(family.measured[point.size].measurement.test.item.nodeid for point in points),
     )
 
 

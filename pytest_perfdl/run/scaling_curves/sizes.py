@@ -46,7 +46,13 @@ def members(test: PerfTest, axis: str, tests: Sequence[PerfTest]) -> list[PerfTe
 
 def _rest(test: PerfTest, axis: str) -> tuple[str, frozenset[tuple[str, str]]]:
     others = frozenset((name, repr(value)) for name, value in _params(test).items() if name != axis)
-    return test.item.nodeid.partition("[")[0], others
+    return without_parameters(test), others
+
+
+def without_parameters(test: PerfTest) -> str:
+    """A test's node id without its parameters; the names of folders may hold brackets, too."""
+    file, colons, name = test.item.nodeid.partition("::")
+    return f"{file}{colons}{name.partition('[')[0]}"
 
 
 def _params(test: PerfTest) -> Mapping[str, object]:

@@ -69,12 +69,20 @@ def test_one_measurement_as_both_sides_is_refused():
     assert broken(rounds, ("step_time",)) == "round 4 holds one measurement as both sides: they share state"
 
 
-def test_equal_numbers_are_refused_from_the_second_round_on():
-    rounds = some(5)
+def test_equal_numbers_are_refused_where_half_of_the_rounds_have_them():
+    rounds = some(4)
     once = changed(rounds, 1, **rounds[1].base)
     assert broken(once, ("step_time", "block_time")) == ""
-    twice = changed(once, 4, **rounds[4].base)
-    why = "both sides gave exactly the same numbers in rounds 2, 5: they share state"
+    twice = changed(once, 3, **rounds[3].base)
+    why = "both sides gave exactly the same numbers in rounds 2, 4: they share state"
     assert broken(twice, ("step_time", "block_time")) == why
-    partly = changed(once, 4, step_time=rounds[4].base["step_time"])
+    partly = changed(once, 3, step_time=rounds[3].base["step_time"])
     assert broken(partly, ("step_time", "block_time")) == ""
+    # A coarse clock ticks alike now and then.
+    assert broken([*twice, some(5)[4]], ("step_time", "block_time")) == ""
+
+
+def test_an_authors_figure_may_be_the_same_each_time():
+    one = {"step_time": 5.0, "loss": 0.5}
+    rounds = [Round("base first" if n % 2 else "head first", {**one}, {**one, "step_time": 6.0 + n}) for n in range(4)]
+    assert broken(rounds, ("loss",)) == broken(rounds, ("step_time", "loss")) == ""

@@ -12,6 +12,7 @@ from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occa
 from pytest_perfdl.results.verdict import (
     EVERY_ROUND,
     FAILS_BY_DEFAULT,
+    REWRITTEN,
     VERDICTS,
     WARNS_BY_DEFAULT,
     Judgement,
@@ -299,6 +300,19 @@ def test_a_metric_of_a_later_version_or_of_another_machine_is_new():
         "energy": "new",
     }
     assert judgement.verdict not in FAILS_BY_DEFAULT
+
+
+def test_a_limit_that_the_baseline_has_nothing_for_is_said():
+    limits = Limits.parse({"tokens": "5%", "copies": 0}).over(BUILT_IN)
+    more = {**SAME.calls[0].series, "tokens": timed(3.0), "copies": counted(2), "allocations": counted(7)}
+    judgement = judged(record({**more, "peak_memory": counted(5, unit="B")}), BASE, (), limits)
+    found = {metric.name: metric for metric in judgement.metrics}
+    assert (found["copies"].verdict, found["copies"].limit) == ("changed", "0")
+    assert found["copies"].reason == "is not in the baseline: its limit (0) is held once the baseline is updated"
+    assert (found["tokens"].verdict, found["tokens"].limit) == ("changed", "5%")
+    assert {found[name].verdict for name in ("allocations", "peak_memory")} == {"new"}, "nobody asked for these"
+    assert judgement.verdict == "changed"
+    assert "changed" in REWRITTEN, "so that --perf-update records what is missing"
 
 
 def test_a_time_that_is_not_judged_may_be_new():

@@ -294,3 +294,15 @@ def test_the_exemplar_is_of_the_repeat_with_the_median_step():
     assert exemplars([repeat("slow", 90, 90), repeat("middle", 50, 50), repeat("fast", 10, 10)]) == {"": "middle"}
     assert exemplars([repeat("slow", 90, 90), repeat("fast", 10, 10)]) == {"": "fast"}
     assert exemplars([repeat(None, 1, 1)]) == {}
+
+
+def test_a_side_has_every_metric_that_is_judged_with_statistics():
+    compiled = replace(result().compiled, used=True, compile_ns=7)
+    busy = replace(result().profiled, device_busy_ns=(30, 50))
+    turns = replace(result().timed, findings=())
+    side = SideResult(info(items=2), result().settled, turns, compiled, busy)
+    found = side_values([side], [UserValue("", "loss", -0.5, "nat", "lower")])
+    assert (found["kernel_time"], found["compile_time"], found["loss"]) == (40, 7, -0.5)
+    assert found["throughput"] == pytest.approx(2e9 / found["block_time"])
+    whole = record(replace(result(), info=info(items=2), compiled=compiled, profiled=busy))
+    assert {name for name, series in whole.metrics().items() if series.kind == "timed"} == {*found} - {"loss"}

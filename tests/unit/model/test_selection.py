@@ -54,6 +54,11 @@ def test_rows_of_a_table_match_by_the_columns_that_it_has():
     assert parse(["module~fc"]).rows(table) == (table[0],)
     assert parse(["line~train", "name~e"]).rows(table) == tuple(table)
     assert parse(["name~g,module~act"]).rows(table) == ()
+    # A table by name has no modules; in one by module what is outside of all has none.
+    by_name = [SimpleNamespace(name="gemm", module=""), SimpleNamespace(name="relu", module="")]
+    assert parse(["module~fc"]).rows(by_name) == tuple(by_name)
+    outside = SimpleNamespace(name="add", module="")
+    assert parse(["module~fc"]).rows([*table, outside]) == (table[0],)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,14 @@ def test_written_baselines_are_counted():
     )
 
 
+def test_what_an_update_accepted_needs_no_look():
+    accepted = replace(runs.result("suspect", fails=False), updated=True)
+    run = runs.run(accepted, runs.result("unchanged", "t.py::b"))
+    assert words.headline(run) == "All 2 perf tests pass: 1 suspect, 1 unchanged. 1 baseline written."
+    assert not words.fails_or_warns(accepted)
+    assert words.notable(accepted)
+
+
 def test_a_run_without_isolation_claims_no_verdict():
     run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
     assert words.counts_sentence(run) == "1 measured, none judged. 1 unmeasured."

@@ -22,7 +22,7 @@ class Remote:
         self.waits = False
         self.over = False
         self.ended = []
-        self.phases, self.results, self.origins = {}, [], None
+        self.phases, self.results, self.metrics, self.origins = {}, [], [], None
 
     def advance(self):
         self.waits = True

@@ -17,6 +17,7 @@ from pytest_perfdl.model.limits import BUILT_IN
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, MetricVerdict
 from pytest_perfdl.run.scaling_curves import Curves
+from pytest_perfdl.run.scaling_curves.sizes import members
 
 SIZES = (2, 4, 8, 16)
 TOP = 32e6
@@ -86,10 +87,11 @@ def run(added=lambda size: 0, *, seed=0, sd=0.02, paired=False, bases=True, upda
     machine = Machine(seed, sd=sd, occasion=more.pop("occasion", 0.02))
     scaling, updated = more.pop("scaling", {"batch": sizes}), more.pop("updated", False)
     rounds, drift = more.pop("rounds", None), more.pop("drift", lambda size: 0)
+    adopted = more.pop("adopted", 1)
     trials = [Measurement(size, scaling=scaling, **more) for size in sizes]
     stored = {size: machine.repeats(base_time(size), 5) if bases else None for size in sizes}
     machine.another_occasion()
-    curves = Curves(context([trial.test for trial in trials], update=update))
+    curves = Curves(context([trial.test for trial in trials][::adopted], update=update))
     for trial, size in zip(trials, sizes, strict=True):
         ns = base_time(size) + added(size)
         # What the machine alone adds meets both sides of a round.
@@ -258,8 +260,11 @@ def test_sizes_that_were_not_measured_leave_the_others():
     for trial in trials[1:]:
         new = machine.repeats(base_time(trial.test.item.callspec.params["batch"]), 1)
         judge(curves, trial, judged(new, new), new, new)
+        # As of a test that is skipped before it is set up.
+        curves.note_end(trials[0].test)
     assert trials[0].result is None
     assert curve_of(trials).verdict == "unchanged"
+    assert curves.left_out == []
 
 
 def expecting(**bounds):
@@ -427,3 +432,32 @@ def test_an_undecided_bound_without_baselines_shows_the_repeats_that_decided():
 def test_a_new_baseline_does_not_lift_a_bound():
     bounds = {"curves": expecting(exponent=0.1), "scaling": None, "update": "all"}
     assert run(**bounds, updated=True)[-1].result.fails
+
+
+def test_a_curve_is_judged_by_whichever_size_runs_last():
+    """`--ff` runs the size that failed first."""
+    trials = run(PLANTED["overhead regression"], adopted=-1)
+    assert curve_of(trials).verdict == curve_of(run(PLANTED["overhead regression"])).verdict == "regressed"
+    assert [bool(trial.result.curves) for trial in trials] == [False, False, False, True]
+    assert set(trials[-1].result.curves[0].tests) == {trial.test.item.nodeid for trial in trials}
+
+
+def test_a_curve_whose_last_size_does_not_run_leaves_a_line():
+    trials = [Measurement(size, scaling={"batch": SIZES}) for size in SIZES]
+    curves = Curves(context([trial.test for trial in trials]))
+    said = []
+    for trial in trials[:-1]:
+        new = record({"step_time": timed(base_time(2))})
+        judge(curves, trial, judged(new, None), new, None)
+        said += curves.left_out
+    curves.note_end(trials[-1].test)
+    assert curves.left_out == said[2:]
+    assert said == [
+        f"the curve of t.py::test_step over batch was not judged: {count} of 4 sizes were measured, {why}"
+        for count, why in ((1, "3 are needed"), (2, "3 are needed"), (3, "the last of them has no result"))
+    ]
+
+
+def test_folders_with_brackets_are_told_apart():
+    one, other = (Measurement(2, name=f"exp[1]/{name}.py::test_step").test for name in "ab")
+    assert members(one, "batch", (one, other)) == [one]

@@ -235,3 +235,10 @@ def test_they_do_so_where_the_working_tree_is_installed_editable(tmp_path, monke
     code = f"{installed}; import demo_installed; print(demo_installed.side)"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "other\n"
+
+
+def test_a_folder_that_the_revision_lacks_is_the_nearest_that_it_has(tmp_path):
+    (tmp_path / "other/there").mkdir(parents=True)
+    checkout = Checkout(tmp_path / "repo", tmp_path / "other")
+    assert checkout.folder(tmp_path / "repo/there/new/deep") == str(tmp_path / "other/there")
+    assert checkout.folder(tmp_path) == str(tmp_path)

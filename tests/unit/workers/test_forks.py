@@ -247,3 +247,13 @@ def test_a_parent_that_was_refused_is_not_tried_again(library, shelf, monkeypatc
         with pytest.raises(ForkError, match="not today"):
             shelf.parent(Common((odd,), ()), 1, ())
         library(odd_lib="")
+
+
+def test_a_parent_that_answers_late_is_of_no_use_any_more(library, monkeypatch):
+    """Its answer would be taken for that to the next message."""
+    with parent_of(library(some_lib="")) as parent:
+        monkeypatch.setattr(forks, "_ANSWER_SECONDS", 0.2)
+        os.kill(parent.pid, signal.SIGSTOP)
+        assert parent.reap(1) == -signal.SIGKILL
+        with pytest.raises(ForkError, match="was ended, since it did not answer"):
+            parent.fork((), sys.path, str(Path.cwd()), environment(1))

@@ -50,6 +50,7 @@ def test_what_a_worker_inherits():
         "basetemp": "/scratch/base",
         "rootdir": "/root",
         "inifilename": "/root/pytest.ini",
+        "confcutdir": "/root",
     }
     assert GIVEN["plugins"][1] == "terminal"
 
@@ -126,3 +127,10 @@ def test_every_pattern_is_one_of_an_option_that_there_is(package, pytester, monk
     assert package in plugin_packages(config)
     for pattern in _DENIED_OF_PLUGINS[package]:
         assert fnmatch.filter(vars(config.option), pattern), pattern
+
+
+def test_conftest_files_above_the_project_are_not_a_workers():
+    """pytest would look for them above an ini file that is /dev/null."""
+    found = worker_options(GIVEN, "/scratch/base", Path("/root"), None)
+    assert (found["inifilename"], found["confcutdir"]) == ("/dev/null", "/root")
+    assert options(confcutdir="/above")["confcutdir"] == "/above"

@@ -287,7 +287,9 @@ def test_the_text_of_other_failures_stands_alone(verdict, said):
 
 
 def test_a_broken_budget_names_the_line_to_change():
-    one = runs.result(metrics=[runs.timed(limit="<= 44ms", times_over=1.1), runs.counted(new=1699, verdict="unchanged")])
+    one = runs.result(
+        metrics=[runs.timed(limit="<= 44ms", times_over=1.1), runs.counted(new=1699, verdict="unchanged")]
+    )
     run = runs.run(one)
     for shown in (failure_text(one, run), text(run, width=200)):
         assert "budget <= 44ms" in shown

@@ -57,7 +57,11 @@ def options() -> str:
 
 def metrics() -> str:
     """Every metric, and the verdicts."""
-    times = [(f"`{name}`", each.unit, each.what) for name, each in METRICS.items() if isinstance(each, TimedMetric)]
+    times = [
+        (f"`{name}`", each.unit, each.better, each.what)
+        for name, each in METRICS.items()
+        if isinstance(each, TimedMetric)
+    ]
     counts = [
         (f"`{name}`", COUNTED_UNITS[each.unit], each.what, ", ".join(each.scope))
         for name, each in METRICS.items()
@@ -70,10 +74,10 @@ def metrics() -> str:
     verdicts.append((f"`{EVERY_ROUND}`", "fails"))
     return (
         '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
-        "`forward.step_time`. Of all metrics here less is better; `throughput` (items a second, with `items=`) and "
-        "metrics of your own may be the other way round.\n\n## Timed\n\n"
-        + _table(("metric", "unit inside", "what it is"), times)
-        + "\n## Counted\n\nExact, and compared exactly, where the context in the last column is equal.\n\n"
+        "`forward.step_time`.\n\n## Timed\n\n"
+        + _table(("metric", "unit inside", "better", "what it is"), times)
+        + "\n## Counted\n\nLess is better. Exact, and compared exactly, where the context in the last column is "
+        "equal.\n\n"
         + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
         + "\n## Verdicts, worst first\n\nA test's verdict is the worst of its metrics'; a count that is "
         "`changed` stands beside the verdict on times. `--perf-fail-on` takes these words, and\n"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import communication_overlap, profile_tables
     from pytest_perfdl.analysis.overview.summary import summarize
+    from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.model.errors import PerfdlError
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.run import Result, Run
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pytest_perfdl.trace import read as read_trace
     from pytest_perfdl.whatif import Change, Context, Plan, Select, predict, simulate, task_graph, transform
     from pytest_perfdl.whatif.advice import advise
-    from pytest_perfdl.whatif.machine import Machine
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _MODULES = {
     "trace": ("Category", "Trace"),
     "whatif": ("Change", "Context", "Plan", "Select", "predict", "simulate", "task_graph", "transform"),
     "whatif.advice": ("advise",),
-    "whatif.machine": ("Machine",),
+    "machine.constants": ("Machine",),
 }
 _PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names}
 _PLACES["read_trace"] = ("trace", "read")

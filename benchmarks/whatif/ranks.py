@@ -15,9 +15,9 @@ from models import Options, build
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import task_graph
-from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.predict import predict
 from pytest_perfdl.whatif.transform import Context
 from pytest_perfdl.whatif.unprofiled import unprofiled

@@ -68,6 +68,10 @@ class Store:
         except ValueError as error:
             raise BaselineError(visible(str(error))) from None
 
+    def key_folder(self, slug: str) -> Path:
+        """The folder of all baselines under a key."""
+        return layout.key_folder(self.base, slug)
+
     def load(self, node_id: str, slug: str) -> Record | None:
         """The baseline of a test under a key, `None` when there is none.
 

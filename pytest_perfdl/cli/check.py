@@ -12,10 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
 from pytest_perfdl.cli.common import say_colored, say_json
+from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.machine.fitness import LEVELS, MachineFinding, Place, examine
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -27,14 +29,25 @@ _WORDS = {"bad": ("bad", "bad"), "warn": ("warning",), "note": ("note",), "ok": 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
+    add_dir(parser)
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--quick", action="store_true", help="leave out the timed part, about a second")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out the timed part, about a second; and where limits of this machine are kept some 6 s more",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the findings, worst first; 1 when the machine is not fit."""
     findings = examine(_here(), timed=not arguments.quick)
+    if not arguments.quick and find_spec("torch") is not None:
+        # Imported here: it loads torch, a second or two.
+        from pytest_perfdl.run.machine_limits import reached
+
+        kept = reached(store(arguments))
+        findings = tuple(sorted((*findings, *kept), key=lambda finding: LEVELS.index(finding.level)))
     unfit = ("bad", "warn") if arguments.strict else ("bad",)
     fit = not any(finding.level in unfit for finding in findings)
     if arguments.json:

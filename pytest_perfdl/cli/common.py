@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pytest_perfdl.baseline.text import LIMIT, parse
+from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record
@@ -56,6 +57,8 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
     if not folder.is_dir():
         raise CommandError(f"there is no folder {shown(folder)}: name the folder of the baselines with --dir")
     for path in sorted(folder.rglob("*.json")):
+        if path.name == MACHINE_FILE and path.parent.parent == folder:
+            continue
         try:
             yield path, parse(untrusted_files.read_bytes(path, LIMIT))
         except RecordError as error:

@@ -1,7 +1,9 @@
-"""Measure here what predictions need and no trace tells: rates, and how much faster operators are in another form.
+"""Measure this machine: its limits, which utilization is held against, and what predictions need and no trace tells.
 
-`perfdl constants TRACE --form bfloat16 -o machine.json` replays the trace's operators in both forms in turns; then
-`perfdl whatif TRACE --machine machine.json --apply amp`. What the file holds already is kept.
+Without a trace: FLOP/s by element type and bandwidth by working set, into baselines/<key>/machine.json, where tests
+find them; --again for those that are there. `perfdl constants TRACE --form bfloat16 -o machine.json` also replays the
+trace's operators in both forms in turns; then `perfdl whatif TRACE --machine machine.json --apply amp`. What the file
+holds already is kept.
 """
 
 from __future__ import annotations
@@ -11,19 +13,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, say
+from pytest_perfdl.cli.common import one_run, say, shown
+from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import format_quantity, plural
 
 if TYPE_CHECKING:
-    from pytest_perfdl.whatif.machine import Machine
+    from pytest_perfdl.machine.constants import Machine
 
 _FORMS = ("bfloat16", "float16", "channels_last")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("file", metavar="TRACE", type=Path, help="Chrome trace of the PyTorch profiler, with shapes")
+    parser.add_argument(
+        "file", metavar="TRACE", nargs="?", type=Path, help="Chrome trace of the PyTorch profiler, with shapes"
+    )
+    add_dir(parser)
+    parser.add_argument("--device", action="store_true", help="without a trace: the limits of the GPU")
+    parser.add_argument("--again", action="store_true", help="measure limits again that the file has")
     parser.add_argument(
         "--form",
         action="append",
@@ -36,9 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         type=Path,
-        default=Path("machine.json"),
         metavar="FILE",
-        help="where they are kept (machine.json)",
+        help="where they are kept (machine.json; without a trace that of this machine's key, in --dir)",
     )
 
 
@@ -48,22 +55,61 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
         raise CommandError("torch is not installed here: constants are measured with it")
+
+    if arguments.file is None:
+        if arguments.form:
+            raise CommandError("--form is about a trace's operators: name the trace")
+        return _limits(arguments)
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
-    from pytest_perfdl.whatif.calibration import measured
-    from pytest_perfdl.whatif.machine import Machine
+    from pytest_perfdl.whatif.measured_constants import measured
 
+    out = arguments.out or Path("machine.json")
     try:
-        known = Machine.load(arguments.out) if arguments.out.exists() else None
+        known = _known(out, again=arguments.again)
         trace = one_run(read(arguments.file))
         found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     except (TraceError, ValueError) as error:
         raise CommandError(str(error)) from error
+    return _written(found, out)
+
+
+def _limits(arguments: argparse.Namespace) -> int:
+    """Measure the limits alone, as a run that writes a first baseline does."""
+    from pytest_perfdl.measure.replay import has_device, prepare
+    from pytest_perfdl.run.machine_limits import calibrated, location
+
+    if arguments.device and not has_device():
+        raise CommandError("torch sees no GPU here: leave --device out for the processor's limits")
+    key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
+    out = arguments.out or location(store(arguments), key)
     try:
-        found.save(arguments.out)
+        if not arguments.again and _known(out, again=False).peaks is not None:
+            raise CommandError(f"{shown(out)} has them: --again measures them again")
+        known = _known(out, again=True)
+        say("measuring the limits of this machine: about 20 s", error=True)
+        found = calibrated(arguments.threads, arguments.device)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return _written(found.or_else(known), out)
+
+
+def _known(path: Path, *, again: bool) -> Machine:
+    """What a file holds, without its limits if they are measured again."""
+    from pytest_perfdl.machine.constants import Machine
+
+    if not path.exists():
+        return Machine()
+    known = Machine.load(path)
+    return known.without_limits() if again else known
+
+
+def _written(found: Machine, out: Path) -> int:
+    try:
+        found.save(out)
     except OSError as error:
-        raise CommandError(f"{arguments.out} cannot be written: {error.strerror}") from error
-    say(f"wrote {arguments.out}: {_summary(found)}")
+        raise CommandError(f"{out} cannot be written: {error.strerror}") from error
+    say(f"wrote {shown(out)}: {_summary(found)}")
     return 0
 
 
@@ -72,10 +118,11 @@ def _progress(done: int, count: int, text: str) -> None:
 
 
 def _summary(found: Machine) -> str:
-    shown = [
+    parts = [
+        *(f"{name} {format_quantity(rate, 'flop/s')}" for name, rate in found.flops_per_s.items()),
         f"memory {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
         f"a process beside another takes {found.contention:.2f} times as long" if found.contention else "",
         f"a loader's batch {format_quantity(found.hand_over_ns, 'ns')}" if found.hand_over_ns else "",
         *(f"{plural(len(known), 'operator')} in {form}" for form, known in found.ratios.items()),
     ]
-    return "; ".join(filter(None, shown))
+    return "; ".join(filter(None, parts))

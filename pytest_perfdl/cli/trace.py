@@ -17,7 +17,7 @@ from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
-    from pytest_perfdl.analysis.efficiency.roofline import Peaks
+    from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=RATE",
         action="append",
         default=[],
-        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; by default what the "
-        "trace's device is known for",
+        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; or the machine.json of a "
+        "project; by default what the trace's device is known for",
     )
 
 
@@ -119,10 +119,11 @@ def _read(file: str) -> Trace:
 
 def _advised(trace: Trace, peaks: Peaks | None) -> Answers | None:
     """What would make the step faster; `None` for a trace without operators, calls and kernels."""
+    from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.advice import advise
     from pytest_perfdl.whatif.from_trace.graph import task_graph
-    from pytest_perfdl.whatif.machine import ACHIEVED, Machine
+    from pytest_perfdl.whatif.machine import ACHIEVED
     from pytest_perfdl.whatif.predict import Base
     from pytest_perfdl.whatif.transform import Context
 
@@ -145,12 +146,27 @@ def _progress(path: Path) -> Callable[[int, int], None]:
     return show
 
 
+def _measured_peaks(path: Path) -> Peaks:
+    """The limits of a machine that a project keeps."""
+    from pytest_perfdl.machine.constants import Machine
+
+    try:
+        peaks = Machine.load(path).peaks
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if peaks is None:
+        raise CommandError(f"{path} has no limits of the machine: perfdl constants measures them")
+    return peaks
+
+
 def _peaks(texts: Sequence[str]) -> Peaks | None:
-    from pytest_perfdl.analysis.efficiency.peaks import ELEMENT_TYPES, Peaks
+    from pytest_perfdl.machine.peaks import ELEMENT_TYPES, Peaks
     from pytest_perfdl.model.units import parse_quantity
 
     if not texts:
         return None
+    if len(texts) == 1 and texts[0].endswith(".json"):
+        return _measured_peaks(Path(texts[0]))
     flops: dict[str, float] = {}
     bandwidth = None
     for text in texts:

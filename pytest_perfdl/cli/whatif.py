@@ -18,9 +18,9 @@ from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
 
 if TYPE_CHECKING:
+    from pytest_perfdl.machine.constants import Machine
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.whatif.editing.select import Selected
-    from pytest_perfdl.whatif.machine import Machine
     from pytest_perfdl.whatif.model import TaskGraph
     from pytest_perfdl.whatif.predict import WhatIf
 
@@ -228,9 +228,9 @@ def _selected(text: str, option: str) -> Selected:
 
 
 def _machine(texts: Sequence[str]) -> Machine:
-    from pytest_perfdl.analysis.efficiency.peaks import ELEMENT_TYPES
+    from pytest_perfdl.machine.constants import Machine
+    from pytest_perfdl.machine.peaks import ELEMENT_TYPES
     from pytest_perfdl.model.units import parse_quantity
-    from pytest_perfdl.whatif.machine import Machine
     from pytest_perfdl.whatif.transform import quantity
 
     names = {each.name for each in fields(Machine)} - {"flops_per_s", "ratios", "source", "key"}

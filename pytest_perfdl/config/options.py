@@ -161,6 +161,14 @@ OPTIONS: tuple[Option, ...] = (
         default="auto",
     ),
     Option(
+        "--perf-calibrate",
+        "`auto` measures the limits of this machine, in some 20 s, when its first baseline is written "
+        "(`baselines/<key>/machine.json`, which utilization is held against); `off` leaves that to `perfdl constants`",
+        ini="perf_calibrate",
+        choices=("auto", "off"),
+        default="auto",
+    ),
+    Option(
         "--perf-start",
         "`auto` forks both processes of a round from one that has imported the test's third-party modules, where that "
         "is the same as starting them; `fresh` starts them",

@@ -54,6 +54,7 @@ class Settings:
     resolution: float | None
     """How much slower a test may be, as a share, to be unchanged where its budget ended; `None` for twice its limit."""
     pin: Literal["auto", "off"]
+    calibrate: Literal["auto", "off"]
     """Whether both processes of a round may be bound to one processor."""
     start: Literal["auto", "fresh"]
     """Whether both processes of a round may be forked."""
@@ -153,6 +154,7 @@ def resolve(config: pytest.Config) -> Settings:
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
+        calibrate=reader.choice("perf_calibrate", ("auto", "off"), "auto"),
         start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
         skip_same=(
             bool(option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))

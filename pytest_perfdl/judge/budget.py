@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import reasons
+from pytest_perfdl.model.metrics import is_utilization
 from pytest_perfdl.results.verdict import worst
+from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
     from pytest_perfdl.model.limits import Budget
@@ -15,10 +19,14 @@ if TYPE_CHECKING:
 
 
 def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> MetricVerdict:
-    """The worse of what a metric's limit and its budget say: it is past its budget when every repeat or round is."""
+    """The worse of what a metric's limit and its budget say: it is past its budget when every repeat or round is.
+
+    How well the machine is used varies with it: past its budget is then a mean whose 97.5 % bound is.
+    """
     if budget is None:
         return metric
-    verdict, reason = _verdict(series, budget, shown=metric.new)
+    by_mean = is_utilization(metric.name)
+    verdict, reason = (_of_mean if by_mean else _verdict)(series, budget, shown=metric.new)
     if metric.verdict is not None and worst([metric.verdict, verdict]) == metric.verdict:
         return metric
     return replace(
@@ -44,6 +52,29 @@ def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
     if number:
         return "inconclusive", f"{size}past its {held} in {number} of {len(series.values)} repeats"
     return "unchanged", f"{size}within its {held}"
+
+
+def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
+    """Student's bound on the mean of the repeats or rounds, one-sided with 97.5 %."""
+    held = f"budget {budget.phrase(series.better)}"
+    size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
+    count, mean = len(series.values), fmean(series.values)
+    if not _exceeds(mean, series, budget):
+        return "unchanged", f"{size}within its {held}"
+    if count < _LEAST_VALUES:
+        return "inconclusive", f"{size}past its {held} in {count} of {_LEAST_VALUES} repeats that are needed to say so"
+    width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)
+    bound = mean - width if series.better == "lower" else mean + width
+    if _exceeds(bound, series, budget):
+        return "regressed", f"{size}past its {held} (97.5%)"
+    return (
+        "inconclusive",
+        f"{size}past its {held}, not for certain: {reasons.value(bound, series.unit)} is not excluded",
+    )
+
+
+_BOUND = 0.975
+_LEAST_VALUES = 3
 
 
 def _exceeds(value: float, series: Series, budget: Budget) -> bool:

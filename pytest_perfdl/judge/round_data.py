@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.judge.work import StepWork
 
 Order = Literal["base first", "head first"]
 Start = Literal["forked", "started"]
@@ -48,6 +49,9 @@ class Round:
     parts_base: Mapping[str, StepParts] = field(default_factory=dict)
     """What the profiled steps are made of, by call."""
     parts_head: Mapping[str, StepParts] = field(default_factory=dict)
+    work_base: Mapping[str, StepWork] = field(default_factory=dict)
+    """What the operators of the profiled steps had to do, by call."""
+    work_head: Mapping[str, StepWork] = field(default_factory=dict)
     start: Start = "started"
     core: int | None = None
     """The processor that both were bound to while they warmed up and were timed; `None` where they were free."""

@@ -11,6 +11,7 @@ from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
 from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
+from pytest_perfdl.judge.work import joined, work_change
 from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import worst
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
-    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, WorkChange
 
+SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
 
@@ -49,12 +52,14 @@ def settle(
     limits: Limits,
     rows: Sequence[MetricVerdict] = (),
     rules: Rules = NO_RULES,
+    peaks: Peaks | None = None,
 ) -> Judgement:
     """The judgement with what rounds said of its times.
 
     `base` is the baseline and `now` what its code gives now; where the environment changed in between, that is judged
     too, and apart. A budget is held by the head's side of every round. `rows` are the verdicts on single kernels and
-    operators. Blame is of the rounds' own profiled steps, where they have them, matched by names under `rules`.
+    operators. Blame is of the rounds' own profiled steps, where they have them, matched by names under `rules`; whether
+    a slower step does more work, or the same work worse, is told with the machine's `peaks`.
     """
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     settled = judgement(new, base, (*metrics, *rows), None, "")
@@ -68,6 +73,8 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
+    if settled.verdict in EXPLAINED:
+        settled = replace(settled, work=_work(settled, rounds, peaks))
     environment: tuple[MetricVerdict, ...] = ()
     if rounds and base is not now and base.key.slug == now.key.slug and context_changes(base, now):
         environment = of_environment(base, rounds, limits.unpaired())
@@ -76,6 +83,18 @@ def settle(
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
     return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
+
+
+def _work(settled: Judgement, rounds: Sequence[Round], peaks: Peaks | None) -> tuple[WorkChange, ...]:
+    """What each call that got slower does more, or worse."""
+    base, head = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
+    found = []
+    for call in head:
+        change = _timed_change(call, settled.metrics, SLOWER) or 0.0
+        step = next((each.base for each in settled.metrics if each.name == metric_name(call, "step_time")), None)
+        if change > 0:
+            found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
+    return tuple(each for each in found if each is not None)
 
 
 def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:

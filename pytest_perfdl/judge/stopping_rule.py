@@ -32,7 +32,7 @@ import numpy as np
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.judge import round_data as pairs
 from pytest_perfdl.judge.log_ratios import as_ratio, worsening
-from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.stats import evidence
@@ -59,6 +59,7 @@ EXCLUDED = 0.975
 """Probability with which what is excluded is excluded."""
 LEAST_ROUNDS = 3
 """Rounds before anything is excluded: a coin then shows none past a bound once in eight times."""
+_UNKNOWN = "absent or zero in some of the rounds: there is nothing to compare"
 EVERY_ROUND = 5
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
 fails: symmetric noise does that to a step at its limit once in 32 runs."""
@@ -236,6 +237,11 @@ class Gate:
         spent
             What they took of the budget; `None` for one without end.
         """
+        if unknown := self._unknown(rounds):
+            rest = tuple(each for each in self.held if each not in unknown)
+            found = replace(self, held=rest).look(rounds, spent) if rest else GateOutcome(open=False)
+            shown = {each.name: _shown(each, "inconclusive", _UNKNOWN, len(rounds)) for each in unknown}
+            return found if found.open else GateOutcome(False, {**found.verdicts, **shown})
         names = tuple(each.name for each in self.held)
         if reason := pairs.broken(rounds, names):
             return GateOutcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
@@ -245,18 +251,55 @@ class Gate:
             shown = {each.name: _shown(each, "inconclusive", reason, 0) for each in self.held}
             return GateOutcome(False, shown) if ended else GateOutcome(True)
         states = [_state(each, rounds) for each in self.held]
-        if worse := self._regressed(states):
-            return GateOutcome(False, {each.held.name: self._verdict(each, each in worse, spent) for each in states})
-        quiet = all(each.over < 0.5 for each in states)
-        deciding = [each for each in states if self.decides(each.held)]
+        silent = self._silent(states)
+        if worse := [each for each in self._regressed(states) if each.held.name not in silent]:
+            return self._ended_with(states, spent, worse, silent)
+        judged = [each for each in states if each.held.name not in silent]
+        quiet = all(each.over < 0.5 for each in judged)
+        deciding = [each for each in judged if self.decides(each.held)]
         clear = quiet and all(each.excludes(each.limit, self.least) for each in deciding)
         # A speed-up that looks certain gets the few rounds that show it.
         if clear and (ended or all(each.surely_faster or not each.faster for each in deciding)):
-            return GateOutcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
-        suspected = any(each.over >= OVER for each in states)
+            return self._ended_with(states, spent, (), silent)
+        suspected = any(each.over >= OVER for each in judged)
         if extension_ended or (ended and not suspected):
-            return GateOutcome(False, {each.held.name: self._verdict(each, False, spent) for each in states})
+            return self._ended_with(states, spent, (), silent)
         return GateOutcome(True)
+
+    def _unknown(self, rounds: Sequence[Round]) -> list[Held]:
+        """Metrics of how well the machine is used that some process of the rounds has not, or has as zero."""
+        sides = [side for each in rounds for side in (each.base, each.head)]
+        return [
+            each
+            for each in self.held
+            if is_utilization(each.name) and not all(side.get(each.name, 0.0) > 0 for side in sides)
+        ]
+
+    def _silent(self, states: Sequence[_State]) -> Mapping[str, str]:
+        """Metrics of how well the machine is used whose step did not get slower, and what is said of them.
+
+        Removing wasted work makes a step faster and may use the machine less: that is no regression.
+        """
+        centers = {each.held.name: each.estimate.center for each in states}
+        found = {}
+        for name in (each.held.name for each in states if is_utilization(each.held.name)):
+            call = name.rpartition(".")[0]
+            step = next((each for each in ("step_time", "block_time") if metric_name(call, each) in centers), None)
+            if step is not None and centers[metric_name(call, step)] < 0:
+                found[name] = f"not judged: {step} did not get slower"
+        return found
+
+    def _ended_with(
+        self, states: Sequence[_State], spent: Spent | None, worse: Sequence[_State], silent: Mapping[str, str]
+    ) -> GateOutcome:
+        """The verdict on each metric."""
+        found = {}
+        for each in states:
+            name = each.held.name
+            why = silent.get(name)
+            said = self._verdict(each, each in worse, spent) if why is None else None
+            found[name] = said or replace(_figures(each), verdict="unchanged", reason=why or "")
+        return GateOutcome(False, found)
 
     def _regressed(self, states: Sequence[_State]) -> list[_State]:
         """The metrics that fail the test."""

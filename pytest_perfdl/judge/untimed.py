@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, counted, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
+from pytest_perfdl.model import metrics as metrics_of
 from pytest_perfdl.model.limits import BUILT_IN
-from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.record import MeasurementPlan
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
@@ -58,6 +59,7 @@ def standing(
     metrics = [
         _metric(name, series, new, base, others, limits, verdict, stored=stored) for name, series in measured.items()
     ]
+    metrics += [_unknown(name, limits) for name in limits.unmatched(measured) if is_utilization(name)]
     if base is not None:
         metrics += [
             _gone(name, series, judged=verdict is None and _held(name, series, limits))
@@ -141,7 +143,7 @@ def misfit(limits: Limits, metric: MetricVerdict) -> str:
         if limit := limits.for_metric(metric.name):
             limit.check(metric.unit, metric.better)
         if bound := limits.budget_for(metric.name):
-            bound.bound(metric.unit)
+            bound.check(metric.unit, metric.better)
     except ValueError as error:
         return f"cannot be held to what was asked: {error}"
     return ""
@@ -192,7 +194,7 @@ def _metric(
         # Somebody wrote this limit, and nothing is there to hold the metric against.
         reason = f"is not in the baseline: its limit ({limit.text}) is held once the baseline is updated"
         shown = replace(shown, verdict="changed", limit=limit.text, reason=reason)
-    elif standing is None:
+    elif standing is None and not (is_utilization(name) and limit is None):
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:
         shown = replace(shown, verdict="incomparable", reason="no baseline under this key to compare with")
@@ -242,6 +244,17 @@ def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
         verdict="changed" if judged else None,
         reason="in the baseline, but not measured now",
     )
+
+
+def _unknown(name: str, limits: Limits) -> MetricVerdict:
+    """A metric of how well the machine is used that somebody limits, and that has no figure here."""
+    limit, bound = limits.for_metric(name), limits.budget_for(name)
+    better = metrics_of.better(name)
+    text = limit.text if limit else bound.phrase(better) if bound else None
+    reason = "is not known of this step on this machine: perfdl constants measures what limits it"
+    verdict: Verdict | None = "inconclusive" if text else None
+    unit = metrics_of.unit(name) or "%"
+    return MetricVerdict(name, "timed", unit, better, None, None, limit=text, verdict=verdict, reason=reason)
 
 
 def _held(name: str, series: Series, limits: Limits) -> bool:

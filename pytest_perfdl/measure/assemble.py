@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.machine.utilization import host_overhead, mix_of, utilization
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed_pass import lower_quartile
-from pytest_perfdl.model.metrics import METRICS
+from pytest_perfdl.model.metrics import METRICS, better
 from pytest_perfdl.model.record import (
     Better,
     Call,
@@ -29,6 +30,7 @@ from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.machine.constants import Machine
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""
@@ -58,9 +60,19 @@ class Repeat:
 
 
 def assemble(
-    test: str, test_hash: str, plan: MeasurementPlan, repeats: Sequence[Repeat], *, date: str, commit: str | None
+    test: str,
+    test_hash: str,
+    plan: MeasurementPlan,
+    repeats: Sequence[Repeat],
+    *,
+    date: str,
+    commit: str | None,
+    machine: Machine | None = None,
 ) -> Record:
-    """Join repeats, at least one with at least one call, into a record of one occasion."""
+    """Join repeats, at least one with at least one call, into a record of one occasion.
+
+    `machine` has the limits that utilization is held against; without it, those metrics that need one are absent.
+    """
     first = repeats[0].calls[0].info
     calls, findings = [], []
     names = [result.info.name for result in repeats[0].calls]
@@ -74,7 +86,7 @@ def assemble(
     for index, name in enumerate(names):
         results = [repeat.calls[index] for repeat in repeats]
         values = [[value for value in repeat.values if value.call == name] for repeat in repeats]
-        call, found = _call(results, values)
+        call, found = _call(results, values, machine)
         calls.append(call)
         findings += found
     return Record(
@@ -139,8 +151,10 @@ def exemplars(repeats: Sequence[Repeat]) -> dict[str, str]:
     return chosen
 
 
-def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) -> tuple[Call, list[Finding]]:
-    series = _timed_series(results) | _counted_series(results) | _user_series(values)
+def _call(
+    results: Sequence[CallResult], values: Sequence[Sequence[UserValue]], machine: Machine | None
+) -> tuple[Call, list[Finding]]:
+    series = _timed_series(results, machine) | _counted_series(results) | _user_series(values)
     first = results[0]
     call = Call(
         name=first.info.name,
@@ -153,17 +167,29 @@ def _call(results: Sequence[CallResult], values: Sequence[Sequence[UserValue]]) 
     return call, list(_findings(results))
 
 
-def side_values(results: Sequence[SideResult], values: Sequence[UserValue] = ()) -> dict[str, float]:
+def side_values(
+    results: Sequence[SideResult],
+    values: Sequence[UserValue] = (),
+    machine: Machine | None = None,
+    mixes: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, float]:
     """Timed metrics of one of two processes that took turns, named as in a record (`Record.metrics`).
 
-    Times are 1 ns at least, so that there is a ratio; what the author gave in `values` is left as it is.
+    Times are 1 ns at least, so that there is a ratio; what the author gave in `values` is left as it is. `mixes` has
+    the base side's shares of element types (`side_mixes`).
     """
+    mixes = mixes or {}
     found = {
-        metric_name(result.info.name, name): value if name == "throughput" else max(value, 1.0)
+        metric_name(result.info.name, name): max(value, 1.0) if METRICS[name].unit == "ns" else value
         for result in results
-        for name, value in _timed_values(result).items()
+        for name, value in _timed_values(result, machine, mixes.get(result.info.name)).items()
     }
     return found | {metric_name(each.call, each.name): each.value for each in values}
+
+
+def side_mixes(results: Sequence[SideResult]) -> dict[str, Mapping[str, float]]:
+    """Share of each element type in the FLOPs of each call, of one of two processes; without calls not profiled."""
+    return {result.info.name: mix_of(result.profiled.work) for result in results if result.profiled is not None}
 
 
 def side_rows(results: Sequence[SideResult]) -> dict[str, float]:
@@ -188,22 +214,20 @@ def side_parts(results: Sequence[SideResult]) -> dict[str, StepParts]:
     }
 
 
-def _timed_series(results: Sequence[CallResult]) -> dict[str, Series]:
-    values = [_timed_values(result) for result in results]
+def _timed_series(results: Sequence[CallResult], machine: Machine | None) -> dict[str, Series]:
+    values = [_timed_values(result, machine) for result in results]
     if any("compile_time" in each for each in values):
         values = [{"compile_time": 0.0, **each} for each in values]
     return {
-        name: Series("timed", *_UNITS.get(name, ("ns", "lower")), tuple(each[name] for each in values))
+        name: Series("timed", METRICS[name].unit, better(name), tuple(each[name] for each in values))
         for name in values[0]
         if all(name in each for each in values)
     }
 
 
-_UNITS: Mapping[str, tuple[str, Better]] = {"throughput": ("items/s", "higher")}
-"""Of timed metrics that are no times."""
-
-
-def _timed_values(result: CallResult | SideResult) -> dict[str, float]:
+def _timed_values(
+    result: CallResult | SideResult, machine: Machine | None, mix: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """What is judged with statistics: one number a metric."""
     found = _step_times(result)
     if result.profiled is not None and result.profiled.device_busy_ns:
@@ -212,6 +236,30 @@ def _timed_values(result: CallResult | SideResult) -> dict[str, float]:
         found["compile_time"] = float(result.compiled.compile_ns)
     if result.info.items is not None:
         found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
+    return found | _utilization(result, machine, found.get("step_time", found["block_time"]), mix)
+
+
+def _utilization(
+    result: CallResult | SideResult, machine: Machine | None, step_ns: float, mix: Mapping[str, float] | None
+) -> dict[str, float]:
+    """How well the machine is used, shares in percent."""
+    found: dict[str, float] = {}
+    threads = result.info.key.parts.get("threads")
+    if isinstance(threads, int) and (wall_ns := _total(result, "wall_ns")) > 0:
+        found["cpu_utilization"] = 100 * _total(result, "cpu_ns") / (wall_ns * threads)
+    profiled = result.profiled
+    if profiled is None or not profiled.step_ns:
+        return found
+    peaks = None if machine is None else machine.peaks
+    known = utilization(profiled.work, len(profiled.step_ns), step_ns, peaks, mix)
+    found |= {name: value if name == "achieved_flops" else 100 * value for name, value in known.values.items()}
+    found |= {name: 100 * share for name, share in profiled.device.items()}
+    if machine is not None and machine.event_ns is not None and profiled.device_busy_ns is None:
+        gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / len(profiled.step_ns)
+        events = _mean(profiled.op_counts)
+        share = host_overhead(gap, events, machine.event_ns, _mean(profiled.step_ns), step_ns)
+        if share is not None:
+            found["host_overhead"] = 100 * share
     return found
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.machine.state import Load, Surroundings
+from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
 
@@ -184,6 +185,10 @@ class Profiled:
     """Path of the exemplar step's trace in the scratch folder."""
     parts: StepParts | None = None
     """What the steps are made of, by place and shape."""
+    work: tuple[OperatorWork, ...] = ()
+    """What the operators of all steps together had to do, and how long they took."""
+    device: Mapping[str, float] = field(default_factory=dict)
+    """How well the steps use the device, shares by name of metric; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import functools
 import resource
 import shutil
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,6 +24,7 @@ from pytest_perfdl.system.folders import delete_file
 if TYPE_CHECKING:
     from pytest_perfdl.analysis import ProfileTables
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.machine.utilization import OperatorWork
     from pytest_perfdl.measure.steps import Aside
     from pytest_perfdl.trace import Trace
 
@@ -38,6 +39,8 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
     """Profile `steps` steps after `warmup` unrecorded ones and tabulate them."""
     from pytest_perfdl.analysis import profile_tables
     from pytest_perfdl.analysis.account.parts import step_parts, without_delays
+    from pytest_perfdl.analysis.efficiency.roofline import step_work
+    from pytest_perfdl.analysis.overview.device_utilization import device_utilization
     from pytest_perfdl.trace import exemplar
 
     path = Path(command.scratch) / f"profile-{uuid.uuid4().hex}.json"
@@ -62,6 +65,11 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         if command.parts:
             with Optional("no-parts", "the parts of a step", notes):
                 parts = without_delays(step_parts(trace), delays)
+        work: tuple[OperatorWork, ...] = ()
+        used: Mapping[str, float] = {}
+        with Optional("no-work", "what operators have to do", notes):
+            work = step_work(trace)
+            used = device_utilization(trace)
     finally:
         delete_file(path, Path(command.scratch))
     device = uses_device()
@@ -77,6 +85,8 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         findings=(*_findings(tables, command.steps), *notes),
         exemplar=str(stored) if stored else None,
         parts=parts,
+        work=work,
+        device=used,
     )
 
 

@@ -27,9 +27,6 @@ Ratio = tuple[float, float, float]
 REPEATS, LEAST_NS = 15, 200_000
 """How often both forms take turns, and what the first of them takes at least in each."""
 
-_BLOCK = 2**26
-"""Bytes of the copy that the memory's bandwidth is known from: more than caches hold."""
-
 MOST_BYTES = 2**32
 """Largest arguments, and largest results, of a call that is replayed: a trace can ask for any size."""
 _LARGE = 2**26
@@ -59,10 +56,12 @@ class Recorded:
     """`Concrete Inputs`."""
 
 
-def prepare(threads: int) -> str:
-    """Let operators use as many threads; what tells this machine and its torch from others."""
+def prepare(threads: int, device: str = "cpu", key_extra: tuple[str, ...] = ()) -> str:
+    """Let operators use as many threads, or a device; what tells this machine and its torch from others."""
     torch.set_num_threads(threads)
-    return f"{describe(threads, ())[0].slug} torch {torch.__version__}"
+    if device != "cpu":
+        torch.cuda.init()
+    return f"{describe(threads, key_extra)[0].slug} torch {torch.__version__}"
 
 
 def has_device() -> bool:
@@ -80,14 +79,6 @@ def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[t
         for key, call in calls.items():
             args = _arguments(call, device)
             yield key, None if args is None else _ratio(call.operator, args, form, device)
-
-
-def memory_bytes_per_s(device: str) -> float:
-    """Bytes a second that a copy within the memory reads and writes."""
-    block = torch.ones(_BLOCK // 4, device=device)
-    target = torch.empty_like(block)
-    spent = [_timed(target.copy_, (block,), 1, device) for _ in range(9)]
-    return 2 * _BLOCK / min(spent) * 1e9
 
 
 def contention() -> float:

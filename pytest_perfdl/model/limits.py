@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Spec = str | int | float
 """A limit or a budget as an author writes it."""
 Sign = Literal["", "+", "-"]
+Relation = Literal["", "<=", ">="]
 
 UNPAIRED_LIMIT = 0.10
 """Least relative limit of a time that is held against repeats of another occasion (statistics.md, section 8)."""
@@ -37,6 +38,7 @@ _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
 _LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
 _EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
+_RELATIONS: tuple[Relation, ...] = ("<=", ">=")
 PER_KERNEL = "per_kernel"
 """Stands for the time of every single kernel and operator: not a metric, but what each of them is held to."""
 
@@ -91,6 +93,8 @@ class Budget:
     """An absolute ceiling of a metric, or its floor where higher is better."""
 
     text: str
+    relation: Relation = ""
+    """Which of them the author says it is, where that was said."""
 
     @property
     def off(self) -> bool:
@@ -106,6 +110,19 @@ class Budget:
             When the text is no quantity of this unit.
         """
         return _resolve(self.text, unit)
+
+    def check(self, unit: str, better: Literal["lower", "higher"]) -> None:
+        """See whether the budget fits a metric of this unit and direction.
+
+        Raises
+        ------
+        ValueError
+            One line that says why it does not.
+        """
+        self.bound(unit)
+        if self.relation == (">=" if better == "lower" else "<="):
+            kind = "a floor" if self.relation == ">=" else "a ceiling"
+            raise ValueError(f"'{self.relation}{self.text}' is {kind}, but {better} is better")
 
     def phrase(self, better: Literal["lower", "higher"]) -> str:
         """The budget as a relation: "<= 45ms"."""
@@ -220,14 +237,14 @@ def parse_limit(metric: str, text: Spec) -> Limit:
     unit = metrics.unit(metric)
     if unit is not None:
         try:
-            limit.check(unit, "lower")
+            limit.check(unit, metrics.better(metric))
         except ValueError as error:
             raise ValueError(f"limit of {metric}: {error}") from None
     return limit
 
 
 def parse_budget(metric: str, value: Spec) -> Budget:
-    """Read a budget of `metric`: "45ms", "2GiB", or a number for a metric that needs no unit.
+    """Read a budget of `metric`: "45ms", "2GiB", ">=40%", or a number for a metric that needs no unit.
 
     Raises
     ------
@@ -239,10 +256,12 @@ def parse_budget(metric: str, value: Spec) -> Budget:
         raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
     if general(metric) == PER_KERNEL:
         raise ValueError(f"budget of {metric}: kernels have a limit only")
-    budget = Budget(written)
+    relation: Relation = next((sign for sign in _RELATIONS if written.startswith(sign)), "")
+    budget = Budget(written.removeprefix(relation).strip(), relation)
     unit = metrics.unit(metric)
     if unit is not None and not budget.off:
         try:
+            budget.check(unit, metrics.better(metric))
             bound = budget.bound(unit)
         except ValueError as error:
             raise ValueError(f"budget of {metric}: {error}") from None
@@ -284,7 +303,11 @@ def _resolve(text: str, unit: str) -> float:
 
 
 def _unpaired(name: str, limit: Limit) -> Limit:
-    if (metrics.unit(name) or "ns") != "ns" or limit.relative is None or limit.relative >= UNPAIRED_LIMIT:
+    if (
+        isinstance(metrics.of(name), metrics.CountedMetric)
+        or limit.relative is None
+        or limit.relative >= UNPAIRED_LIMIT
+    ):
         return limit
     text = f"{UNPAIRED_LIMIT:.0%}" + (f"+{limit.absolute}" if limit.absolute else "")
     return replace(limit, text=text, relative=UNPAIRED_LIMIT)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_perfdl.model.record import Better
+
 COUNT_SCOPE = ("torch", "flags", "device")
 """Context in which operators, launches and arithmetic are exact."""
 BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
@@ -18,12 +20,15 @@ CONTEXT = ("python", "os", *BYTE_SCOPE, "cuda", "cudnn", "driver")
 
 @dataclass(frozen=True, slots=True)
 class TimedMetric:
-    """A metric that is measured and judged with statistics; less is better."""
+    """A metric that is measured and judged with statistics."""
 
     what: str
     """As the documentation says it."""
     unit: str = "ns"
     """Base unit, in which values are stored."""
+    better: Better = "lower"
+    is_utilization: bool = False
+    """Whether it says how well the machine is used: removing work that was wasted may worsen it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,76 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "kernel_time": TimedMetric("sum of the durations of the kernels that a step launches"),
     "data_wait": TimedMetric("time that a step waits for its batch"),
     "compile_time": TimedMetric("time that torch.compile takes before the first measured step"),
+    "throughput": TimedMetric("items a second, of a call with `items=`", "items/s", "higher"),
     "step_p25": TimedMetric("25th percentile of single steps"),
     "step_p50": TimedMetric("median of single steps"),
     "step_p95": TimedMetric("95th percentile of single steps"),
     "step_p99": TimedMetric("99th percentile of single steps"),
+    "achieved_flops": TimedMetric(
+        "FLOPs of the operators with a cost model, over the step's time", "flop/s", "higher", is_utilization=True
+    ),
+    "flops_utilization": TimedMetric(
+        "those FLOPs by element type, each over the machine's peak of it, over the step's time; with the element types "
+        "of the baseline's side, arithmetic done twice included",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "bandwidth_utilization": TimedMetric(
+        "bytes that the operators must move, over the bandwidth of each one's own working set, over the step's time",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "roofline": TimedMetric(
+        "least time of the operators with a cost model at the machine's roofline, over the time that they took",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "host_overhead": TimedMetric(
+        "Python and waiting outside of operators, less what profiling adds, over the step's time",
+        "%",
+        is_utilization=True,
+    ),
+    "cpu_utilization": TimedMetric(
+        "processor time of the process over wall time and threads; spinning raises it",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "device_busy": TimedMetric(
+        "time in which anything runs on the device, over the span of its events", "%", "higher", is_utilization=True
+    ),
+    "sm_efficiency": TimedMetric(
+        "share of the multiprocessors that have a block to run, from launch geometry: an estimate",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "occupancy": TimedMetric(
+        "estimated achieved occupancy of the kernels, weighted by their time: a bound",
+        "%",
+        "higher",
+        is_utilization=True,
+    ),
+    "launch_gap": TimedMetric(
+        "time of a step in which the device is idle because the host launches late", "%", is_utilization=True
+    ),
+    "tensor_core_share": TimedMetric(
+        "kernels on tensor cores, by their names, over all kernels' time", "%", "higher", is_utilization=True
+    ),
+    "exposed_copies": TimedMetric(
+        "copies behind which nothing computes or communicates, over the span of the device's events",
+        "%",
+        is_utilization=True,
+    ),
+    "overlap": TimedMetric(
+        "communication during which something computes, over all communication", "%", "higher", is_utilization=True
+    ),
+    "exposed_communication": TimedMetric(
+        "communication behind which nothing computes, over the span of the device's events", "%", is_utilization=True
+    ),
     "ops": CountedMetric("operators that a step runs"),
     "kernels": CountedMetric("kernels that a step launches, copies and memsets not counted"),
     "launches": CountedMetric("calls that launch device work"),
@@ -66,8 +137,7 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "recompiles": CountedMetric("recompilations in the timed steps", per_step=False, reproducible=False),
     "graph_breaks": CountedMetric("graph breaks of torch.compile", per_step=False, reproducible=False),
 }
-"""By name, in the order of the documentation. `throughput` (of a call with `items=`) and an author's own metrics have
-no entry: these may be better the higher they are."""
+"""By name, in the order of the documentation. An author's own metrics have no entry."""
 
 
 def general(metric: str) -> str:
@@ -92,6 +162,26 @@ def unit(metric: str) -> str | None:
     """Base unit of a metric by its full name; `None` for one that has no entry."""
     found = of(metric)
     return None if found is None else found.unit
+
+
+def better(metric: str) -> Better:
+    """Which way a metric is better, by its full name; lower where it has no entry.
+
+    >>> better("forward.throughput"), better("ops")
+    ('higher', 'lower')
+    """
+    found = of(metric)
+    return found.better if isinstance(found, TimedMetric) else "lower"
+
+
+def is_utilization(metric: str) -> bool:
+    """Whether a metric, by its full name, says how well the machine is used.
+
+    >>> is_utilization("forward.roofline"), is_utilization("step_time")
+    (True, False)
+    """
+    found = of(metric)
+    return isinstance(found, TimedMetric) and found.is_utilization
 
 
 def scope(metric: str) -> tuple[str, ...]:

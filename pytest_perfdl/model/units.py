@@ -21,11 +21,14 @@ _SIZE = {
 }
 _COUNT = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _FLOP = {"flop": 1, "kflop": 10**3, "Mflop": 10**6, "Gflop": 10**9, "Tflop": 10**12}
-_SCALES = {"ns": _TIME, "B": _SIZE, "1": _COUNT, "flop": {**_COUNT, **_FLOP}}
-_STEPS = {
+_FLOP_RATE = {f"{name}/s": scale for name, scale in _FLOP.items()}
+_SCALES = {"ns": _TIME, "B": _SIZE, "1": _COUNT, "flop": {**_COUNT, **_FLOP}, "flop/s": _FLOP_RATE}
+_STEPS: dict[str, tuple[tuple[int, str], ...]] = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
+    "B/s": ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s")),
     "flop": ((10**12, "Tflop"), (10**9, "Gflop"), (10**6, "Mflop"), (10**3, "kflop")),
+    "flop/s": ((10**12, "Tflop/s"), (10**9, "Gflop/s"), (10**6, "Mflop/s"), (10**3, "kflop/s")),
 }
 """Units that values are shown in, largest first; below the last, the base unit."""
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%/]*)\s*")

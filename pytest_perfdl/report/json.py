@@ -91,6 +91,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         },
         "rounds": judgement.rounds,
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
+        "work": [dataclasses.asdict(each) for each in judgement.work],
         "blame": [_cause(cause) for cause in judgement.blame],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "suggestions": [dataclasses.asdict(each) for each in result.suggestions],

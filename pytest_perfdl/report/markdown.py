@@ -147,6 +147,7 @@ def _body(result: Result, run: Run) -> str:
     metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
     if metrics:
         parts.append(_metrics(metrics))
+    parts += [_prose(words.work_sentence(change)) for change in judgement.work]
     if judgement.blame:
         parts.append(_causes(judgement.blame))
     if suggested := first_suggestion(result):

@@ -21,7 +21,7 @@ from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.results.curve import JudgedCurve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
-from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff, Verdict
+from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff, Verdict, WorkChange
 
 
 class _RunForm(msgspec.Struct):
@@ -63,6 +63,7 @@ class _ResultForm(msgspec.Struct):
     curves: list[Any] = []
     environment: list[dict[str, Any]] = []
     rounds: str = ""
+    work: tuple[WorkChange, ...] = ()
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -135,6 +136,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         rounds=form.rounds,
         environment=tuple(map(_metric, form.environment)),
         blame=form.blame,
+        work=form.work,
         integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
         source_diffs=form.source_diffs,

@@ -179,6 +179,8 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
             text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"
             lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
+        for change in judgement.work:
+            lines += [TerminalLine(text) for text in layout.paragraph(words.work_sentence(change), 4, width)]
         lines += [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
         lines += [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
         lines += [TerminalLine(text) for text in _suggestion_lines(result, width)]

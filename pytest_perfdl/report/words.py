@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.model.record import Finding
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report.compared import by_verdict, compared
 from pytest_perfdl.results.run import Result, Run
@@ -26,6 +26,8 @@ from pytest_perfdl.results.verdict import (
     MetricVerdict,
     SourceDiff,
     Verdict,
+    WorkChange,
+    WorkSide,
 )
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
@@ -202,6 +204,40 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
     return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def work_sentence(change: WorkChange) -> str:
+    """Whether a slower step does more work, or does the same work worse, with the figures that say so.
+
+    "same arithmetic, done worse: aten::addmm 61.0% -> 38.0% of its roofline"
+    """
+    base, new = change.base_step, change.new_step
+    call = f"{visible(change.call)}: " if change.call else ""
+    operator = visible(change.operator)
+    most = f", most of it in {operator}" if operator else ""
+    if change.kind == "more work":
+        grown = f" ({format_percent(new.flops / base.flops - 1)})" if base.flops else ""
+        flops = f"{format_quantity(base.flops, 'flop')} -> {format_quantity(new.flops, 'flop')} a step{grown}"
+        return f"{call}more work: {flops}{most}"
+    if change.kind == "dearer type":
+        return f"{call}same arithmetic, dearer type: {_types(new)} instead of {_types(base)}{most}"
+    if change.kind == "more traffic or calls":
+        moved = f"{format_quantity(base.bytes, 'B')} -> {format_quantity(new.bytes, 'B')}"
+        calls = f"{format_quantity(base.calls, '1')} -> {format_quantity(new.calls, '1')} calls of operators"
+        return f"{call}same arithmetic, more traffic or calls: {moved} and {calls} a step{most}"
+    if not operator:
+        return f"{call}same arithmetic, done worse: what grew is outside of operators"
+    before, after = change.base, change.new
+    if before.roofline is not None and after.roofline is not None:
+        shares = (format_percent(each, signed=False) for each in (before.roofline, after.roofline))
+        return f"{call}same arithmetic, done worse: {operator} {' -> '.join(shares)} of its roofline"
+    times = (format_quantity(each.time_ns, "ns") for each in (before, after))
+    return f"{call}same arithmetic, done worse: {operator} {' -> '.join(times)} a step"
+
+
+def _types(side: WorkSide) -> str:
+    """The element types of a step's arithmetic, the one with most of it first."""
+    return " and ".join(sorted(side.types, key=lambda name: (-side.types[name], name))) or "none"
 
 
 def cause_place(cause: Cause) -> str:

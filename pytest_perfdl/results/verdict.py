@@ -180,6 +180,40 @@ class Cause:
         return "gone" if self.new_count == 0 else "changed"
 
 
+WorkKind = Literal["more work", "dearer type", "more traffic or calls", "done worse"]
+"""Why a step is slower: only in the first its arithmetic grew."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSide:
+    """What a mean step, or an operator in it, had to do, and how long it took."""
+
+    flops: float
+    bytes: float
+    """Of inputs read once and outputs written once."""
+    calls: float
+    time_ns: float
+    types: Mapping[str, float]
+    """Share of each element type in the FLOPs."""
+    roofline: float | None
+    """Least time at the machine's roofline over the time that it took; `None` without limits of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkChange:
+    """Whether a slower step does more work, or does the same work worse."""
+
+    kind: WorkKind
+    call: str
+    operator: str
+    """That holds most of it; empty for the step as a whole."""
+    base: WorkSide
+    """Of the operator, or of the step."""
+    new: WorkSide
+    base_step: WorkSide
+    new_step: WorkSide
+
+
 @dataclass(frozen=True, slots=True)
 class SourceDiff:
     """How the source of a function that a cause comes from differs from the other side's commit."""
@@ -206,6 +240,8 @@ class Judgement:
     """(name, baseline's value, this run's value) for context that differs."""
     source_diffs: tuple[SourceDiff, ...] = ()
     """Of the blamed functions that changed, those of the largest causes first."""
+    work: tuple[WorkChange, ...] = ()
+    """Of each call that got slower; empty where that is not known."""
     rounds: str = ""
     """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()

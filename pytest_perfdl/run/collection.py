@@ -14,7 +14,7 @@ from pytest_perfdl.config.perf_items import is_perf_test
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
-from pytest_perfdl.model.metrics import METRICS, general
+from pytest_perfdl.model.metrics import METRICS, general, is_utilization
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
@@ -45,7 +45,7 @@ class PerfTest:
 
     def unknown_metrics(self, record: Record) -> tuple[str, ...]:
         """Metrics that the marker names and the test did not measure."""
-        return self.own_limits.unmatched(record.metrics())
+        return tuple(name for name in self.own_limits.unmatched(record.metrics()) if not is_utilization(name))
 
 
 def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:
@@ -53,7 +53,7 @@ def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:
 
     A built-in metric may be missing on this machine; of any other name somebody expects that it is held.
     """
-    known = {*METRICS, "throughput", PER_KERNEL, *(general(name) for record in records for name in record.metrics())}
+    known = {*METRICS, PER_KERNEL, *(general(name) for record in records for name in record.metrics())}
     for source, texts in zip(_LIMIT_SOURCES, settings.limits, strict=True):
         for name in (general(parse_limit_option(text)[0]) for text in texts):
             if name not in known:

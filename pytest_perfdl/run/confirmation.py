@@ -77,7 +77,9 @@ class Confirmation:
             gate, RoundSide("base", checkout), RoundSide("head", against=checkout), rows=rows, shown=shown
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
-        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules)
+        machine = self.context.machines.of(new.key)
+        peaks = None if machine is None else machine.peaks
+        settled = settle(found, new, base, now, outcome.verdicts, rounds, self.test.limits, by_row, rules, peaks)
         return replace(settled, integrity=tuple(dict.fromkeys((*settled.integrity, *findings))), rounds=how)
 
     def located(self, judgement: Judgement, checkout: Checkout) -> Judgement:

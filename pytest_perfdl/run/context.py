@@ -12,6 +12,7 @@ from pytest_perfdl.diff.matching.names import NO_RULES, Rules
 from pytest_perfdl.measure.sizes import ROUNDS
 from pytest_perfdl.results.verdict import FailOn
 from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.machine_limits import MachineLimits
 from pytest_perfdl.run.processes import Processes
 from pytest_perfdl.run.progress import Progress
 from pytest_perfdl.run.revisions import Revisions
@@ -31,6 +32,8 @@ class RunContext:
     """The repository's code: the working tree's, and that of other revisions."""
     processes: Processes
     """What measures."""
+    machines: MachineLimits
+    """What utilization is held against."""
     progress: Progress
     """What is shown of it meanwhile."""
     date: str

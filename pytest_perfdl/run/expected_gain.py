@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import WhatIfExpectation
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import MissingConstant, NotApplicable
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.record import metric_name
@@ -20,7 +21,7 @@ from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.trace import read
 from pytest_perfdl.trace.exemplar import LIMIT, is_whole
 from pytest_perfdl.whatif.from_trace.graph import task_graph
-from pytest_perfdl.whatif.machine import Machine, machine_of_key
+from pytest_perfdl.whatif.machine import machine_of_key
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
 from pytest_perfdl.whatif.simulation.quality import REFUSED_ERROR
 from pytest_perfdl.whatif.transform import Context, NotTold

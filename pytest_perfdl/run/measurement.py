@@ -20,6 +20,7 @@ from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
     BaselineError,
+    ConstantsError,
     ForkError,
     SideError,
     SideSkipped,
@@ -94,7 +95,7 @@ class Measurement:
                 limit = processes.timeout(self.test)
                 message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
                 raise PerfError(message) from None
-            except (WorkerError, BaselineError) as error:
+            except (WorkerError, BaselineError, ConstantsError) as error:
                 self.broken = True
                 raise PerfError(str(error)) from None
         except BaseException:
@@ -308,6 +309,7 @@ class Measurement:
             repeats,
             date=self.context.date,
             commit=commit or self.context.revisions.commit,
+            machine=self.context.machines.of(repeats[0].calls[0].info.key),
         )
         if not no_flops:
             return record

@@ -11,15 +11,16 @@ import copy
 import os
 import random
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.judge.round_data import Round, orders
+from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
-from pytest_perfdl.measure.assemble import UserValue, side_parts, side_rows, side_values
+from pytest_perfdl.measure.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
 from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
@@ -141,18 +142,25 @@ class Rounds:
             self._check(side, remotes[side.name], number)
             self.results += remotes[side.name].results
         self._learn(remotes.values())
+        mixes = side_mixes(remotes[base.name].results)
         return Round(
             order=drawn,
-            base=side_values(remotes[base.name].results, user_values(remotes[base.name])),
-            head=side_values(remotes[head.name].results, user_values(remotes[head.name])),
+            base=self._values(remotes[base.name], mixes),
+            head=self._values(remotes[head.name], mixes),
             kernels_base=side_rows(remotes[base.name].results),
             kernels_head=side_rows(remotes[head.name].results),
             parts_base=side_parts(remotes[base.name].results),
             parts_head=side_parts(remotes[head.name].results),
+            work_base=_work(remotes[base.name].results),
+            work_head=_work(remotes[head.name].results),
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
         )
+
+    def _values(self, remote: RemoteTest, mixes: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        machine = self._context.machines.of(remote.results[0].info.key) if remote.results else None
+        return side_values(remote.results, user_values(remote), machine, mixes)
 
     def _forked(self, order: Sequence[RoundSide]) -> dict[str, RemoteTest] | None:
         """Both sides forked from one parent; `None` where they are to be started, from now on and in this round."""
@@ -250,6 +258,15 @@ class Rounds:
         # Two alternatives of one code are no two sides of it.
         if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
             raise SideError(f"the {side.name} side {mistake}", invalid=True)
+
+
+def _work(results: Sequence[SideResult]) -> dict[str, StepWork]:
+    """What the operators of one side had to do, by call; empty where steps were not profiled."""
+    return {
+        result.info.name: StepWork(len(result.profiled.step_ns), result.profiled.work)
+        for result in results
+        if result.profiled is not None and result.profiled.work
+    }
 
 
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:

@@ -138,7 +138,10 @@ def _limits_held(
     settings, test, base = context.settings, measurement.test, baseline.own
     recording = test.options.repeats_for(settings, recording=True)
     checking = test.options.repeats_for(settings, recording=False)
-    measurement.draw(recording if settings.records(has_baseline=base is not None) else checking)
+    writes_one = settings.records(has_baseline=base is not None)
+    calibrates = writes_one and settings.calibrate == "auto"
+    refused = _machine_measured(context, measurement) if calibrates else ""
+    measurement.draw(recording if writes_one else checking)
     _check_names(test, measurement.record())
     if settings.against is not None:
         found = against_revision(context, measurement, confirmation)
@@ -160,12 +163,23 @@ def _limits_held(
                 f"machine is {new.key.slug}; pytest --perf-update moves it there, if it was recorded here",
             )
         )
+    if refused:
+        why = f"the limits of this machine were not measured: {refused}; perfdl constants measures them later"
+        notes.append(Finding("note", "no-machine", why))
     if measurement.redrawn:
         count = plural(measurement.redrawn, "repeat")
         said = f"{count} measured again, because others had the processor meanwhile"
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
+
+
+def _machine_measured(context: RunContext, measurement: Measurement) -> str:
+    """Measure the limits of a machine that gets its first baseline; why that was not possible, or an empty text."""
+    key = measurement.repeats[0].calls[0].info.key
+    if context.machines.of(key) is None:
+        context.progress.start_calibration()
+    return context.machines.measure(key, context.settings.key_extra)
 
 
 def _check_names(test: PerfTest, new: Record) -> None:

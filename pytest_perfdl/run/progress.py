@@ -88,6 +88,10 @@ class Progress:
         """Python's frames are recorded, to see where a change comes from or which operators it touches."""
         self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
 
+    def start_calibration(self) -> None:
+        """The machine's limits are measured, once."""
+        self._show("perf: measuring the limits of this machine, once for all tests: about 20 s")
+
     def end_repeat(self, seconds: float) -> None:
         """A repeat took so long."""
         self._taken.append(seconds)

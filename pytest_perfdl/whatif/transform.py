@@ -19,12 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.model.units import parse_quantity
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.lifetimes import Lifetimes, lifetimes
-from pytest_perfdl.whatif.machine import Machine, machine_of
+from pytest_perfdl.whatif.machine import machine_of
 from pytest_perfdl.whatif.model import TaskGraph
 from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.quality import Trust

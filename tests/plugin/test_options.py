@@ -47,6 +47,7 @@ WITH_INI = [
     ("perf_timeout", "2.5", lambda settings: settings.timeout, 2.5, 600.0),
     ("perf_resolution", "6%", lambda settings: settings.resolution, 0.06, None),
     ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
+    ("perf_calibrate", "off", lambda settings: settings.calibrate, "off", "auto"),
     ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
     ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),
 ]

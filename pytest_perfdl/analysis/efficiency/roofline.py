@@ -6,19 +6,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
 from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost
-from pytest_perfdl.analysis.efficiency.peaks import Peaks
+from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.operator_time import operator_time
+from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_operator
+from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-
-__all__ = ["Peaks", "RooflineRow", "roofline"]
 
 _HOST_COPY = re.compile(
     r"HtoD|DtoH|HostToDevice|DeviceToHost|H2D|D2H|M2D|D2M|Host -> |-> Host|Pageable|Pinned", re.IGNORECASE
@@ -54,7 +57,7 @@ class RooflineRow:
     """Bytes that all calls must move: every input read once, every output written once."""
     floor_ns: float | None = None
     """Least time for all calls: the sum of max(FLOPs / peak FLOP/s, bytes / peak bandwidth)."""
-    bound: Literal["compute", "memory"] | None = None
+    bound: Bound | None = None
     """Which of the two is larger."""
     not_covered: str = ""
     """Why there is no model's figure; empty if there is."""
@@ -97,6 +100,12 @@ class _Group:
     """Rows that the time is taken from."""
     owners: list[int] = field(default_factory=list)
     """The call of each event."""
+    spent: int = 0
+    """Nanoseconds of all events together."""
+    measured: int = 0
+    """Nanoseconds in which any of them ran."""
+    costs: list[OperatorCost] = field(default_factory=list)
+    """Of each call; empty without a model."""
 
     def add(self, event: int, call: int, cost: int) -> None:
         self.calls[call] = cost
@@ -118,7 +127,36 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
     copies between host and device and events without an operator. Largest share first. With device events,
     operators that launched none are left out; without, time is host time.
     """
-    peaks = peaks or _peaks_of(trace)
+    peaks = peaks or peaks_of(trace)
+    groups = _groups(trace)
+    whole = sum(group.spent for group in groups.values())
+    rows = [_row(key, group, group.spent / whole if whole else 0.0, peaks) for key, group in groups.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.share, row.operator, row.shapes, row.dtype, row.not_covered)))
+
+
+def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
+    """What the operators of the trace's steps had to do and how long they took: the same calls as in `roofline`.
+
+    What lies outside of the steps, and their setup, is left out. Longest first.
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    inside = np.zeros(len(trace), dtype=np.bool_)
+    if len(joined.device):
+        inside[joined.device] = device_steps(trace, steps, joined) >= 0
+    else:
+        inside[:] = steps.of_host_time(trace.start) >= 0
+    found = []
+    for key, group in _groups(trace, inside).items():
+        flops = None if key.reason else sum(cost.flops for cost in group.costs)
+        moved = None if key.reason else sum(cost.bytes for cost in group.costs)
+        work = OperatorWork(key.operator, key.shapes, key.dtype, len(group.calls), group.measured, flops, moved)
+        found.append(work)
+    return tuple(sorted(found, key=lambda work: (-work.time_ns, work.operator, work.shapes, work.dtype)))
+
+
+def _groups(trace: Trace, inside: npt.NDArray[np.bool_] | None = None) -> dict[_Key, _Group]:
+    """What rows are made of, with its time; only of the device events, or the operators, that are `inside`."""
     modeled = modeled_calls(trace)
     keys = [_Key(call.name, call.shapes, call.cost.dtype) for call in modeled.calls]
     tree = call_tree(trace)
@@ -127,6 +165,8 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
     groups: dict[_Key, _Group] = defaultdict(_Group)
     numbers = modeled.number.tolist()
     for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
+        if inside is not None and not inside[event]:
+            continue
         if call >= 0:
             groups[keys[numbers[call]]].add(event, call, numbers[call])
         else:
@@ -136,41 +176,27 @@ def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...
             groups[key].add(event, operator if operator >= 0 else event, -1)
     if on_device:
         groups = _with_tf32(trace, groups)
-        time = trace.duration
-    else:
-        time = _self_times(trace)
-    whole = sum(int(time[group.events].sum()) for group in groups.values())
-    rows = []
-    for key, group in groups.items():
+    time = trace.duration if on_device else _self_times(trace)
+    for group in groups.values():
         events = np.array(group.events, dtype=np.intp)
-        spent = int(time[events].sum())
-        measured = _covered(trace, events) if on_device else spent
-        rows.append(
-            _row(
-                key,
-                group,
-                [modeled.calls[number].cost for number in group.calls.values() if number >= 0],
-                measured,
-                spent / whole if whole else 0.0,
-                peaks,
-            )
-        )
-    return tuple(sorted(rows, key=lambda row: (-row.share, row.operator, row.shapes, row.dtype, row.not_covered)))
+        group.spent = int(time[events].sum())
+        group.measured = _covered(trace, events) if on_device else group.spent
+        group.costs = [modeled.calls[number].cost for number in group.calls.values() if number >= 0]
+    return groups
 
 
-def _row(
-    key: _Key, group: _Group, costs: list[OperatorCost], measured: int, share: float, peaks: Peaks | None
-) -> RooflineRow:
+def _row(key: _Key, group: _Group, share: float, peaks: Peaks | None) -> RooflineRow:
+    measured, costs = group.measured, group.costs
     if key.reason:
         return RooflineRow(key.operator, "", "", len(group.calls), measured, share, not_covered=key.reason)
     flops, moved = sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs)
-    rate = peaks.flops_per_s.get(key.dtype) if peaks else None
     floor: float | None = None
-    bound: Literal["compute", "memory"] | None = None
-    if peaks and (rate or not flops):
-        pairs = [(cost.flops / rate if rate else 0.0, cost.bytes / peaks.bytes_per_s) for cost in costs]
-        floor = sum(map(max, pairs)) * 1e9
-        bound = "compute" if sum(compute - memory for compute, memory in pairs) > 0 else "memory"
+    bound: Bound | None = None
+    pairs = [peaks.least_ns(cost.flops, cost.bytes, key.dtype) for cost in costs] if peaks else []
+    known = [pair for pair in pairs if pair is not None]
+    if known and len(known) == len(costs):
+        floor = sum(map(max, known))
+        bound = "compute" if sum(compute - memory for compute, memory in known) > 0 else "memory"
     return RooflineRow(key.operator, key.shapes, key.dtype, len(costs), measured, share, flops, moved, floor, bound)
 
 
@@ -227,7 +253,7 @@ def _covered(trace: Trace, rows: Rows) -> int:
     return Intervals.union_of(trace.start[rows], trace.end[rows]).length
 
 
-def _peaks_of(trace: Trace) -> Peaks | None:
+def peaks_of(trace: Trace) -> Peaks | None:
     """The peaks of the first device that the trace names."""
     devices = trace.metadata.get("deviceProperties")
     names = [device.get("name") for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_perfdl.analysis.account.inputs import InputFigures, input_pipeline
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.account.transfers import CopyRow, copy_figures
-from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
+from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, peaks_of, roofline, step_work
 from pytest_perfdl.analysis.efficiency.sm import occupancy_est, sm_efficiency_est
 from pytest_perfdl.analysis.events.modules import module_paths
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.bottleneck import Bottleneck, bottleneck
 from pytest_perfdl.analysis.overview.device_figures import DeviceFigures, device_figures
+from pytest_perfdl.analysis.overview.device_utilization import device_utilization
 from pytest_perfdl.analysis.overview.integrity import TraceIntegrity, trace_integrity
 from pytest_perfdl.analysis.overview.kernel_tables import KernelRow, kernel_table
 from pytest_perfdl.analysis.overview.launch_stats import LaunchStats, launch_stats
@@ -21,6 +22,8 @@ from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline, memo
 from pytest_perfdl.analysis.overview.operator_tables import OperatorRow, operator_tables
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding, trace_findings
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
+from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.utilization import Utilization, utilization
 from pytest_perfdl.trace.model import Trace
 
 
@@ -55,6 +58,8 @@ class TraceSummary:
     modules: tuple[OperatorRow, ...]
     lines: tuple[OperatorRow, ...]
     roofline: tuple[RooflineRow, ...]
+    utilization: Utilization
+    """Of the steps as they were profiled, and of the device."""
     launches: LaunchStats | None
     copies: tuple[CopyRow, ...]
     sm_efficiency_est: float | None
@@ -101,6 +106,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         modules=operators["module"],
         lines=operators["line"],
         roofline=roofline(trace, peaks),
+        utilization=_utilization(trace, tables, peaks),
         launches=launch_stats(trace),
         copies=copy_figures(trace),
         sm_efficiency_est=sm_efficiency_est(trace),
@@ -113,6 +119,13 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         findings=trace.findings,
         noticed=trace_findings(trace, tables, path, bound.kind),
     )
+
+
+def _utilization(trace: Trace, tables: ProfileTables, peaks: Peaks | None) -> Utilization:
+    """The figures that a perf test has of its steps, with the profiler's own time in the step's."""
+    mean_ns = sum(tables.step_ns) / tables.steps if tables.steps else 0.0
+    found = utilization(step_work(trace), tables.steps, mean_ns, peaks or peaks_of(trace))
+    return replace(found, values={**found.values, **device_utilization(trace)})
 
 
 def _steps(tables: ProfileTables) -> tuple[StepSummary, ...]:

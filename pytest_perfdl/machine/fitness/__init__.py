@@ -36,12 +36,6 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def _allowed_processors() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
-
-
 @dataclass(frozen=True, slots=True)
 class Place:
     """What is looked at."""
@@ -94,7 +88,7 @@ _Check = tuple[str, Callable[[], Sequence[MachineFinding]]]
 
 def _machine(place: Place) -> Iterator[_Check]:
     root, here, worker = place.root, place.environment, place.worker_environment
-    allowed = place.allowed or _allowed_processors()
+    allowed = place.allowed or processors.allowed()
     yield "CPU quota", lambda: processors.quota(root, len(allowed))
     yield "load average", lambda: load.average(root, processors.online(root, allowed))
     yield "frequency", lambda: processors.frequency(root)
@@ -116,7 +110,7 @@ def _machine(place: Place) -> Iterator[_Check]:
 
 
 def _now(place: Place, before: load.Sample, after: load.Sample) -> Iterator[_Check]:
-    allowed = place.allowed or _allowed_processors()
+    allowed = place.allowed or processors.allowed()
     yield "load now", lambda: load.others(before, after, allowed, os.getpgrp())
     yield "stolen time", lambda: load.stolen(place.root, before, after)
     yield "throttling", lambda: load.throttling(before, after)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,6 +16,23 @@ from pytest_perfdl.model.units import format_quantity
 _CPU = "sys/devices/system/cpu"
 _CGROUP = "sys/fs/cgroup"
 _CLOCK = "sys/devices/system/clocksource/clocksource0"
+
+
+def allowed() -> frozenset[int]:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def last_cache_bytes(root: Path) -> int | None:
+    """Size of the last-level cache that the first processor has a part in (Linux); `None` where nothing says it."""
+    found = []
+    for folder in (root / _CPU / "cpu0/cache").glob("index[0-9]*"):
+        size = re.fullmatch(r"(\d+)([KMG])", read(folder / "size") or "")
+        if size and read(folder / "type") != "Instruction":
+            found.append((read_int(folder / "level") or 0, int(size[1]) << {"K": 10, "M": 20, "G": 30}[size[2]]))
+    return max(found)[1] if found else None
 
 
 def frequency(root: Path) -> Sequence[MachineFinding]:

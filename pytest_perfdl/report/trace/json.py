@@ -69,6 +69,7 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
             }
             for row in selection.rows(summary.roofline)
         ],
+        "utilization": _plain(summary.utilization),
         "launches": _plain(summary.launches),
         "copies": _plain(summary.copies),
         "sm_efficiency_est": _plain(summary.sm_efficiency_est),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.whatif.advice import advice_lines
@@ -38,6 +39,7 @@ def report(summary: TraceSummary, selection: Selection, top: int, width: int, ad
     lines = [*_head(summary, width), ""]
     sections = (
         _steps(summary),
+        _utilization(summary, width),
         _device(summary, width),
         _critical_path(summary),
         _kernels(summary, selection, top, width),
@@ -104,6 +106,33 @@ def bars(parts: Mapping[str, float], whole: float) -> list[str]:
         for name, ns in parts.items()
     ]
     return layout.rows(rows, "lrrl", 2, 100)
+
+
+SHOWN = {
+    "flops_utilization": "of the peak FLOP/s",
+    "bandwidth_utilization": "of the memory's bandwidth",
+    "roofline": "of the roofline while operators run",
+    "tensor_core_share": "of the kernels' time on tensor cores",
+    "launch_gap": "waiting for launches",
+}
+"""Figures of utilization in the order in which they are shown; what else there is stands with the device."""
+
+
+def _utilization(summary: TraceSummary, width: int) -> Iterator[str]:
+    found = summary.utilization
+    facts = [
+        f"{format_percent(found.values[name], signed=False)} {text}"
+        for name, text in SHOWN.items()
+        if name in found.values
+    ]
+    if "achieved_flops" in found.values:
+        facts.insert(0, format_quantity(found.values["achieved_flops"], "flop/s"))
+    if not facts:
+        return
+    if found.coverage is not None and found.coverage < TELLING:
+        share = format_percent(found.coverage, signed=False)
+        facts.append(f"operators with a cost model are only {share} of the operators' time")
+    yield from layout.paragraph(f"utilization  {'; '.join(facts)}", 0, width)
 
 
 def _device(summary: TraceSummary, width: int) -> Iterator[str]:

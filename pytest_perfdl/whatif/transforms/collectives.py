@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I32, Rows
 from pytest_perfdl.whatif.editing.edit import Plan, primitive
@@ -15,7 +16,6 @@ from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import Gradients, gradients, inside, optimizer_steps
 from pytest_perfdl.whatif.layers import gradient_modules
-from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskGraph, TaskKind, Track, TrackKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, quantity, transform
 from pytest_perfdl.whatif.transforms.operators import operator_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.analysis.account.parts.labels import PHASES, labels
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import MissingMachineConstant, NotApplicable
 from pytest_perfdl.trace.model import F64, I64, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
@@ -20,7 +21,6 @@ from pytest_perfdl.whatif.facts import (
     operator_costs,
     optimizer_steps,
 )
-from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.model import Mask, TaskGraph
 from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
 

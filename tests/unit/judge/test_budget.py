@@ -123,3 +123,24 @@ def test_a_budget_is_held_by_the_heads_side_of_every_round():
 def test_a_budget_that_is_off_is_no_budget():
     judgement = standing(record({"ops": counted(12)}), None, (), budgets(ops="off"))
     assert judgement.metrics[0].verdict is None
+
+
+@pytest.mark.parametrize(
+    "values, verdict",
+    [
+        # Mean 38, s = 1, t(2) = 4.303: the bound is 38 + 4.303 / sqrt(3) = 40.48.
+        ((37.0, 38.0, 39.0), "inconclusive"),
+        ((36.9, 37.0, 37.1), "regressed"),
+        ((39.0, 41.0, 43.0), "unchanged"),
+        ((30.0, 30.1), "inconclusive"),
+        ((30.0,), "inconclusive"),
+    ],
+)
+def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdict):
+    limits = budgets(roofline=">=40%")
+    new = record({"roofline": timed(*values, unit="%", better="higher")})
+    kept = confirm(standing(new, None, (), limits), None, new, limits)
+    (metric,) = kept.metrics
+    assert (metric.verdict, metric.limit) == (verdict, ">= 40%")
+    if values[0] == 37.0:
+        assert metric.reason.endswith("not for certain: 40.48 % is not excluded")

@@ -522,3 +522,48 @@ def test_a_common_factor_of_both_sides_is_nothing(seed, factor):
     one_way, other_way = (gate().look(each, twice()).verdicts["step_time"] for each in (measured, louder))
     assert one_way.verdict == other_way.verdict
     assert one_way.effect == pytest.approx(other_way.effect, abs=1e-5)
+
+
+# Utilization
+
+ROOFLINE = held("roofline", "2pp", unit="%", better="higher")
+
+
+def test_a_utilization_that_fell_with_a_slower_step_is_regressed():
+    slower = noise(14, shift=0.08)
+    lost = [-each for each in noise(14, shift=0.1, seed=2)]
+    outcome = gate(STEP, ROOFLINE).look(of(*slower, base=60.0, roofline=lost))
+    assert said(outcome) == {"step_time": "regressed", "roofline": "regressed"}
+    assert outcome.verdicts["roofline"].effect == pytest.approx(-0.095, abs=0.01)
+
+
+def test_a_utilization_that_fell_with_a_faster_step_is_not_judged():
+    # Wasted arithmetic was removed: the step got faster, and the machine is used less.
+    faster = noise(14, shift=-0.08)
+    lost = [-each for each in noise(14, shift=0.1, seed=2)]
+    outcome = gate(STEP, ROOFLINE).look(of(*faster, base=60.0, roofline=lost))
+    assert said(outcome) == {"step_time": "improved", "roofline": "unchanged"}
+    assert outcome.verdicts["roofline"].reason == "not judged: step_time did not get slower"
+    assert outcome.verdicts["roofline"].effect < -0.08
+
+
+def test_a_utilization_of_another_call_is_judged_by_its_own_step():
+    fwd, own = held("fwd.step_time"), held("fwd.roofline", "2pp", unit="%", better="higher")
+    faster, slower = noise(14, shift=-0.08), noise(14, shift=0.08, seed=3)
+    lost = [-each for each in noise(14, shift=0.1, seed=2)]
+    rounds = of(*faster, base=60.0, **{"fwd.step_time": slower, "fwd.roofline": lost})
+    assert said(gate(STEP, fwd, own).look(rounds))["fwd.roofline"] == "regressed"
+    assert said(gate(STEP, held("roofline", "2pp", unit="%", better="higher")).look(
+        of(*noise(14), base=60.0, roofline=noise(14, seed=4))
+    ))["roofline"] == "unchanged"  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+def test_a_utilization_that_a_process_lacks_keeps_nothing_else_from_being_judged(value):
+    rounds = of(*noise(14, shift=0.08), base=60.0, roofline=noise(14, seed=4))
+    left = {name: each for name, each in rounds[3].head.items() if name != "roofline"}
+    rounds[3] = replace(rounds[3], head=left if value is None else {**left, "roofline": value})
+    outcome = gate(STEP, ROOFLINE).look(rounds)
+    assert said(outcome) == {"step_time": "regressed", "roofline": "inconclusive"}
+    assert "there is nothing to compare" in outcome.verdicts["roofline"].reason
+    assert said(gate(ROOFLINE).look(rounds)) == {"roofline": "inconclusive"}

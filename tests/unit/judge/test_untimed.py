@@ -370,3 +370,21 @@ def test_a_time_that_is_gone_is_no_fact_beside_the_others():
     now = record({"step_time": timed(100.0)})
     judgement = judged(now, stored, (), Limits.parse({"mine": "3%"}).over(UNPAIRED))
     assert (judgement.verdict, judgement.reason) == ("changed", "mine in the baseline, but not measured now")
+
+
+def test_a_utilization_that_the_baseline_lacks_is_only_shown():
+    found = standing(record({**SERIES, "roofline": timed(40.0, unit="%")}), BASE, (), BUILT_IN)
+    (shown,) = [metric for metric in found.metrics if metric.name == "roofline"]
+    assert (shown.verdict, shown.new) == (None, 40.0)
+    limits = BUILT_IN.over(Limits.parse({"roofline": "2pp"}))
+    found = standing(record({**SERIES, "roofline": timed(40.0, unit="%", better="higher")}), BASE, (), limits)
+    (held,) = [metric for metric in found.metrics if metric.name == "roofline"]
+    assert (held.verdict, held.limit) == ("changed", "2pp")
+
+
+def test_a_utilization_with_a_limit_and_without_a_figure_is_inconclusive():
+    limits = BUILT_IN.over(Limits.parse({"roofline": "2pp"}, {"flops_utilization": "40%"}))
+    found = standing(SAME, BASE, (), limits)
+    unknown = {metric.name: (metric.verdict, metric.limit) for metric in found.metrics if metric.new is None}
+    assert unknown == {"roofline": ("inconclusive", "2pp"), "flops_utilization": ("inconclusive", ">= 40%")}
+    assert found.verdict == "inconclusive"

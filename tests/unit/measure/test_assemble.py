@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.machine.state import Load, Surroundings
+from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.assemble import (
     Repeat,
     UserValue,
@@ -12,17 +14,22 @@ from pytest_perfdl.measure.assemble import (
     contended,
     exemplars,
     sharing_flops,
+    side_mixes,
     side_values,
 )
-from pytest_perfdl.measure.commands import Compiled, Settled, SideResult, _joined
+from pytest_perfdl.measure.commands import Compiled, ProfiledRow, Settled, SideResult, _joined
 from pytest_perfdl.model.record import Finding, MeasurementPlan
 from unit.measure.answers import COUNTED, info, named, profiled, result, timed
 
 
 def record(*repeats):
+    return assembled(*repeats)
+
+
+def assembled(*repeats, machine=None):
     made = [repeat if isinstance(repeat, Repeat) else Repeat((repeat,)) for repeat in repeats]
     plan = MeasurementPlan(warmup=15, steps=40)
-    return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc")
+    return assemble("test_it.py::test_step", "hash", plan, made, date="2026-01-01", commit="abc", machine=machine)
 
 
 def values(record, name):
@@ -72,6 +79,52 @@ def test_a_loop_over_data_has_no_step_time():
     assert "step_time" not in made.metrics()
     assert values(made, "data_wait") == (6,)
     assert values(made, "step_p25") == (15,)
+
+
+PRODUCT = OperatorWork("aten::mm", "[[64, 64], [64, 64]]", "float32", 2, 120, 8000, 400)
+MACHINE = Machine(flops_per_s={"float32": 1e11, "bfloat16": 4e11}, bandwidths=((256, 1e10),), cache_bytes=1, event_ns=2)
+
+
+def test_utilization_is_of_the_timed_step_and_the_profiled_operators():
+    # Two profiled steps with one product each: 4,000 FLOPs and 200 bytes, in timed steps of 100 ns.
+    answer = result(profiled=profiled(work=(PRODUCT,)))
+    found = assembled(answer, machine=MACHINE).metrics()
+    assert found["achieved_flops"].values == (4000 / 100e-9,)
+    assert found["flops_utilization"].values == pytest.approx((40.0,))
+    assert found["bandwidth_utilization"].values == pytest.approx((20.0,))
+    # The least time of both products is 80 ns of the 120 that they took.
+    assert found["roofline"].values == pytest.approx((100 * 80 / 120,))
+    assert (found["roofline"].unit, found["roofline"].better) == ("%", "higher")
+    assert found["cpu_utilization"].values == (100 * 40 / 400,)
+
+
+def test_what_needs_limits_of_the_machine_is_absent_without():
+    found = assembled(result(profiled=profiled(work=(PRODUCT,)))).metrics()
+    assert {"achieved_flops", "cpu_utilization"} <= found.keys()
+    assert not {"flops_utilization", "bandwidth_utilization", "roofline", "host_overhead"} & found.keys()
+
+
+def test_host_overhead_is_the_gaps_less_what_profiling_adds():
+    gaps = (ProfiledRow("idle", "python and host", 0, 50), ProfiledRow("idle", "input", 0, 10))
+    seen = replace(profiled(steps=(110, 110)), rows=gaps)
+    found = assembled(result(profiled=seen), machine=MACHINE).metrics()
+    # 30 ns a step outside of operators, of which five events take 2 ns each: 20 of a timed step of 100.
+    assert found["host_overhead"].values == (20.0,)
+    assert found["host_overhead"].better == "lower"
+    distorted = replace(seen, step_ns=(116, 116))
+    assert "host_overhead" not in assembled(result(profiled=distorted), machine=MACHINE).metrics()
+
+
+def test_a_side_is_held_against_the_element_types_of_the_base():
+    base, head = (
+        SideResult(info(), result().settled, timed(100, 100), result().compiled, profiled(work=(each,)))
+        for each in (replace(PRODUCT, dtype="bfloat16"), PRODUCT)
+    )
+    mixes = side_mixes([base])
+    assert mixes == {"": {"bfloat16": 1.0}}
+    assert side_values([base], (), MACHINE, mixes)["flops_utilization"] == pytest.approx(10.0)
+    assert side_values([head], (), MACHINE, mixes)["flops_utilization"] == pytest.approx(10.0)
+    assert side_values([head], (), MACHINE)["flops_utilization"] == pytest.approx(40.0)
 
 
 def test_throughput_follows_from_the_mean():

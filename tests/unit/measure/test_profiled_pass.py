@@ -1,13 +1,21 @@
-"""No room for a trace is told as such, not as a file that cannot be read."""
+"""What is made of a profile: its figures; and no room for a trace is told as such."""
 
+import contextlib
 import resource
 from types import SimpleNamespace
 
 import pytest
 
+from pytest_perfdl.analysis.efficiency.sm import sm_efficiency_est
 from pytest_perfdl.measure import profiled_pass
+from pytest_perfdl.measure.assemble import Repeat, assemble
+from pytest_perfdl.measure.commands import Profile
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.failures import PerfError
+from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.trace import read
+from unit.measure.answers import result
+from unit.trace.chrome import corpus_file
 
 PLENTY = 2**40
 
@@ -50,3 +58,35 @@ def test_another_reason(room, tmp_path):
     room()
     with pytest.raises(TraceError):
         profiled_pass.read_written(tmp_path / "profile.json")
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    "name, metric, expected",
+    [
+        ("nccl_rank0", "overlap", 14.946),
+        ("nccl_rank0", "device_busy", 44.785),
+        ("legacy_gpu_metrics.json", "sm_efficiency", None),
+    ],
+)
+def test_published_figures_are_in_the_record_of_a_test(monkeypatch, tmp_path, name, metric, expected):
+    """The traces of others as a test's profile: what was published of them is what a baseline would hold."""
+
+    def recorded(*_args, **_options):
+        yield False
+        return [0]
+
+    found = read(corpus_file(name))
+    monkeypatch.setattr(profiled_pass, "record", recorded)
+    monkeypatch.setattr(profiled_pass, "read_written", lambda _: found)
+    monkeypatch.setattr(profiled_pass, "uses_device", lambda: True)
+    monkeypatch.setattr(profiled_pass, "module_ranges", lambda _: contextlib.nullcontext())
+    running = profiled_pass.run(Profile(steps=1, warmup=0, scratch=str(tmp_path), exemplar=False))
+    next(running)
+    with pytest.raises(StopIteration) as ended:
+        running.send(None)
+    answer = result(profiled=ended.value.value)
+    plan = MeasurementPlan(warmup=1, steps=4)
+    record = assemble("t.py::t", "hash", plan, [Repeat((answer,))], date="2026-01-01", commit=None)
+    (value,) = record.metrics()[metric].values
+    assert value == pytest.approx(100 * sm_efficiency_est(found) if expected is None else expected, abs=5e-4)

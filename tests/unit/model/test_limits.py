@@ -105,6 +105,9 @@ def test_a_limit_option_without_both_is_refused(text):
         ("step_time", 0, "ns", 0),
         ("gpu_busy", "85%", "%", 85),
         ("tokens", 1e4, "tok/s", 10_000),
+        ("roofline", ">= 40%", "%", 40),
+        ("step_time", "<=45ms", "ns", 45e6),
+        ("achieved_flops", ">=1.5Gflop/s", "flop/s", 1.5e9),
     ],
 )
 def test_a_budget_is_a_bound_in_the_base_unit(metric, value, unit, bound):
@@ -117,6 +120,23 @@ def test_a_budget_is_a_bound_in_the_base_unit(metric, value, unit, bound):
 def test_a_bad_budget_is_refused(value, says):
     with pytest.raises(ValueError, match=f"^budget of step_time: .*{says}"):
         parse_budget("step_time", value)
+
+
+@pytest.mark.parametrize("metric, value, says", [
+    ("roofline", "<=40%", "'<=40%' is a ceiling, but higher is better"),
+    ("step_time", ">= 45ms", "'>=45ms' is a floor, but lower is better"),
+])  # fmt: skip
+def test_a_budget_that_binds_the_wrong_way_is_refused(metric, value, says):
+    with pytest.raises(ValueError, match=f"^budget of {metric}: {says}$"):
+        parse_budget(metric, value)
+
+
+@pytest.mark.parametrize("text, base, unit, allowed", [("2pp", 40.0, "%", 2.0), ("5%", 40.0, "%", 2.0)])
+def test_a_utilization_may_lose_points_or_a_share(text, base, unit, allowed):
+    assert parse_limit("roofline", text).allowed(base, unit) == allowed
+    assert parse_limit("roofline", f"-{text}").allowed(base, unit) == allowed
+    with pytest.raises(ValueError, match="limits an increase, but higher is better"):
+        parse_limit("roofline", f"+{text}")
 
 
 def test_a_budget_says_which_way_it_binds():

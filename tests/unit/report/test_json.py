@@ -22,6 +22,7 @@ TEST_KEYS = {
     "environment",
     "rounds",
     "blame",
+    "work",
     "source_diffs",
     "suggestions",
     "curves",

@@ -6,13 +6,13 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.fixture.perf import WhatIfExpectation
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.record import Call, Key, MeasurementPlan
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import Judgement
 from pytest_perfdl.run.expected_gain import judged
 from pytest_perfdl.trace import exemplar, read
 from pytest_perfdl.whatif import Change, Context, Plan, Select, predict, simulate, task_graph
-from pytest_perfdl.whatif.machine import Machine
 from pytest_perfdl.whatif.transform import TRANSFORMS
 from pytest_perfdl.whatif.unprofiled import unprofiled
 from unit.trace.chrome import kernel, launch, step, trace, x

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.selection import parse
 from pytest_perfdl.trace import read
 from pytest_perfdl.whatif import Plan, Select, task_graph
@@ -10,7 +11,7 @@ from pytest_perfdl.whatif.editing.select import Selected
 from pytest_perfdl.whatif.facts import gradients
 from pytest_perfdl.whatif.layers import layers, saved
 from pytest_perfdl.whatif.lifetimes import lifetimes
-from pytest_perfdl.whatif.machine import Machine, machine_of
+from pytest_perfdl.whatif.machine import machine_of
 from pytest_perfdl.whatif.predict import Base, WhatIf, predict, together
 from pytest_perfdl.whatif.transform import TRANSFORMS, Change, Context, find, parameters, transform
 from unit.trace.chrome import corpus_file, kernel, launch, memory, step, trace, x

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pytest_perfdl.analysis.efficiency.roofline import Peaks, RooflineRow, roofline
+from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, roofline
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, each_recording, each_trace_file, kernel, launch, trace, x
 

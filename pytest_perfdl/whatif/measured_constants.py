@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.trace.model import Trace
 from pytest_perfdl.whatif import task_graph
 from pytest_perfdl.whatif.facts import computing, operator_costs
-from pytest_perfdl.whatif.machine import Machine
 
 if TYPE_CHECKING:
     from pytest_perfdl.measure.replay import Form, Ratio, Recorded
@@ -28,7 +28,9 @@ Say = Callable[[int, int, str], None]
 def measured(
     trace: Trace, forms: Sequence[Form] = (), *, threads: int = 1, known: Machine | None = None, say: Say | None = None
 ) -> Machine:
-    """The machine's constants, and the ratios of the trace's operators in these forms; what is known is kept.
+    """The machine's limits and constants, and the ratios of the trace's operators in these forms.
+
+    What is known is kept.
 
     Operators are those with a cost model that make up 95 % of the time of all of them. On a trace of the host alone
     also how much longer a process computes beside another, and what a DataLoader's worker costs.
@@ -47,10 +49,11 @@ def measured(
     Raises
     ------
     ConstantsError
-        If the trace is of a device and there is none, it has no shapes or none of its operators can be replayed, or
-        `known` is of another machine.
+        If the trace is of a device and there is none, it has no shapes or none of its operators can be replayed,
+        `known` is of another machine, or others disturbed what was measured.
     """
     from pytest_perfdl.measure import replay
+    from pytest_perfdl.measure.calibration import calibrate
 
     graph = task_graph(trace)
     device = "cuda" if graph.on_device else "cpu"
@@ -59,18 +62,20 @@ def measured(
     calls = _calls(trace)
     if forms and not calls:
         raise ConstantsError("shapes of operators are not in the trace: profile with record_shapes=True")
-    key = replay.prepare(threads)
+    key = replay.prepare(threads, device)
     found = known or Machine()
     if found.key and found.key != key:
         raise ConstantsError(f"the constants so far are of {found.key}, not of {key}: write to another file")
     before = {form: dict(found.ratios.get(form, {})) for form in forms}
     missing = {form: {name: call for name, call in calls.items() if name not in before[form]} for form in forms}
-    plain: list[tuple[str, Callable[[], float]]] = [("memory_bytes_per_s", lambda: replay.memory_bytes_per_s(device))]
+    say = say or _silent
+    if found.peaks is None:
+        found = found.or_else(calibrate(key, device, say=say))
+    plain: list[tuple[str, Callable[[], float]]] = []
     if not graph.on_device:
-        plain += [("contention", replay.contention), ("hand_over_ns", replay.hand_over_ns)]
+        plain = [("contention", replay.contention), ("hand_over_ns", replay.hand_over_ns)]
     plain = [(name, measure) for name, measure in plain if getattr(found, name) is None]
     done, count = 0, len(plain) + sum(map(len, missing.values()))
-    say = say or _silent
     for name, measure in plain:
         value = measure()
         figures: dict[str, Any] = {name: value}

@@ -1,8 +1,10 @@
-"""What devices can do at most, from their makers' data sheets."""
+"""What processors and devices can do at most: measured (`constants`), or from their makers' data sheets."""
 
 from __future__ import annotations
 
+import math
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,14 +14,48 @@ ELEMENT_TYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak rates of one device."""
+    """Peak rates of a processor or of one device."""
 
     flops_per_s: Mapping[str, float]
     """FLOP/s by element type (`ELEMENT_TYPES`); one multiply-add is 2."""
     bytes_per_s: float
-    """Bytes per second of the device's memory."""
+    """Bytes per second of the memory."""
     source: str = ""
     """Where the figures are from."""
+    bandwidths: tuple[tuple[int, float], ...] = ()
+    """Working sets in bytes, ascending, and the bytes per second that an operator of that size reads and writes: more
+    in caches. Empty where only `bytes_per_s` is known."""
+    cache_bytes: int | None = None
+    """Size of the last-level cache; `None` where nobody knows."""
+
+    def bandwidth(self, working_set: float) -> float:
+        """Bytes per second for a working set in bytes: between two that are known linear in the logarithm of it.
+
+        >>> Peaks({}, 1e9, bandwidths=((1024, 4e9), (4096, 2e9))).bandwidth(2048)
+        3000000000.0
+        """
+        if not self.bandwidths:
+            return self.bytes_per_s
+        place = bisect_left(self.bandwidths, (working_set, 0.0))
+        if place in (0, len(self.bandwidths)):
+            return self.bandwidths[max(place - 1, 0)][1]
+        (low, slow), (high, fast) = self.bandwidths[place - 1 : place + 1]
+        part = math.log(working_set / low) / math.log(high / low)
+        return slow + part * (fast - slow)
+
+    def least_ns(self, flops: float, moved: float, dtype: str, calls: int = 1) -> tuple[float, float] | None:
+        """Least time of some equal calls in nanoseconds: of all their arithmetic, and of all bytes that they move.
+
+        `None` where the rate of the element type is not known. The larger of both is the roofline (S. Williams,
+        A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009).
+
+        >>> Peaks({"float32": 1e12}, 1e10).least_ns(2e9, 1e6, "float32")
+        (2000000.0, 100000.0)
+        """
+        rate = self.flops_per_s.get(dtype)
+        if flops and not rate:
+            return None
+        return flops / rate * 1e9 if rate else 0.0, moved / self.bandwidth(moved / calls) * 1e9
 
     @classmethod
     def of_device(cls, name: str) -> Peaks | None:

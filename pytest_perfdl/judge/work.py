@@ -1,0 +1,162 @@
+"""Whether a slower step does more work, or does the same work worse.
+
+The operators' FLOPs, bytes and element types are known from their shapes, exactly, on both sides; their times from the
+profiled steps of all rounds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.utilization import OperatorWork
+from pytest_perfdl.results.verdict import WorkChange, WorkKind, WorkSide
+
+SAME_ARITHMETIC = 0.01
+"""Share by which FLOPs may differ and be called the same."""
+MORE = 0.05
+"""Share by which the least time of the arithmetic, the bytes or the calls must grow to be why."""
+LEAST_SHARE = 0.25
+"""Part of what the operators' time grew by that one of them must hold to be named for it."""
+
+_BITS = {
+    "float64": 64,
+    "complex64": 64,
+    "float32": 32,
+    "tf32": 19,
+    "bfloat16": 16,
+    "float16": 16,
+    "float8": 8,
+    "int8": 8,
+}
+"""Of element types: where no peak is known, more of them are dearer."""
+
+
+@dataclass(slots=True)
+class _Total:
+    """Sums over the operators of some steps."""
+
+    flops: int = 0
+    bytes: int = 0
+    calls: int = 0
+    time_ns: int = 0
+    types: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """FLOPs by element type."""
+    least_ns: float = 0.0
+    held_ns: int = 0
+    """Time of what has a least time."""
+
+    def add(self, work: OperatorWork, peaks: Peaks | None) -> None:
+        self.calls += work.calls
+        self.time_ns += work.time_ns
+        if work.flops is None or work.bytes is None:
+            return
+        self.flops += work.flops
+        self.bytes += work.bytes
+        self.types[work.dtype] += work.flops
+        least = work.least_ns(peaks) if peaks else None
+        if least is not None:
+            self.least_ns += least
+            self.held_ns += work.time_ns
+
+    def a_step(self, steps: int) -> WorkSide:
+        flops = sum(self.types.values())
+        return WorkSide(
+            flops=self.flops / steps,
+            bytes=self.bytes / steps,
+            calls=self.calls / steps,
+            time_ns=self.time_ns / steps,
+            types={name: each / flops for name, each in self.types.items() if each},
+            roofline=self.least_ns / self.held_ns if self.held_ns else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What the operators of some profiled steps had to do."""
+
+    steps: int
+    operators: tuple[OperatorWork, ...]
+
+
+def work_change(
+    call: str, base: Iterable[StepWork], new: Iterable[StepWork], peaks: Peaks | None = None, grown_ns: float = 0.0
+) -> WorkChange | None:
+    """What a slower step of a call does more, or worse; `None` without profiled operators on both sides.
+
+    The first that holds, of the step as a whole: its FLOPs grew by more than 1 % (`more work`); they are done in
+    element types that take 5 % more time at the machine's peaks (`dearer type`); 5 % more bytes or calls (`more traffic
+    or calls`); else the same work is `done worse`. What is named for it is the operator whose time, or arithmetic, grew
+    most, if it holds a quarter of that; none where the operators' time grew by less than a quarter of the step's.
+
+    Parameters
+    ----------
+    grown_ns
+        By how much the timed step got slower.
+    """
+    before, after = _totals(base, peaks), _totals(new, peaks)
+    if before is None or after is None:
+        return None
+    (old, by_old), (now, by_now) = before, after
+    kind = _kind(old, now, peaks)
+    inside = now.time_ns - old.time_ns >= LEAST_SHARE * grown_ns
+    operator = _named(kind, by_old, by_now) if inside or kind != "done worse" else ""
+    if operator:
+        nothing = WorkSide(0, 0, 0, 0, {}, None)
+        return WorkChange(kind, call, operator, by_old.get(operator, nothing), by_now.get(operator, nothing), old, now)
+    return WorkChange(kind, call, "", old, now, old, now)
+
+
+def _totals(side: Iterable[StepWork], peaks: Peaks | None) -> tuple[WorkSide, Mapping[str, WorkSide]] | None:
+    """A mean step, and each of its operators."""
+    whole, by_name = _Total(), defaultdict[str, _Total](_Total)
+    steps = 0
+    for each in side:
+        steps += each.steps
+        for work in each.operators:
+            whole.add(work, peaks)
+            by_name[work.operator].add(work, peaks)
+    if not steps or not by_name:
+        return None
+    return whole.a_step(steps), {name: total.a_step(steps) for name, total in by_name.items() if name}
+
+
+def _kind(old: WorkSide, new: WorkSide, peaks: Peaks | None) -> WorkKind:
+    if new.flops > (1 + SAME_ARITHMETIC) * old.flops:
+        return "more work"
+    if _cost(new.types, peaks) > (1 + MORE) * _cost(old.types, peaks):
+        return "dearer type"
+    if new.bytes > (1 + MORE) * old.bytes or new.calls > (1 + MORE) * old.calls:
+        return "more traffic or calls"
+    return "done worse"
+
+
+def _cost(types: Mapping[str, float], peaks: Peaks | None) -> float:
+    """What a FLOP takes on average: seconds at the peaks, or bits where one of them is not known."""
+    rates = peaks.flops_per_s if peaks else {}
+    if all(rates.get(name) for name in types):
+        return sum(share / rates[name] for name, share in types.items())
+    return sum(share * _BITS.get(name, 32) for name, share in types.items())
+
+
+def _named(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSide]) -> str:
+    """The operator that holds most of what grew; empty where it is less than `LEAST_SHARE` of it."""
+
+    def measure(side: WorkSide | None) -> float:
+        return 0.0 if side is None else side.flops if kind == "more work" else side.time_ns
+
+    grown = {name: measure(new.get(name)) - measure(old.get(name)) for name in (*old, *new)}
+    whole = sum(each for each in grown.values() if each > 0)
+    most = max(grown, key=lambda name: grown[name], default="")
+    return most if whole > 0 and grown[most] >= LEAST_SHARE * whole else ""
+
+
+def joined(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:
+    """The work of several rounds by call."""
+    found: dict[str, list[StepWork]] = defaultdict(list)
+    for side in sides:
+        for call, work in side.items():
+            found[call].append(work)
+    return found

@@ -1,0 +1,174 @@
+"""How well a step uses the machine: what its operators had to do, over what the machine can do in the step's time.
+
+One definition for records of tests, traces and predictions. Shares are from 0 to 1; what cannot be known is absent, and
+`Utilization.absent` says why. Nothing here imports numpy: the process that judges records computes these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_perfdl.machine.peaks import Peaks
+
+TELLING = 0.8
+"""Share of the operators' time that a figure rests on, below which it says so."""
+_IN_CACHE = 0.5
+"""Share of the bytes in operators that fit into the last-level cache from which on there is no figure of the memory."""
+
+Bound = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """Calls of one operator with equal shapes and element type, in all steps that were profiled."""
+
+    operator: str
+    shapes: str
+    """`Input Dims` as JSON; empty without a cost model."""
+    dtype: str
+    """Element type that the arithmetic is done on (`peaks.ELEMENT_TYPES`); empty without a cost model."""
+    calls: int
+    time_ns: int
+    """On the host: self time, with that of the operators inside. On a device: |U(the calls' device events)|."""
+    flops: int | None = None
+    """Floating-point operations of all calls, from their shapes; `None` without a cost model."""
+    bytes: int | None = None
+    """Bytes that all calls must move: every input read once, every output written once."""
+
+    def least_ns(self, peaks: Peaks) -> float | None:
+        """Least time of all calls at the roofline; `None` where it is not known."""
+        found = self._parts(peaks)
+        return None if found is None else max(found)
+
+    def bound(self, peaks: Peaks) -> Bound | None:
+        """What that time is bound by."""
+        found = self._parts(peaks)
+        return None if found is None else "compute" if found[0] > found[1] else "memory"
+
+    def _parts(self, peaks: Peaks) -> tuple[float, float] | None:
+        """Least time of the arithmetic and of the bytes, nanoseconds; a call's working set is what it moves."""
+        if self.flops is None or self.bytes is None or not self.calls:
+            return None
+        return peaks.least_ns(self.flops, self.bytes, self.dtype, self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """Figures of a mean step, by name of metric."""
+
+    values: Mapping[str, float]
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Why there is no figure, in one line."""
+    coverage: float | None = None
+    """Share of the operators' time in operators with a cost model, which the figures rest on; `None` for no time."""
+
+
+def mix_of(work: Sequence[OperatorWork]) -> dict[str, float]:
+    """Share of each element type in the FLOPs; empty without any."""
+    flops = _flops_by_type(work)
+    whole = sum(flops.values())
+    return {dtype: each / whole for dtype, each in flops.items()} if whole else {}
+
+
+def utilization(
+    work: Sequence[OperatorWork],
+    steps: int,
+    step_ns: float,
+    peaks: Peaks | None,
+    mix: Mapping[str, float] | None = None,
+) -> Utilization:
+    """Figures of operators that took part in `steps` profiled steps, for steps that take `step_ns` unprofiled.
+
+    - `achieved_flops`: FLOPs over the step's time, per second.
+    - `flops_utilization`: the sum over element types of FLOPs over that type's peak, over the step's time. Arithmetic
+      that is done twice (checkpointing) counts twice, which the MFU of papers (A. Chowdhery et al., "PaLM", 2022,
+      appendix B) leaves out.
+    - `bandwidth_utilization`: the sum over calls of the bytes that they must move over the bandwidth of their own
+      working set, over the step's time. Absent where half of the bytes belong to calls that fit into the last-level
+      cache: these say nothing of the memory.
+    - `roofline`: the covered operators' least time (S. Williams, A. Waterman, D. Patterson, "Roofline", CACM 52(4),
+      2009) over the time that they took.
+
+    Parameters
+    ----------
+    mix
+        Share of each element type in the FLOPs of the side that this one is compared with: both sides' FLOPs are then
+        held against the same peak. Another type than before would otherwise hide in another peak.
+    """
+    covered = [each for each in work if each.flops is not None and each.bytes is not None]
+    spent, whole = sum(each.time_ns for each in covered), sum(each.time_ns for each in work)
+    values: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    flops = _flops_by_type(covered)
+    if not covered:
+        reason = "no operator of the step has a cost model" if work else "no operators were profiled"
+        return Utilization({}, dict.fromkeys(NAMES, reason), 0.0 if whole else None)
+    if not steps or step_ns <= 0:
+        return Utilization({}, dict.fromkeys(NAMES, "the step took no time"), spent / whole if whole else None)
+    if total := sum(flops.values()):
+        values["achieved_flops"] = total / steps / step_ns * 1e9
+    else:
+        absent["achieved_flops"] = absent["flops_utilization"] = "the step does no arithmetic that is counted"
+    if peaks is None:
+        for name in NAMES[1:]:
+            absent.setdefault(name, "no limits of this machine are known")
+        return Utilization(values, absent, spent / whole if whole else None)
+    if total:
+        shares = mix or {dtype: each / total for dtype, each in flops.items()}
+        unknown = sorted(dtype for dtype in shares if not peaks.flops_per_s.get(dtype))
+        if unknown:
+            absent["flops_utilization"] = f"no peak is known of {', '.join(unknown)}"
+        else:
+            least = total * sum(share / peaks.flops_per_s[dtype] for dtype, share in shares.items())
+            values["flops_utilization"] = least / steps / step_ns * 1e9
+    moved = sum(each.bytes or 0 for each in covered)
+    cached = sum(each.bytes or 0 for each in covered if (each.bytes or 0) <= each.calls * (peaks.cache_bytes or 0))
+    if not moved or cached >= _IN_CACHE * moved:
+        part = 100 * cached / moved if moved else 100
+        absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes belong to operators that fit into the cache"
+    else:
+        least = sum((each.bytes or 0) / peaks.bandwidth((each.bytes or 0) / each.calls) for each in covered)
+        values["bandwidth_utilization"] = least / steps / step_ns * 1e9
+    floors = [(each.least_ns(peaks), each.time_ns) for each in covered]
+    known = [(floor, time) for floor, time in floors if floor is not None]
+    if took := sum(time for _, time in known):
+        values["roofline"] = sum(floor for floor, _ in known) / took
+    else:
+        absent["roofline"] = "the covered operators took no time that was measured"
+    return Utilization(values, absent, spent / whole if whole else None)
+
+
+NAMES = ("achieved_flops", "flops_utilization", "bandwidth_utilization", "roofline")
+"""Metrics of `utilization`."""
+
+
+def host_overhead(gap_ns: float, events: float, event_ns: float, profiled_ns: float, step_ns: float) -> float | None:
+    """Share of a timed step in Python and in waiting outside of operators; `None` where profiling hides it.
+
+    Parameters
+    ----------
+    gap_ns
+        Time of a profiled step outside of operators.
+    events
+        Operators that it recorded.
+    event_ns
+        What recording one of them takes.
+    profiled_ns, step_ns
+        What a step takes with the profiler and without: no figure where it is more than 15 % longer with it.
+    """
+    if step_ns <= 0 or profiled_ns > _DISTORTED * step_ns:
+        return None
+    return max(0.0, gap_ns - events * event_ns) / step_ns
+
+
+_DISTORTED = 1.15
+
+
+def _flops_by_type(work: Sequence[OperatorWork]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in work:
+        if each.flops:
+            found[each.dtype] = found.get(each.dtype, 0) + each.flops
+    return found

@@ -1,0 +1,172 @@
+"""The limits of this machine, which utilization is held against: one file a key, measured once and committed.
+
+`baselines/<key>/machine.json` is read for every test of that key, and for both sides of a comparison. A run that writes
+baselines measures it where it is missing, in a process of its own (`measure.calibration`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.machine.constants import FILE, Machine
+from pytest_perfdl.machine.fitness import MachineFinding
+from pytest_perfdl.machine.fitness.processors import allowed, power, quota
+from pytest_perfdl.model.errors import ConstantsError
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.system.folders import for_a_while
+from pytest_perfdl.workers.process import environment
+
+_TIMEOUT_SECONDS = 120.0
+_CHECK_SECONDS = 2.5
+_MISSED = 0.1
+
+
+class MachineLimits:
+    """The limits under the keys of a run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, Machine | None] = {}
+        self._refused: dict[str, str] = {}
+
+    def of(self, key: Key) -> Machine | None:
+        """Those under a key; `None` where there are none.
+
+        Raises
+        ------
+        ConstantsError
+            When the file cannot be read.
+        """
+        if key.slug not in self._known:
+            path = self.path(key)
+            try:
+                self._known[key.slug] = Machine.load(path) if path.exists() else None
+            except ValueError as error:
+                raise ConstantsError(
+                    f"{error}: restore it from git, or delete it, and pytest --perf-update measures it again"
+                ) from None
+        return self._known[key.slug]
+
+    def path(self, key: Key) -> Path:
+        """Where they are or would be."""
+        return self._store.key_folder(key.slug) / FILE
+
+    def measure(self, key: Key, key_extra: Sequence[str] = ()) -> str:
+        """Measure and write them where there are none; why that was not possible, in one line, or an empty text."""
+        if self.of(key) is not None:
+            return ""
+        if key.slug not in self._refused:
+            try:
+                found = calibrated(int(key.parts.get("threads") or 1), has_device(key), key_extra)
+                if not found.key.startswith(f"{key.slug} "):
+                    raise ConstantsError(f"a process of its own has another key here, {found.key}")
+                found.save(self.path(key))
+                self._known[key.slug] = found
+            except ConstantsError as error:
+                self._refused[key.slug] = str(error)
+            except OSError as error:
+                self._refused[key.slug] = f"{self.path(key)} cannot be written: {error.strerror}"
+        return self._refused.get(key.slug, "")
+
+
+def location(store: Store, key: str) -> Path:
+    """The file of what is measured under a key and a version of torch (`Machine.key`), among a project's baselines."""
+    return store.key_folder(key.partition(" ")[0]) / FILE
+
+
+def has_device(key: Key) -> bool:
+    """Whether steps under a key run on a device."""
+    return bool(key.parts.get("accelerators"))
+
+
+def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
+    """Whether this machine still reaches the limits that are kept of it; nothing where none are.
+
+    Each is measured again, for a quarter of the time. Missed is one below nine tenths, or by three times its spread.
+    """
+    if not any(store.base.glob(f"*/{FILE}")):
+        return []
+    # Imported here: it loads torch.
+    from pytest_perfdl.measure.replay import prepare
+
+    path = location(store, prepare(threads))
+    if not path.exists():
+        return []
+    try:
+        kept = Machine.load(path)
+        now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
+    except ValueError as error:
+        return [MachineFinding("note", "limits", f"not held against {FILE}", str(error))]
+    missed = [
+        f"{name} {format_quantity(found, unit)} of {format_quantity(before, unit)}"
+        for name, unit, spread, before, found in _paired(kept, now)
+        if found < (1 - max(_MISSED, 3 * spread)) * before
+    ]
+    if not missed:
+        return [MachineFinding("ok", "limits", f"reaches what {FILE} of {kept.date} says")]
+    why = "utilization is held against more than this machine can do now"
+    do = "find what slows it down; if it stays so: perfdl constants --again"
+    return [MachineFinding("warn", "limits", "; ".join(missed), why, do)]
+
+
+def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, float, float]]:
+    """Each limit with its unit and its spread, as it is kept and as it is now."""
+    for name, rate in kept.flops_per_s.items():
+        yield name, "flop/s", kept.spread.get(name, 0.0), rate, now.flops_per_s.get(name, 0.0)
+    found = dict(now.bandwidths)
+    for size, rate in kept.bandwidths:
+        if size in found:
+            name = f"bandwidth of {format_quantity(size, 'B')}"
+            yield name, "B/s", kept.spread.get(str(size), 0.0), rate, found[size]
+
+
+def calibrated(
+    threads: int, on_device: bool, key_extra: Sequence[str] = (), *, seconds: float | None = None
+) -> Machine:
+    """The machine's limits, measured now by a process with the environment of workers.
+
+    `seconds` are those of the repeats; by default as many as for limits that are kept.
+
+    Raises
+    ------
+    ConstantsError
+        When this machine has none that would hold tomorrow, or others disturbed it meanwhile; one line.
+    """
+    if why := unfit():
+        raise ConstantsError(why)
+    with for_a_while("calibration") as folder:
+        file = folder / FILE
+        options = [str(threads), "cuda" if on_device else "cpu", str(file), str(seconds or 0), *key_extra]
+        command = [sys.executable, "-m", "pytest_perfdl.measure.calibration", *options]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment(threads),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ConstantsError(f"not finished after {_TIMEOUT_SECONDS:g} s") from None
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ConstantsError(said[-1])
+        try:
+            return Machine.load(file)
+        except ValueError as error:
+            raise ConstantsError(str(error)) from None
+
+
+def unfit(root: Path = Path("/")) -> str:
+    """Why this machine has no limits that hold tomorrow too, in one line; empty where nothing speaks against it."""
+    for finding in (*quota(root, len(allowed())), *power(root)):
+        if finding.level in ("bad", "warn"):
+            return f"{finding.found}: {finding.why}"
+    return ""

@@ -1,0 +1,86 @@
+import math
+
+import pytest
+
+from pytest_perfdl.machine.peaks import Peaks
+from pytest_perfdl.machine.utilization import NAMES, OperatorWork, host_overhead, mix_of, utilization
+
+PEAKS = Peaks({"float32": 1e11, "bfloat16": 4e11}, 1e10, bandwidths=((2**20, 4e10), (2**26, 1e10)), cache_bytes=2**24)
+"""100 Gflop/s and 400 of bfloat16; 40 GB/s in cache, 10 GB/s from memory."""
+# Two steps, each one product of 1024 x 1024 x 1024 matrices: 2.147 Gflop, 12 MiB.
+PRODUCT = OperatorWork(
+    "aten::mm", "[[1024, 1024], [1024, 1024]]", "float32", 2, 60_000_000, 2 * 2 * 1024**3, 2 * 3 * 2**22
+)
+# And a copy of 64 MiB to 64 MiB: no arithmetic.
+COPY = OperatorWork("aten::copy_", "[[16777216], [16777216]]", "float32", 2, 40_000_000, 0, 2 * 2**27)
+UNKNOWN = OperatorWork("mine::op", "", "", 2, 25_000_000)
+
+
+def test_a_matrix_product_has_its_share_of_the_peak():
+    found = utilization([PRODUCT], 2, 40_000_000, PEAKS)
+    assert found.values["achieved_flops"] == pytest.approx(2 * 1024**3 / 0.04)
+    assert found.values["flops_utilization"] == pytest.approx(2 * 1024**3 / 1e11 / 0.04)
+    # 21.47 ms of arithmetic in 30 ms of the operator.
+    assert found.values["roofline"] == pytest.approx(2 * 1024**3 / 1e11 / 0.03)
+    assert found.absent["bandwidth_utilization"] == "100 % of the bytes belong to operators that fit into the cache"
+    assert found.coverage == 1
+
+
+def test_a_copy_uses_the_memory():
+    found = utilization([COPY], 2, 20_000_000, PEAKS)
+    assert found.values["bandwidth_utilization"] == pytest.approx(2**27 / 1e10 / 0.02)
+    assert found.values["roofline"] == pytest.approx(2**27 / 1e10 / 0.02)
+    assert found.absent == dict.fromkeys(NAMES[:2], "the step does no arithmetic that is counted")
+
+
+def test_bandwidth_is_that_of_each_working_set():
+    # 8 MiB: half of the way from 1 to 64 MiB on a logarithmic axis.
+    halfway = OperatorWork("aten::add", "[]", "float32", 1, 1_000_000, 2**20, 2**23)
+    assert halfway.least_ns(PEAKS) == pytest.approx(2**23 / 2.5e10 * 1e9)
+    assert halfway.bound(PEAKS) == "memory"
+    assert PRODUCT.bound(PEAKS) == "compute"
+
+
+def test_a_step_is_the_sum_of_its_operators():
+    found = utilization([PRODUCT, COPY, UNKNOWN], 2, 70_000_000, PEAKS)
+    compute, memory = 2 * 1024**3 / 1e11, 2**27 / 1e10
+    assert found.values["roofline"] == pytest.approx((compute + memory) / 0.05)
+    assert found.coverage == pytest.approx(100 / 125)
+    bytes_of_product = 3 * 2**22 / PEAKS.bandwidth(3 * 2**22)
+    assert found.values["bandwidth_utilization"] == pytest.approx((memory + bytes_of_product) / 0.07)
+    assert all(0 < found.values[name] < 1 for name in NAMES[1:])
+
+
+def test_both_sides_are_held_against_the_element_types_of_the_base():
+    # The base did it in bfloat16, four times as fast: the head's float32 is held against the same peak.
+    base = OperatorWork("aten::mm", "[]", "bfloat16", 1, 1, 10**9, 10**6)
+    head = OperatorWork("aten::mm", "[]", "float32", 1, 1, 10**9, 2 * 10**6)
+    own = utilization([head], 1, 20_000_000, PEAKS)
+    held = utilization([head], 1, 20_000_000, PEAKS, mix_of([base]))
+    assert own.values["flops_utilization"] == pytest.approx(0.5)
+    assert held.values["flops_utilization"] == pytest.approx(0.125)
+    assert mix_of([base, base, head]) == pytest.approx({"bfloat16": 2 / 3, "float32": 1 / 3})
+
+
+def test_what_is_not_known_is_absent_with_its_reason():
+    assert utilization([], 2, 1e6, PEAKS).absent == dict.fromkeys(NAMES, "no operators were profiled")
+    found = utilization([UNKNOWN], 2, 1e6, PEAKS)
+    assert (found.values, found.coverage) == ({}, 0.0)
+    assert found.absent == dict.fromkeys(NAMES, "no operator of the step has a cost model")
+    assert utilization([PRODUCT], 2, 0, PEAKS).absent["roofline"] == "the step took no time"
+    without = utilization([PRODUCT], 2, 1e6, None)
+    assert set(without.values) == {"achieved_flops"}
+    assert without.absent["roofline"] == "no limits of this machine are known"
+    integers = OperatorWork("aten::mm", "[]", "int8", 1, 1000, 10**6, 10**3)
+    found = utilization([integers], 1, 1e6, PEAKS)
+    assert found.absent["flops_utilization"] == "no peak is known of int8"
+    assert found.absent["roofline"] == "the covered operators took no time that was measured"
+    assert not math.isnan(found.values["achieved_flops"])
+
+
+def test_host_overhead_is_what_is_left_of_the_gaps():
+    # A profiled step of 10.5 ms has 2 ms outside of operators, of which 1,000 events took 1 µs each.
+    assert host_overhead(2e6, 1000, 1000, 10.5e6, 10e6) == pytest.approx(0.1)
+    assert host_overhead(0.5e6, 1000, 1000, 10.5e6, 10e6) == 0
+    assert host_overhead(2e6, 1000, 1000, 11.6e6, 10e6) is None
+    assert host_overhead(2e6, 1000, 1000, 10.5e6, 0) is None

@@ -1,0 +1,138 @@
+"""The limits of a machine among a project's baselines: read, measured once, refused, held against what is now."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.machine.constants import Machine
+from pytest_perfdl.model.errors import ConstantsError
+from pytest_perfdl.model.record import Key
+from pytest_perfdl.run import machine_limits
+from pytest_perfdl.run.machine_limits import MachineLimits, reached, unfit
+
+KEY = Key("cpu-2c-1t", {"threads": 1, "accelerators": 0})
+FOUND = Machine(
+    flops_per_s={"float32": 1e11, "float64": 5e10},
+    bandwidths=((2**18, 4e10), (2**27, 1e10)),
+    spread={"float32": 0.01, "float64": 0.1},
+    key="cpu-2c-1t torch 2.13.0",
+    date="2026-11-23",
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path, "baselines")
+
+
+@pytest.fixture
+def measuring(monkeypatch):
+    """What measuring finds, or raises; and how often it was asked for."""
+    asked = []
+
+    def give(answer):
+        def calibrated(*arguments, **more):
+            asked.append((arguments, more))
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(machine_limits, "calibrated", calibrated)
+        return asked
+
+    return give
+
+
+def test_limits_are_measured_once_and_kept(store, measuring):
+    asked = measuring(FOUND)
+    limits = MachineLimits(store)
+    assert limits.of(KEY) is None
+    assert limits.measure(KEY, ("torch",)) == ""
+    assert limits.measure(KEY) == ""
+    assert asked == [((1, False, ("torch",)), {})]
+    assert limits.of(KEY) == FOUND
+    assert (store.base / "cpu-2c-1t" / "machine.json").exists()
+    # Another run reads them.
+    later = MachineLimits(store)
+    assert later.of(KEY) == FOUND
+    assert later.measure(KEY) == ""
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (ConstantsError("disturbed: others kept 0.50 processors busy meanwhile"), "disturbed: others kept 0.50"),
+        (replace(FOUND, key="other-1t torch 2.13.0"), "a process of its own has another key here, other-1t torch"),
+    ],
+)
+def test_limits_that_cannot_be_measured_are_left_out_and_not_asked_for_again(store, measuring, answer, said):
+    asked = measuring(answer)
+    limits = MachineLimits(store)
+    assert limits.measure(KEY).startswith(said)
+    assert limits.measure(KEY).startswith(said)
+    assert len(asked) == 1
+    assert limits.of(KEY) is None
+    assert not store.base.exists()
+
+
+def test_a_damaged_file_is_refused_with_what_to_do(store):
+    path = store.key_folder(KEY.slug) / "machine.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}{")
+    with pytest.raises(ConstantsError) as refused:
+        MachineLimits(store).of(KEY)
+    assert str(refused.value).endswith("restore it from git, or delete it, and pytest --perf-update measures it again")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "now, level, said",
+    [
+        (FOUND, "ok", "reaches what machine.json of 2026-11-23 says"),
+        (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 3.6e10}), "ok", "reaches"),
+        (
+            replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 3.4e10}),
+            "warn",
+            "float32 89.00 Gflop/s of 100.0 Gflop/s; float64 34.00 Gflop/s of 50.00 Gflop/s",
+        ),
+        (
+            replace(FOUND, bandwidths=((2**18, 4e10), (2**27, 0.8e10))),
+            "warn",
+            "bandwidth of 128.0 MiB 8.000 GB/s of 10.00 GB/s",
+        ),
+        (ConstantsError("disturbed: others"), "note", "not held against machine.json"),
+    ],
+)
+def test_a_machine_reaches_its_limits_or_not(store, measuring, monkeypatch, now, level, said):
+    monkeypatch.setattr("pytest_perfdl.measure.replay.prepare", lambda threads: FOUND.key)
+    measuring(now)
+    assert reached(store) == []
+    FOUND.save(store.key_folder(KEY.slug) / "machine.json")
+    (finding,) = reached(store)
+    assert (finding.level, finding.topic) == (level, "limits")
+    assert finding.found.startswith(said)
+
+
+def test_another_machines_limits_are_not_held_against_this_one(store, measuring, monkeypatch):
+    monkeypatch.setattr("pytest_perfdl.measure.replay.prepare", lambda threads: "other-1t torch 2")
+    measuring(FOUND)
+    FOUND.save(store.key_folder(KEY.slug) / "machine.json")
+    assert reached(store) == []
+
+
+def test_a_quota_or_a_battery_leave_no_limits(tmp_path):
+    assert unfit(tmp_path) == ""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
+    assert unfit(tmp_path).startswith("0.5 of ")
+    assert unfit(tmp_path).endswith("every thread stops once the quota of a period is used up")
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    mains = tmp_path / "sys/class/power_supply/AC"
+    mains.mkdir(parents=True)
+    (mains / "type").write_text("Mains\n")
+    (mains / "online").write_text("0\n")
+    assert unfit(tmp_path) == "on battery: laptops lower their clocks on battery"

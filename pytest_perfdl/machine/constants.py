@@ -97,7 +97,7 @@ class Machine:
         mine["flops_per_s"] = {**other.flops_per_s, **self.flops_per_s}
         forms = dict.fromkeys((*other.ratios, *self.ratios))
         mine["ratios"] = {form: {**other.ratios.get(form, {}), **self.ratios.get(form, {})} for form in forms}
-        return replace(other, **mine, source={**other.source, **self.source})
+        return replace(other, **mine, source={**other.source, **self.source}, key=self.key or other.key)
 
     def without_limits(self) -> Machine:
         """The same without what `measure.calibration` measures."""

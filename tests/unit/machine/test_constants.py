@@ -39,6 +39,8 @@ def test_what_was_measured_is_the_peaks():
     assert Machine(flops_per_s={"float32": 1e12}, memory_bytes_per_s=1e9).peaks is None
     assert MEASURED.without_limits().peaks is None
     assert Machine(contention=1.5).or_else(MEASURED).peaks == peaks
+    joined = MEASURED.or_else(Machine(contention=1.5))
+    assert (joined.key, joined.date, joined.contention) == ("cpu-1t torch 2.13.0", "2026-11-23", 1.5)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,10 @@ def forked(library):
 def test_a_forked_process_leads_a_group_and_says_how_it_ended(forked):
     first, second = forked(), forked()
     assert first.process.pid != second.process.pid
+    # It makes the group itself, which may be a moment after it was forked.
+    end = time.monotonic() + 10
+    while os.getpgid(first.process.pid) != first.process.pid and time.monotonic() < end:
+        time.sleep(0.01)
     assert os.getpgid(first.process.pid) == first.process.pid
     assert first.process.poll() is None
     with pytest.raises(subprocess.TimeoutExpired):

@@ -84,9 +84,9 @@ def _limits(arguments: argparse.Namespace) -> int:
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     out = arguments.out or location(store(arguments), key)
     try:
-        if not arguments.again and _known(out, again=False).peaks is not None:
+        known = _known(out, again=arguments.again)
+        if known.peaks is not None:
             raise CommandError(f"{shown(out)} has them: --again measures them again")
-        known = _known(out, again=True)
         say("measuring the limits of this machine: about 20 s", error=True)
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:

@@ -38,7 +38,6 @@ _BITS = {
 class _Total:
     """Sums over the operators of some steps."""
 
-    flops: int = 0
     bytes: int = 0
     calls: int = 0
     time_ns: int = 0
@@ -53,7 +52,6 @@ class _Total:
         self.time_ns += work.time_ns
         if work.flops is None or work.bytes is None:
             return
-        self.flops += work.flops
         self.bytes += work.bytes
         self.types[work.dtype] += work.flops
         least = work.least_ns(peaks) if peaks else None
@@ -64,7 +62,7 @@ class _Total:
     def a_step(self, steps: int) -> WorkSide:
         flops = sum(self.types.values())
         return WorkSide(
-            flops=self.flops / steps,
+            flops=flops / steps,
             bytes=self.bytes / steps,
             calls=self.calls / steps,
             time_ns=self.time_ns / steps,

@@ -47,10 +47,10 @@ _SCALES: Floats = np.exp(np.linspace(math.log(0.002), math.log(0.16), 12))
 _SCALE_PRIOR: Floats = -0.5 * ((np.log(_SCALES) - math.log(SCALE)) / SCALE_SD) ** 2
 NO_ORDER, ORDER_SD = 0.7, 0.02
 """Probability that it makes no difference to be the second of a round, and the deviation of gamma where it does."""
-_GAMMAS: Floats = np.array([-6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]) / 100
-_GAMMA_PRIOR: Floats = np.exp(-0.5 * (_GAMMAS / ORDER_SD) ** 2) * np.gradient(_GAMMAS)
-_GAMMA_PRIOR *= (1 - NO_ORDER) / _GAMMA_PRIOR.sum()
-_GAMMA_PRIOR[_GAMMAS == 0] += NO_ORDER
+GAMMAS: Floats = np.array([-6.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]) / 100
+GAMMA_PRIOR: Floats = np.exp(-0.5 * (GAMMAS / ORDER_SD) ** 2) * np.gradient(GAMMAS)
+GAMMA_PRIOR *= (1 - NO_ORDER) / GAMMA_PRIOR.sum()
+GAMMA_PRIOR[GAMMAS == 0] += NO_ORDER
 CAPS = (1.5, 3.5)
 """Largest log odds of the careful and of the bold bet."""
 EXCESS = 0.10
@@ -60,6 +60,8 @@ INTERVAL = 0.95
 _NEAR: Floats = np.array([-16.0, -8.0, -4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0]) * 0.0005
 _AROUND: Floats = 0.0005 * np.sinh(np.arange(-90, 91) / 10)
 """Offsets of the grid around every difference and around their median, denser towards it: up to a factor of 7."""
+_GRAIN = 0.0002
+"""Points around differences are rounded to this, a tenth of the smallest scale, so that many differences share them."""
 _EXCESSES: Floats = np.concatenate(
     [np.arange(0.0, 0.12, 0.002), np.arange(0.12, 0.3, 0.01), np.arange(0.3, 0.8, 0.04), np.arange(0.8, 3.01, 0.2)]
 )
@@ -98,13 +100,13 @@ class Estimate:
         """Deltas in order, and the probability of being at or below each."""
         seen, second = np.array(self.differences), np.array(self.head_second, bool)
         # Several modes are narrower than what lies between them: the grid is dense around every difference.
-        points = [np.median(seen) + _AROUND, (np.unique(seen)[:, None] + _NEAR).ravel()]
+        points = [np.median(seen) + _AROUND, np.round((np.unique(seen)[:, None] + _NEAR).ravel() / _GRAIN) * _GRAIN]
         if 0 < second.sum() < len(second):
             # With an effect of the order, delta lies between what the rounds of either order say.
             points.append((np.median(seen[second]) + np.median(seen[~second])) / 2 + _AROUND)
         deltas = np.unique(np.round(np.concatenate(points), 7))
         signs = np.where(second, 1.0, -1.0) if self.head_second else np.zeros(len(seen))
-        gammas, priors = (_GAMMAS, _GAMMA_PRIOR) if self.head_second else (np.zeros(1), np.ones(1))
+        gammas, priors = (GAMMAS, GAMMA_PRIOR) if self.head_second else (np.zeros(1), np.ones(1))
         logs = np.stack(
             [_log_likelihood((seen - gamma * signs)[:, None] - deltas) + _SCALE_PRIOR for gamma in gammas.tolist()]
         )

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -223,6 +224,19 @@ class TestShortcut:
                 assert outcome.open or not sure
             assert not sure or outcome.open
             assert asked < max(2, len(rounds)), "it leaves some out"
+
+    def test_a_slowdown_of_the_limit_after_many_rounds(self, rng):
+        gate = ours.Perf().gate(ours.NAMES)
+        shortcut, rounds, asked = Shortcut(gate), [], 0
+        for number in range(100):
+            head = {name: 1e6 * math.exp(gate.held[0].bet + rng.normal(0, 0.004)) for name in ours.NAMES}
+            rounds.append(Round(("base first", "head first")[number % 2], dict.fromkeys(ours.NAMES, 1e6), head))
+            shortcut.add(rounds[-1])
+            spent = Spent(float(number), 1000.0)
+            sure = shortcut.surely_open(spent)
+            asked += not sure
+            assert gate.look(rounds, spent).open or not sure
+        assert asked < 50
 
 
 class TestTwin:

@@ -19,7 +19,6 @@ from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import EXCLUDED, LEAST_ROUNDS, OVER, Gate, Held, Spent
 from pytest_perfdl.stats.evidence import FREEDOM, GAMMA_PRIOR, GAMMAS, SCALE, SCALE_SD, Coin, rarely_so_few
 
-
 FAR = 0.8
 """A difference beyond this, on the log scale, may be off the coarse grid: the gate is asked about every look then."""
 ROOM = 0.006

@@ -225,12 +225,13 @@ class TestShortcut:
             assert not sure or outcome.open
             assert asked < max(2, len(rounds)), "it leaves some out"
 
-    def test_a_slowdown_of_the_limit_after_many_rounds(self, rng):
+    def test_a_slowdown_of_the_limit_after_many_rounds_of_which_the_second_is_slower(self, rng):
         gate = ours.Perf().gate(ours.NAMES)
         shortcut, rounds, asked = Shortcut(gate), [], 0
         for number in range(100):
-            head = {name: 1e6 * math.exp(gate.held[0].bet + rng.normal(0, 0.004)) for name in ours.NAMES}
-            rounds.append(Round(("base first", "head first")[number % 2], dict.fromkeys(ours.NAMES, 1e6), head))
+            order, to_be_second = (("base first", 0.02), ("head first", -0.02))[number % 2]
+            log = gate.held[0].bet + to_be_second + rng.normal(0, 0.004)
+            rounds.append(Round(order, dict.fromkeys(ours.NAMES, 1e6), dict.fromkeys(ours.NAMES, 1e6 * math.exp(log))))
             shortcut.add(rounds[-1])
             spent = Spent(float(number), 1000.0)
             sure = shortcut.surely_open(spent)

@@ -225,13 +225,13 @@ class TestShortcut:
             assert not sure or outcome.open
             assert asked < max(2, len(rounds)), "it leaves some out"
 
-    @pytest.mark.parametrize("below, ends", [(0.0, False), (0.01, True)], ids=["at the limit", "below"])
-    def test_many_rounds_of_which_the_second_process_is_slower(self, rng, below, ends):
+    @pytest.mark.parametrize("above, ends", [(0.0, False), (0.01, True)], ids=["at the limit", "above"])
+    def test_many_rounds_of_which_the_second_process_is_slower(self, rng, above, ends):
         gate = ours.Perf().gate(ours.NAMES)
         shortcut, rounds, asked = Shortcut(gate), [], 0
         for number in range(100):
             order, to_be_second = (("base first", 0.02), ("head first", -0.02))[number % 2]
-            log = gate.held[0].bet - below + to_be_second + rng.normal(0, 0.004)
+            log = gate.held[0].bet + above + to_be_second + rng.normal(0, 0.004)
             rounds.append(Round(order, dict.fromkeys(ours.NAMES, 1e6), dict.fromkeys(ours.NAMES, 1e6 * math.exp(log))))
             shortcut.add(rounds[-1])
             spent = Spent(float(number), 1000.0)

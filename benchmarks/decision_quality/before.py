@@ -21,6 +21,9 @@ ROOT = HERE.parents[1]
 NAMES = {"gate": "before, `--perf`", "against": "before, `--perf-against`"}
 
 
+_LIMITS = "pytest_perfdl.limits"
+
+
 class BeforeError(RuntimeError):
     """The earlier version is not there or does not run; the message says why."""
 
@@ -81,11 +84,8 @@ class _Values:
 def there(code: Path) -> None:
     """Decide with the modules of the version in a folder; standard input says on what."""
     sys.path[:0] = [str(code), str(code / "benchmarks" / "decision_quality")]
-    # Theirs, of which type checkers know nothing.
-    recording, replay = (importlib.import_module(name) for name in ("recording", "replay"))
-
-    from pytest_perfdl.model.limits import BUILT_IN
-
+    # Theirs, of which type checkers know nothing; limits were not in a package then.
+    recording, replay, limits = (importlib.import_module(name) for name in ("recording", "replay", _LIMITS))
     wanted = json.load(sys.stdin)
     runs: list[Any] = []
     for data in wanted["runs"]:
@@ -95,7 +95,7 @@ def there(code: Path) -> None:
             known = {name: data[name] for name in ("workload", "share", "number", "at", "order", "seconds")}
             runs.append(recording.Round(**known, base=_Values(data["base"]), head=_Values(data["head"])))
     pools = [replay.Pool(runs, name) for name in sorted({run.workload for run in runs})]
-    rules = {"gate": replay.our_gate, "against": replay.our_against(BUILT_IN)}
+    rules = {"gate": replay.our_gate, "against": replay.our_against(limits.BUILT_IN)}
     found: dict[str, dict[float, Any]] = {}
     for number, (name, rule) in enumerate(rules.items()):
         found[name] = {}

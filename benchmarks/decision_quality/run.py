@@ -351,9 +351,9 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
         return
     parts = [recorded.of(name) for name in recorded.workloads] if options.per_workload else [recorded]
     for part in parts:
-        tallies = decide_all(part, options.decisions, options.seed, options.jobs)
-        if options.before:
-            tallies |= decided_before(options.before, part, options.decisions, options.seed)
+        # The earlier version first: where it does not run, that is said at once.
+        earlier = decided_before(options.before, part, options.decisions, options.seed) if options.before else {}
+        tallies = decide_all(part, options.decisions, options.seed, options.jobs) | earlier
         text = report(part, tallies, intervals=options.intervals)
         if options.readme:
             into_readme(ROOT / "README.md", text)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -216,7 +217,7 @@ def caption(recorded: Recorded, tallies: Tallies) -> str:
         f"{', '.join(WORKLOADS.get(name, name) for name in recorded.workloads)}{place(recorded.machine)}; "
         f"at least {counts[0]} rounds unchanged and {counts[1]} of each slowdown for a workload and a row"
         f"{quiet(rounds)}. "
-        "What is slower busy-waits for that share. Each share is of "
+        f"What is slower busy-waits for that share{arrived(recorded)}. Each share is of "
         f"{every[0].decisions} decisions or more, drawn from these runs (seeded), its 95 % interval (Wilson) "
         f"±{100 * widest:.0f} points at the widest and up to {100 * none:.1f} % for none found; what another day or "
         "machine would give is not in it. Our limit is 3 % unless said otherwise, so +3 % is not past it; our bound is "
@@ -224,6 +225,31 @@ def caption(recorded: Recorded, tallies: Tallies) -> str:
         "environment. Seconds are those of fresh processes, as measured; two numbers are for unchanged code and for "
         f"+5 %. {ours_taken(recorded)}"
     )
+
+
+def arrived(recorded: Recorded) -> str:
+    """By how much less than that the steps of a workload got slower in the first row, where it is much less."""
+    usual = recorded.cells[0]
+    found = []
+    for name in recorded.workloads:
+        medians = {}
+        for share in recorded.shares[1:]:
+            rounds = [run for run in recorded.runs if isinstance(run, Round) and run.cell == usual]
+            ratios = [
+                run.head[OF_ALL] / run.base[OF_ALL] for run in rounds if (run.workload, run.share) == (name, share)
+            ]
+            if ratios:
+                medians[share] = statistics.median(ratios) - 1
+        if any(seen < ARRIVED * share for share, seen in medians.items()):
+            seen = ", ".join(f"{by:+.1%} at {share:+.0%}" for share, by in medians.items())
+            found.append(f"; a part of it reaches {WORKLOADS.get(name, name)}: in the first row {seen}")
+    return "".join(found)
+
+
+OF_ALL = "block_time"
+"""The time that every workload has."""
+ARRIVED = 0.75
+"""Part of a slowdown that the steps show, below which it is said."""
 
 
 def ours_taken(recorded: Recorded) -> str:

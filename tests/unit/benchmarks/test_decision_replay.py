@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 import sys
 from dataclasses import replace
 
@@ -395,3 +396,18 @@ class TestTable:
         with pytest.raises(ValueError, match="expected one <!-- decision-quality -->"):
             run.into_readme(readme, "| new |")
         assert readme.read_text() == text.format(*run.MARKERS)
+
+
+def test_a_slowdown_that_reaches_the_steps_in_part_is_said(rng):
+    runs = recording(shares=(0.05, 0.10))
+    assert run.arrived(run.Recorded({}, runs)) == ""
+    hidden = [
+        replace(each, head={name: value / (1 + each.share / 2) for name, value in each.head.items()})
+        if isinstance(each, kept.Round)
+        else each
+        for each in runs
+    ]
+    said = run.arrived(run.Recorded({}, hidden))
+    assert re.fullmatch(
+        r"; a part of it reaches numbers: in the first row \+2\.\d% at \+5%, \+[45]\.\d% at \+10%", said
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import print_json, say, width
+from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.visible import visible
@@ -20,8 +21,11 @@ from pytest_perfdl.model.visible import visible
 if TYPE_CHECKING:
     from pytest_perfdl.cli.diff_inputs import LoadedSide, Sides
     from pytest_perfdl.diff import Diff
+    from pytest_perfdl.diff.changes import MachineUse
     from pytest_perfdl.diff.matching.names import Rules
+    from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.results.verdict import FailOn
+    from pytest_perfdl.trace import Trace
 
 _VERDICTS: frozenset[FailOn] = frozenset({"regressed", "improved", "inconclusive", "missing", "new"})
 """What a diff may be; the last two of a test that one side has alone."""
@@ -47,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="match names after re.sub of this; may be repeated; the last = divides",
     )
+    add_peaks(parser)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
 
 
@@ -58,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    peaks = parse_peaks(arguments.peaks)
     sides = (arguments.base, arguments.new)
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
     try:
@@ -71,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is None or share.absolute is not None:
         raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
-    found = [(name.title, _compared(old, now, rules)) for name, old, now in paired]
+    found = [(name.title, _compared(old, now, rules, peaks)) for name, old, now in paired]
     if not found:
         say(f"{arguments.base} and {arguments.new} have no test in common")
         return 3
@@ -103,14 +109,34 @@ def _fail_on(text: str) -> frozenset[FailOn]:
     return found
 
 
-def _compared(base: LoadedSide, new: LoadedSide, rules: Rules) -> Diff:
+def _compared(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | None) -> Diff:
     from pytest_perfdl.diff import diff
     from pytest_perfdl.whatif.counterfactual import counterfactual
 
     found = diff(base.side, new.side, rules=rules)
     if base.trace is None or new.trace is None or not (found.base_ns and found.new_ns):
         return found
-    return replace(found, counterfactual=counterfactual(found, base.trace(), new.trace(), rules))
+    traces = base.trace(), new.trace()
+    simulated = counterfactual(found, *traces, rules)
+    return replace(found, counterfactual=simulated, use=_use(found, *traces, peaks))
+
+
+def _use(found: Diff, base: Trace, new: Trace, peaks: Peaks | None) -> MachineUse:
+    """How well the steps of two traces use the machine, held against the limits of one."""
+    from pytest_perfdl.analysis.account.step_account import profile_tables
+    from pytest_perfdl.analysis.efficiency.roofline import peaks_of, step_work
+    from pytest_perfdl.analysis.overview.summary import trace_utilization
+    from pytest_perfdl.diff.changes import MachineUse
+    from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
+
+    peaks = peaks or peaks_of(base) or peaks_of(new)
+    before, after = ([StepWork(profile_tables(each).steps, step_work(each))] for each in (base, new))
+    return MachineUse(
+        base=trace_utilization(base, peaks),
+        new=trace_utilization(new, peaks),
+        work=work_change("", before, after, peaks, found.delta_ns) if found.delta_ns > 0 else None,
+        operators=tuple(operator_sides("", before, after, peaks)),
+    )
 
 
 def _renaming(text: str) -> tuple[str, str]:

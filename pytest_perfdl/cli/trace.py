@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, print_json, rewrite, say, width
+from pytest_perfdl.cli.peaks import add_peaks, parse_peaks
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
@@ -43,14 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also say what would make the step faster and by how much, predicted by simulating the trace",
     )
-    parser.add_argument(
-        "--peaks",
-        metavar="NAME=RATE",
-        action="append",
-        default=[],
-        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; or the machine.json of a "
-        "project; by default what the trace's device is known for",
-    )
+    add_peaks(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         selection = parse(arguments.select)
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
-    peaks = _peaks(arguments.peaks)
+    peaks = parse_peaks(arguments.peaks)
     traces = [_read(file) for file in arguments.files]
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
@@ -144,45 +138,3 @@ def _progress(path: Path) -> Callable[[int, int], None]:
         rewrite(f"reading {path.name}: {done / max(total, 1):.0%}")
 
     return show
-
-
-def _measured_peaks(path: Path) -> Peaks:
-    """The limits of a machine that a project keeps."""
-    from pytest_perfdl.machine.constants import Machine
-
-    try:
-        peaks = Machine.load(path).peaks
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    if peaks is None:
-        raise CommandError(f"{path} has no limits of the machine: perfdl constants measures them")
-    return peaks
-
-
-def _peaks(texts: Sequence[str]) -> Peaks | None:
-    from pytest_perfdl.machine.peaks import ELEMENT_TYPES, Peaks
-    from pytest_perfdl.model.units import parse_quantity
-
-    if not texts:
-        return None
-    if len(texts) == 1 and texts[0].endswith(".json"):
-        return _measured_peaks(Path(texts[0]))
-    flops: dict[str, float] = {}
-    bandwidth = None
-    for text in texts:
-        name, _, value = text.partition("=")
-        try:
-            if name != "bandwidth" and name not in ELEMENT_TYPES:
-                raise ValueError(f"{text!r} is not NAME=RATE of the bandwidth, or of {', '.join(ELEMENT_TYPES)}")
-            rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
-            if rate <= 0:
-                raise ValueError(f"{text!r} is not above 0")
-            if name == "bandwidth":
-                bandwidth = rate
-            else:
-                flops[name] = rate
-        except ValueError as error:
-            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB, a second each") from error
-    if bandwidth is None:
-        raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
-    return Peaks(flops, bandwidth)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pytest_perfdl.diff.changes import Counterfactual, Key
+    from pytest_perfdl.diff.changes import Counterfactual, Key, MachineUse
     from pytest_perfdl.diff.matching.groups import By, Group
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.side import Side, Unit
@@ -108,6 +108,8 @@ class Diff:
     """Simultaneous intervals of the sums of all changes of one name, where they were tested."""
     counterfactual: Counterfactual | None = None
     """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
+    use: MachineUse | None = None
+    """How well both sides use the machine; `None` unless both are traces."""
 
     @property
     def delta_ns(self) -> int:

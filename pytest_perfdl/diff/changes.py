@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pytest_perfdl.diff.effects import Amount, Effects
     from pytest_perfdl.diff.matching.groups import Group
+    from pytest_perfdl.machine.utilization import Utilization
     from pytest_perfdl.model.step_part import Part, PartKind
-    from pytest_perfdl.results.verdict import Bound
+    from pytest_perfdl.results.verdict import Bound, OperatorSides, WorkChange
 
 Status = Literal["new", "gone", "changed", "replaced", "fused", "split"]
 EXCHANGED: frozenset[Status] = frozenset({"replaced", "fused", "split"})
@@ -129,3 +130,14 @@ class Counterfactual:
 def excludes_zero(interval: tuple[float, float] | None) -> bool:
     """Whether a change is certain by its interval; without one it is not."""
     return interval is not None and not interval[0] <= 0 <= interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """How well the steps of both sides use the machine."""
+
+    base: Utilization
+    new: Utilization
+    work: WorkChange | None
+    """Whether the slower step does more work, or the same work worse; `None` where it is not slower."""
+    operators: tuple[OperatorSides, ...]

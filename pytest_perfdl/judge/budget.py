@@ -15,7 +15,7 @@ from pytest_perfdl.stats.quantiles import student
 if TYPE_CHECKING:
     from pytest_perfdl.model.limits import Budget
     from pytest_perfdl.model.record import Series
-    from pytest_perfdl.results.verdict import MetricVerdict, Verdict
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
 
 
 def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> MetricVerdict:
@@ -36,6 +36,31 @@ def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> Metric
         reason=reason,
         times_over=_times_over(series, budget, metric.new) if verdict == "regressed" else None,
     )
+
+
+def fails_utilization(metric: MetricVerdict) -> bool:
+    """Whether a metric of how well the machine is used is past its budget."""
+    return metric.verdict == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
+
+
+def doubted(found: Judgement, why: str) -> Judgement:
+    """The judgement where the machine no longer does what utilization is held against: budgets of it fail nothing.
+
+    Parameters
+    ----------
+    why
+        What it no longer does, in one line.
+    """
+    metrics = tuple(
+        replace(each, verdict="suspect", reason=f"{each.reason}; {why}", times_over=None)
+        if fails_utilization(each)
+        else each
+        for each in found.metrics
+    )
+    others = {each.verdict for each in (*metrics, *found.environment)}
+    if found.verdict != "regressed" or "regressed" in others:
+        return replace(found, metrics=metrics)
+    return replace(found, metrics=metrics, verdict="suspect", reason=reasons.of_test("suspect", metrics, None, ""))
 
 
 def past(series: Series, budget: Budget) -> int:

@@ -11,7 +11,7 @@ from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
 from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
-from pytest_perfdl.judge.work import joined, work_change
+from pytest_perfdl.judge.work import joined, operator_sides, work_change
 from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import worst
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
-    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, WorkChange
+    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, OperatorSides, Verdict, WorkChange
 
 SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
@@ -73,6 +73,7 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
+    settled = replace(settled, operators=_operators(rounds, peaks))
     if settled.verdict in EXPLAINED:
         settled = replace(settled, work=_work(settled, rounds, peaks))
     environment: tuple[MetricVerdict, ...] = ()
@@ -95,6 +96,12 @@ def _work(settled: Judgement, rounds: Sequence[Round], peaks: Peaks | None) -> t
         if change > 0:
             found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
     return tuple(each for each in found if each is not None)
+
+
+def _operators(rounds: Sequence[Round], peaks: Peaks | None) -> tuple[OperatorSides, ...]:
+    """What the operators of each call had to do, on both sides of all rounds."""
+    base, head = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
+    return tuple(each for call in head for each in operator_sides(call, base.get(call, ()), head[call], peaks))
 
 
 def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:

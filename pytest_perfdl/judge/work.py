@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import OperatorWork
-from pytest_perfdl.results.verdict import WorkChange, WorkKind, WorkSide
+from pytest_perfdl.results.verdict import OperatorSides, WorkChange, WorkKind, WorkSide
 
 SAME_ARITHMETIC = 0.01
 """Share by which FLOPs may differ and be called the same."""
@@ -20,6 +20,8 @@ MORE = 0.05
 """Share by which the least time of the arithmetic, the bytes or the calls must grow to be why."""
 LEAST_SHARE = 0.25
 """Part of what the operators' time grew by that one of them must hold to be named for it."""
+LISTED = 1e-3
+"""Share of the operators' time that calls of one kind must take on either side to be listed."""
 
 _BITS = {
     "float64": 64,
@@ -44,6 +46,8 @@ class _Total:
     types: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """FLOPs by element type."""
     least_ns: float = 0.0
+    compute_ns: float = 0.0
+    """Least time of those that are bound by arithmetic."""
     held_ns: int = 0
     """Time of what has a least time."""
 
@@ -57,6 +61,7 @@ class _Total:
         least = work.least_ns(peaks) if peaks else None
         if least is not None:
             self.least_ns += least
+            self.compute_ns += least if peaks and work.bound(peaks) == "compute" else 0.0
             self.held_ns += work.time_ns
 
     def a_step(self, steps: int) -> WorkSide:
@@ -68,6 +73,7 @@ class _Total:
             time_ns=self.time_ns / steps,
             types={name: each / flops for name, each in self.types.items() if each},
             roofline=self.least_ns / self.held_ns if self.held_ns else None,
+            bound="" if not self.held_ns else "compute" if 2 * self.compute_ns > self.least_ns else "memory",
         )
 
 
@@ -105,6 +111,38 @@ def work_change(
         nothing = WorkSide(0, 0, 0, 0, {}, None)
         return WorkChange(kind, call, operator, by_old.get(operator, nothing), by_now.get(operator, nothing), old, now)
     return WorkChange(kind, call, "", old, now, old, now)
+
+
+def operator_sides(
+    call: str, base: Iterable[StepWork], new: Iterable[StepWork], peaks: Peaks | None = None
+) -> list[OperatorSides]:
+    """What the operators of a call's steps had to do on both sides, joined by operator, shapes and element type.
+
+    Those that took the most time first; those with less than a thousandth of it on both sides are left out.
+    """
+    sides = [_by_shapes(side, peaks) for side in (base, new)]
+    least = [LISTED * sum(each.time_ns for each in side.values()) for side in sides]
+    found = []
+    for place in dict.fromkeys(key for side in sides for key in side):
+        both = [side.get(place) for side in sides]
+        if any(each is not None and each.time_ns > limit for each, limit in zip(both, least, strict=True)):
+            found.append(OperatorSides(call, *place, *both))
+    return sorted(found, key=lambda each: (-_longest_ns(each), each.operator, each.shapes, each.dtype))
+
+
+def _longest_ns(sides: OperatorSides) -> float:
+    return max(each.time_ns for each in (sides.base, sides.new) if each is not None)
+
+
+def _by_shapes(side: Iterable[StepWork], peaks: Peaks | None) -> dict[tuple[str, str, str], WorkSide]:
+    """A mean step's calls by operator, shapes and element type."""
+    totals: dict[tuple[str, str, str], _Total] = defaultdict(_Total)
+    steps = 0
+    for each in side:
+        steps += each.steps
+        for work in each.operators:
+            totals[work.operator, work.shapes, work.dtype].add(work, peaks)
+    return {place: total.a_step(steps) for place, total in totals.items()} if steps else {}
 
 
 def _totals(side: Iterable[StepWork], peaks: Peaks | None) -> tuple[WorkSide, Mapping[str, WorkSide]] | None:

@@ -144,6 +144,24 @@ NAMES = ("achieved_flops", "flops_utilization", "bandwidth_utilization", "roofli
 """Metrics of `utilization`."""
 
 
+def mfu(model_flops: float, step_ns: float, peaks: Peaks | None, mix: Mapping[str, float]) -> float | None:
+    """Model FLOPs utilization (A. Chowdhery et al., "PaLM", 2022, appendix B): what the model needs, over the peak.
+
+    Arithmetic that is done twice does not count, unlike in `flops_utilization`. `None` without the peak of the element
+    type that most of the FLOPs are of.
+
+    Parameters
+    ----------
+    model_flops
+        FLOPs that the model needs for a step, by its author.
+    mix
+        Share of each element type in the FLOPs, of the base side.
+    """
+    most = max(mix, key=lambda name: mix[name], default="")
+    rate = peaks.flops_per_s.get(most) if peaks else None
+    return model_flops / step_ns * 1e9 / rate if rate and step_ns > 0 else None
+
+
 def host_overhead(gap_ns: float, events: float, event_ns: float, profiled_ns: float, step_ns: float) -> float | None:
     """Share of a timed step in Python and in waiting outside of operators; `None` where profiling hides it.
 

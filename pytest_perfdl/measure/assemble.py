@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.machine.utilization import host_overhead, mix_of, utilization
+from pytest_perfdl.machine.utilization import host_overhead, mfu, mix_of, utilization
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.timed_pass import lower_quartile
@@ -254,6 +254,9 @@ def _utilization(
     known = utilization(profiled.work, len(profiled.step_ns), step_ns, peaks, mix)
     found |= {name: value if name == "achieved_flops" else 100 * value for name, value in known.values.items()}
     found |= {name: 100 * share for name, share in profiled.device.items()}
+    if (model_flops := result.info.model_flops) is not None:
+        share = mfu(model_flops, step_ns, peaks, mix or mix_of(profiled.work))
+        found |= {} if share is None else {"mfu": 100 * share}
     if machine is not None and machine.event_ns is not None and profiled.device_busy_ns is None:
         gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / len(profiled.step_ns)
         events = _mean(profiled.op_counts)

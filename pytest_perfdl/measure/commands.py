@@ -44,6 +44,8 @@ class CallInfo:
     context: Mapping[str, Scalar]
     former: tuple[str, ...] = ()
     """Names that the key had in earlier versions, if others: baselines may still lie there."""
+    model_flops: float | None = None
+    """That the author says the model needs for a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class CountedMetric:
     code says that the pair is broken."""
 
 
+def _share(description: str, better: Better = "higher") -> TimedMetric:
+    """A metric of how well the machine is used, in percent."""
+    return TimedMetric(description, "%", better, is_utilization=True)
+
+
 METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "step_time": TimedMetric("lower quartile of the timed steps, one number for each repeat"),
     "block_time": TimedMetric("mean over all timed steps: sees what every n-th step does"),
@@ -61,67 +66,34 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "achieved_flops": TimedMetric(
         "FLOPs of the operators with a cost model, over the step's time", "flop/s", "higher", is_utilization=True
     ),
-    "flops_utilization": TimedMetric(
+    "flops_utilization": _share(
         "those FLOPs by element type, each over the machine's peak of it, over the step's time; with the element types "
-        "of the baseline's side, arithmetic done twice included",
-        "%",
-        "higher",
-        is_utilization=True,
+        "of the baseline's side, arithmetic done twice included"
     ),
-    "bandwidth_utilization": TimedMetric(
-        "bytes that the operators must move, over the bandwidth of each one's own working set, over the step's time",
-        "%",
-        "higher",
-        is_utilization=True,
+    "mfu": _share(
+        "the `model_flops=` of a call over the step's time, over the machine's peak of the type of most FLOPs"
     ),
-    "roofline": TimedMetric(
-        "least time of the operators with a cost model at the machine's roofline, over the time that they took",
-        "%",
-        "higher",
-        is_utilization=True,
+    "bandwidth_utilization": _share(
+        "bytes that the operators must move, over the bandwidth of each one's own working set, over the step's time"
     ),
-    "host_overhead": TimedMetric(
-        "Python and waiting outside of operators, less what profiling adds, over the step's time",
-        "%",
-        is_utilization=True,
+    "roofline": _share(
+        "least time of the operators with a cost model at the machine's roofline, over the time that they took"
     ),
-    "cpu_utilization": TimedMetric(
-        "processor time of the process over wall time and threads; spinning raises it",
-        "%",
-        "higher",
-        is_utilization=True,
+    "host_overhead": _share(
+        "Python and waiting outside of operators, less what profiling adds, over the step's time", "lower"
     ),
-    "device_busy": TimedMetric(
-        "time in which anything runs on the device, over the span of its events", "%", "higher", is_utilization=True
+    "cpu_utilization": _share("processor time of the process over wall time and threads; spinning raises it"),
+    "device_busy": _share("time in which anything runs on the device, over the span of its events"),
+    "sm_efficiency": _share("share of the multiprocessors that have a block to run, from launch geometry: an estimate"),
+    "occupancy": _share("estimated achieved occupancy of the kernels, weighted by their time: a bound"),
+    "launch_gap": _share("time of a step in which the device is idle because the host launches late", "lower"),
+    "tensor_core_share": _share("kernels on tensor cores, by their names, over all kernels' time"),
+    "exposed_copies": _share(
+        "copies behind which nothing computes or communicates, over the span of the device's events", "lower"
     ),
-    "sm_efficiency": TimedMetric(
-        "share of the multiprocessors that have a block to run, from launch geometry: an estimate",
-        "%",
-        "higher",
-        is_utilization=True,
-    ),
-    "occupancy": TimedMetric(
-        "estimated achieved occupancy of the kernels, weighted by their time: a bound",
-        "%",
-        "higher",
-        is_utilization=True,
-    ),
-    "launch_gap": TimedMetric(
-        "time of a step in which the device is idle because the host launches late", "%", is_utilization=True
-    ),
-    "tensor_core_share": TimedMetric(
-        "kernels on tensor cores, by their names, over all kernels' time", "%", "higher", is_utilization=True
-    ),
-    "exposed_copies": TimedMetric(
-        "copies behind which nothing computes or communicates, over the span of the device's events",
-        "%",
-        is_utilization=True,
-    ),
-    "overlap": TimedMetric(
-        "communication during which something computes, over all communication", "%", "higher", is_utilization=True
-    ),
-    "exposed_communication": TimedMetric(
-        "communication behind which nothing computes, over the span of the device's events", "%", is_utilization=True
+    "overlap": _share("communication during which something computes, over all communication"),
+    "exposed_communication": _share(
+        "communication behind which nothing computes, over the span of the device's events", "lower"
     ),
     "ops": CountedMetric("operators that a step runs"),
     "kernels": CountedMetric("kernels that a step launches, copies and memsets not counted"),

@@ -28,10 +28,11 @@ from pytest_perfdl.trace.annotations import step_annotations
 
 if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
+    from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import MetricVerdict
+    from pytest_perfdl.results.verdict import MetricVerdict, OperatorSides, WorkSide
 
 COLUMNS = (
     "call",
@@ -58,6 +59,8 @@ HELD = "before the step: parameters, optimizer state, inputs"
 """What the memory that was allocated before a step is called on the page."""
 PLACES = 300
 """Most modules and lines of a test."""
+OPERATORS = 300
+"""Most operators, told apart by shapes, that a test's roofline shows."""
 
 
 @dataclass(slots=True)
@@ -76,7 +79,13 @@ class Names:
 
 
 def details(
-    result: Result, collected: Sequence[CallTraces], names: Names, *, embedded: Sequence[str], accounted: bool = True
+    result: Result,
+    collected: Sequence[CallTraces],
+    names: Names,
+    *,
+    embedded: Sequence[str],
+    accounted: bool = True,
+    peaks: Peaks | None = None,
 ) -> dict[str, Any]:
     """Plain data for one test.
 
@@ -86,6 +95,8 @@ def details(
         The trace files that the page holds.
     accounted
         Whether to match the rows of both sides and account for the change; else rows are joined by their names.
+    peaks
+        The limits of the machine that the test was measured on.
     """
     found = diffs(result) if accounted else {}
     return {
@@ -93,6 +104,7 @@ def details(
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
         "rows": [_row(row, names) for row in part_rows(result, found)],
         "metrics": _metrics(result),
+        "roofline": _roofline(result.judgement.operators, peaks, names),
         "accounts": [
             {
                 "call": words.visible(call),
@@ -123,6 +135,33 @@ def _row(one: PartRow, names: Names) -> list[Any]:
         cells += [names.number(one.matched_by), None if one.confidence is None else round(one.confidence, 2)]
         cells += [list(one.effects)] if one.effects else []
     return cells
+
+
+def _roofline(operators: Sequence[OperatorSides], peaks: Peaks | None, names: Names) -> dict[str, Any]:
+    """What operators had to do and took, and the roofs that this is held against.
+
+    An operator is [call, operator, shapes, element type, base, new], the first four numbers into the page's names; a
+    side [nanoseconds, calls, FLOPs, bytes, share of the roofline, what bounds it], all of a mean step, or null.
+    """
+    rows = [
+        [*(names.number(text) for text in (each.call, each.operator, each.shapes, each.dtype)), *map(_work, sides)]
+        for each in operators[:OPERATORS]
+        for sides in [(each.base, each.new)]
+    ]
+    types = {each.dtype for each in operators}
+    return {
+        "rows": rows,
+        "left_out": max(0, len(operators) - OPERATORS),
+        "flops_per_s": {name: rate for name, rate in (peaks.flops_per_s if peaks else {}).items() if name in types},
+        "bandwidths": [list(each) for each in peaks.bandwidths or ((0, peaks.bytes_per_s),)] if peaks else [],
+    }
+
+
+def _work(side: WorkSide | None) -> list[Any] | None:
+    if side is None:
+        return None
+    share = None if side.roofline is None else round(side.roofline, 4)
+    return [round(side.time_ns), side.calls, round(side.flops), round(side.bytes), share, side.bound]
 
 
 def _metrics(result: Result) -> list[dict[str, Any]]:

@@ -85,7 +85,8 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
     for number, result in enumerate(ranked, start=1):
         traces_of = collected.get(result.id, ())
         accounted = not inert or words.notable(result)
-        one = details(result, traces_of, names, embedded=tuple(embedded), accounted=accounted)
+        peaks = None if result.new is None else run.peaks.get(result.new.key.slug)
+        one = details(result, traces_of, names, embedded=tuple(embedded), accounted=accounted, peaks=peaks)
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
             one["html"] = body.render(**shared, result=result, number=number, anchors={result.id: anchor(result.id)})

@@ -35,6 +35,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "notes": list(run.notes),
         "perf_dir": run.perf_dir,
         "invocation": dataclasses.asdict(run.invocation),
+        "peaks": {key: dataclasses.asdict(each) for key, each in run.peaks.items()},
         "counts": run.counts(),
         "tests": [_test(run, result) for result in run.results],
     }
@@ -42,10 +43,10 @@ def to_json(run: Run) -> dict[str, Any]:
 
 
 def without_records(data: dict[str, Any]) -> dict[str, Any]:
-    """The run file's data less the records and the repeats, which a page shows in a form of its own."""
+    """The run file's data less the records, operators and repeats, which a page shows in a form of its own."""
     tests = []
     for test in data["tests"]:
-        kept = {name: value for name, value in test.items() if name not in ("record", "base_record")}
+        kept = {name: value for name, value in test.items() if name not in ("record", "base_record", "operators")}
         kept["metrics"] = {
             name: {entry: value for entry, value in metric.items() if entry not in ("base_values", "new_values")}
             for name, metric in test["metrics"].items()
@@ -92,6 +93,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "rounds": judgement.rounds,
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
         "work": [dataclasses.asdict(each) for each in judgement.work],
+        "operators": [dataclasses.asdict(each) for each in judgement.operators],
         "blame": [_cause(cause) for cause in judgement.blame],
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "suggestions": [dataclasses.asdict(each) for each in result.suggestions],

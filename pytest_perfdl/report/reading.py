@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
 from pytest_perfdl.model.record import Finding, Key, Record
@@ -21,7 +22,15 @@ from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.results.curve import JudgedCurve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
-from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff, Verdict, WorkChange
+from pytest_perfdl.results.verdict import (
+    Cause,
+    Judgement,
+    MetricVerdict,
+    OperatorSides,
+    SourceDiff,
+    Verdict,
+    WorkChange,
+)
 
 
 class _RunForm(msgspec.Struct):
@@ -35,6 +44,7 @@ class _RunForm(msgspec.Struct):
     notes: list[str]
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
+    peaks: dict[str, Peaks] = {}
 
 
 class _ChangeForm(msgspec.Struct):
@@ -64,6 +74,7 @@ class _ResultForm(msgspec.Struct):
     environment: list[dict[str, Any]] = []
     rounds: str = ""
     work: tuple[WorkChange, ...] = ()
+    operators: tuple[OperatorSides, ...] = ()
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -99,6 +110,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         judged=form.judged,
         notes=tuple(form.notes),
         invocation=form.invocation or _guessed(results),
+        peaks=form.peaks,
         traces="all",
     )
 
@@ -137,6 +149,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         environment=tuple(map(_metric, form.environment)),
         blame=form.blame,
         work=form.work,
+        operators=form.operators,
         integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
         source_diffs=form.source_diffs,

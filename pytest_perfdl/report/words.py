@@ -230,7 +230,8 @@ def work_sentence(change: WorkChange) -> str:
     before, after = change.base, change.new
     if before.roofline is not None and after.roofline is not None:
         shares = (format_percent(each, signed=False) for each in (before.roofline, after.roofline))
-        return f"{call}same arithmetic, done worse: {operator} {' -> '.join(shares)} of its roofline"
+        now = f": {after.bound}-bound now" if after.bound not in ("", before.bound) else ""
+        return f"{call}same arithmetic, done worse: {operator} {' -> '.join(shares)} of its roofline{now}"
     times = (format_quantity(each.time_ns, "ns") for each in (before, after))
     return f"{call}same arithmetic, done worse: {operator} {' -> '.join(times)} a step"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, Verdict
 
@@ -101,6 +102,8 @@ class Run:
     notes: tuple[str, ...] = ()
     invocation: Invocation = field(default_factory=Invocation)
     """How pytest was called: what the commands that reports show must repeat."""
+    peaks: Mapping[str, Peaks] = field(default_factory=dict)
+    """The limits of the machine that utilization was held against, by key; without keys that have none."""
     traces: Traces = "regressed"
     """Which tests' traces the report holds, as `--perf-traces` says."""
 

@@ -196,7 +196,36 @@ class WorkSide:
     types: Mapping[str, float]
     """Share of each element type in the FLOPs."""
     roofline: float | None
-    """Least time at the machine's roofline over the time that it took; `None` without limits of the machine."""
+    """Least time at the machine's roofline over the time that it took; `None` without limits of the machine, and of
+    what has no cost model."""
+    bound: Literal["compute", "memory", ""] = ""
+    """What the least time is bound by; empty where it is not known."""
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Achieved FLOP/s; `None` without arithmetic that is counted."""
+        return self.flops * 1e9 / self.time_ns if self.flops and self.time_ns else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Achieved bytes a second, of those that must be moved."""
+        return self.bytes * 1e9 / self.time_ns if self.bytes and self.time_ns else None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSides:
+    """The calls of one operator with equal shapes and element type in a mean step of either side."""
+
+    call: str
+    operator: str
+    """Empty for device events whose operator is not known."""
+    shapes: str
+    """`Input Dims` as JSON; empty without a cost model."""
+    dtype: str
+    """That the arithmetic is done on; empty without a cost model."""
+    base: WorkSide | None
+    """`None` where that side has no such calls, or was not profiled."""
+    new: WorkSide | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +271,8 @@ class Judgement:
     """Of the blamed functions that changed, those of the largest causes first."""
     work: tuple[WorkChange, ...] = ()
     """Of each call that got slower; empty where that is not known."""
+    operators: tuple[OperatorSides, ...] = ()
+    """What the operators of the profiled steps had to do, those that took most time first."""
     rounds: str = ""
     """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()

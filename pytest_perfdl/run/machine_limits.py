@@ -6,15 +6,17 @@ baselines measures it where it is missing, in a process of its own (`measure.cal
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.machine.constants import FILE, Machine
 from pytest_perfdl.machine.fitness import MachineFinding
 from pytest_perfdl.machine.fitness.processors import allowed, power, quota
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.errors import ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
@@ -33,6 +35,7 @@ class MachineLimits:
         self._store = store
         self._known: dict[str, Machine | None] = {}
         self._refused: dict[str, str] = {}
+        self._missed: dict[str, str] = {}
 
     def of(self, key: Key) -> Machine | None:
         """Those under a key; `None` where there are none.
@@ -51,6 +54,16 @@ class MachineLimits:
                     f"{error}: restore it from git, or delete it, and pytest --perf-update measures it again"
                 ) from None
         return self._known[key.slug]
+
+    def peaks(self, keys: Iterable[Key]) -> dict[str, Peaks]:
+        """Those of some keys that have a file that can be read, by name."""
+        found = {}
+        for key in keys:
+            with contextlib.suppress(ConstantsError):
+                machine = self.of(key)
+                if machine is not None and machine.peaks is not None:
+                    found[key.slug] = machine.peaks
+        return found
 
     def path(self, key: Key) -> Path:
         """Where they are or would be."""
@@ -72,6 +85,20 @@ class MachineLimits:
             except OSError as error:
                 self._refused[key.slug] = f"{self.path(key)} cannot be written: {error.strerror}"
         return self._refused.get(key.slug, "")
+
+    def missed(self, key: Key, key_extra: Sequence[str] = ()) -> str:
+        """What of the limits the machine does not reach now, in one line; empty where it does. Measured once a run."""
+        if key.slug not in self._missed:
+            kept = self.of(key)
+            try:
+                threads = int(key.parts.get("threads") or 1)
+                now = calibrated(threads, has_device(key), key_extra, seconds=_CHECK_SECONDS)
+                below = [] if kept is None else _below(kept, now)
+                said = f"the machine does not reach its limits now: {'; '.join(below)}" if below else ""
+            except ConstantsError as error:
+                said = f"the machine's limits could not be measured again: {error}"
+            self._missed[key.slug] = said
+        return self._missed[key.slug]
 
 
 def location(store: Store, key: str) -> Path:
@@ -102,16 +129,20 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
         now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
     except ValueError as error:
         return [MachineFinding("note", "limits", f"not held against {FILE}", str(error))]
-    missed = [
-        f"{name} {format_quantity(found, unit)} of {format_quantity(before, unit)}"
-        for name, unit, spread, before, found in _paired(kept, now)
-        if found < (1 - max(_MISSED, 3 * spread)) * before
-    ]
-    if not missed:
+    if not (missed := _below(kept, now)):
         return [MachineFinding("ok", "limits", f"reaches what {FILE} of {kept.date} says")]
     why = "utilization is held against more than this machine can do now"
     do = "find what slows it down; if it stays so: perfdl constants --again"
     return [MachineFinding("warn", "limits", "; ".join(missed), why, do)]
+
+
+def _below(kept: Machine, now: Machine) -> list[str]:
+    """Limits that are missed by more than a tenth, and by more than three times their spread."""
+    return [
+        f"{name} {format_quantity(found, unit)} of {format_quantity(before, unit)}"
+        for name, unit, spread, before, found in _paired(kept, now)
+        if found < (1 - max(_MISSED, 3 * spread)) * before
+    ]
 
 
 def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, float, float]]:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
+from pytest_perfdl.judge.work import joined, operator_sides
 from pytest_perfdl.measure.assemble import Repeat, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
@@ -30,9 +31,10 @@ from pytest_perfdl.model.errors import (
 )
 from pytest_perfdl.model.failures import PerfError
 from pytest_perfdl.model.record import Record
+from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
-from pytest_perfdl.run.paired_rounds import failure, last_error, user_values
+from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
@@ -212,6 +214,13 @@ class Measurement:
     def record(self) -> Record:
         """All repeats of the working tree."""
         return self._assembled(self.repeats, self._no_flops)
+
+    def operators(self) -> tuple[OperatorSides, ...]:
+        """What the operators of the working tree had to do in all repeats, without another side."""
+        machine = self.context.machines.of(self.repeats[0].calls[0].info.key)
+        works = joined([work_of(repeat.calls) for repeat in self.repeats])
+        peaks = None if machine is None else machine.peaks
+        return tuple(each for call, work in works.items() for each in operator_sides(call, (), work, peaks))
 
     def _discard_contended(self) -> None:
         """Take back the last repeat if it is to be stored and others had the processor meanwhile."""

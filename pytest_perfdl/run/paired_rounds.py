@@ -21,7 +21,7 @@ from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
-from pytest_perfdl.measure.commands import CallInfo, SideResult, explanation, one_side
+from pytest_perfdl.measure.commands import CallInfo, CallResult, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
@@ -151,8 +151,8 @@ class Rounds:
             kernels_head=side_rows(remotes[head.name].results),
             parts_base=side_parts(remotes[base.name].results),
             parts_head=side_parts(remotes[head.name].results),
-            work_base=_work(remotes[base.name].results),
-            work_head=_work(remotes[head.name].results),
+            work_base=work_of(remotes[base.name].results),
+            work_head=work_of(remotes[head.name].results),
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
@@ -260,15 +260,6 @@ class Rounds:
             raise SideError(f"the {side.name} side {mistake}", invalid=True)
 
 
-def _work(results: Sequence[SideResult]) -> dict[str, StepWork]:
-    """What the operators of one side had to do, by call; empty where steps were not profiled."""
-    return {
-        result.info.name: StepWork(len(result.profiled.step_ns), result.profiled.work)
-        for result in results
-        if result.profiled is not None and result.profiled.work
-    }
-
-
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
     """Why the two processes of a round are not bound to one processor, in one line; empty if they are to be."""
     if pin == "off":
@@ -331,6 +322,15 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
             f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
         )
     return {result.call: result.parts for result in remote.results if result.parts is not None}
+
+
+def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
+    """What the operators had to do in one process, by call; empty where steps were not profiled."""
+    return {
+        result.info.name: StepWork(len(result.profiled.step_ns), result.profiled.work)
+        for result in results
+        if result.profiled is not None and result.profiled.work
+    }
 
 
 def user_values(remote: RemoteTest) -> tuple[UserValue, ...]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
+from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.measure.assemble import exemplars
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
@@ -145,9 +146,10 @@ def _limits_held(
     _check_names(test, measurement.record())
     if settings.against is not None:
         found = against_revision(context, measurement, confirmation)
-        return _result(context, measurement, measurement.record(), found)
+        judgement = _limits_checked_again(context, measurement, found.judgement)
+        return _result(context, measurement, measurement.record(), replace(found, judgement=judgement))
     found = against_baseline(context, measurement, confirmation, baseline)
-    judgement = found.judgement
+    judgement = _limits_checked_again(context, measurement, found.judgement)
     writes = settings.update is not None and judgement.verdict != "invalid"
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
@@ -172,6 +174,16 @@ def _limits_held(
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
+
+
+def _limits_checked_again(context: RunContext, measurement: Measurement, judgement: Judgement) -> Judgement:
+    """The judgement, unless a budget of utilization fails that the machine itself no longer reaches."""
+    if not any(map(fails_utilization, judgement.metrics)):
+        return judgement
+    context.progress.start_calibration(again=True)
+    missed = context.machines.missed(measurement.repeats[0].calls[0].info.key, context.settings.key_extra)
+    context.progress.clear()
+    return doubted(judgement, missed) if missed else judgement
 
 
 def _machine_measured(context: RunContext, measurement: Measurement) -> str:
@@ -203,6 +215,8 @@ def _result(
     else:
         stored, others = store.exemplars(item.nodeid, slug) if base is not None and not updated else ({}, ())
         judgement = _without_picture(judgement, [store.shown(file) for file in others])
+    if not judgement.operators:
+        judgement = replace(judgement, operators=measurement.operators())
     fresh = {call: Path(path) for call, path in exemplars(measurement.repeats).items()}
     return Result(
         id=item.nodeid,

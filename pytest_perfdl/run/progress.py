@@ -88,9 +88,10 @@ class Progress:
         """Python's frames are recorded, to see where a change comes from or which operators it touches."""
         self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
 
-    def start_calibration(self) -> None:
-        """The machine's limits are measured, once."""
-        self._show("perf: measuring the limits of this machine, once for all tests: about 20 s")
+    def start_calibration(self, *, again: bool = False) -> None:
+        """The machine's limits are measured, once a key; or once a run whether it still reaches them."""
+        how = "again: about 5 s" if again else "once for all tests: about 20 s"
+        self._show(f"perf: measuring the limits of this machine, {how}")
 
     def end_repeat(self, seconds: float) -> None:
         """A repeat took so long."""

@@ -351,6 +351,7 @@ class PerfSession:
             seconds=time.monotonic() - self._started,
             notes=self.settings.notes,
             invocation=self._invocation,
+            peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
             traces=self.settings.traces,
         )
 

@@ -258,7 +258,7 @@ SEMANTICS = """
         steps = []
         assert perf(steps.append, 1, name="cycle", period=3, items=6) is None
         assert len(steps) % 3 == 0
-        for element in perf.steps([1, 2], name="each"):
+        for element in perf.steps([1, 2], name="each", model_flops=2e9):
             steps.append(element)
         perf.metric("loss", 0.5, unit="nat", better="lower")
         while perf.step(name="called"):

@@ -106,7 +106,7 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
         modules=operators["module"],
         lines=operators["line"],
         roofline=roofline(trace, peaks),
-        utilization=_utilization(trace, tables, peaks),
+        utilization=trace_utilization(trace, peaks),
         launches=launch_stats(trace),
         copies=copy_figures(trace),
         sm_efficiency_est=sm_efficiency_est(trace),
@@ -121,8 +121,9 @@ def summarize(trace: Trace, peaks: Peaks | None = None) -> TraceSummary:
     )
 
 
-def _utilization(trace: Trace, tables: ProfileTables, peaks: Peaks | None) -> Utilization:
+def trace_utilization(trace: Trace, peaks: Peaks | None = None) -> Utilization:
     """The figures that a perf test has of its steps, with the profiler's own time in the step's."""
+    tables = profile_tables(trace)
     mean_ns = sum(tables.step_ns) / tables.steps if tables.steps else 0.0
     found = utilization(step_work(trace), tables.steps, mean_ns, peaks or peaks_of(trace))
     return replace(found, values={**found.values, **device_utilization(trace)})

@@ -20,7 +20,9 @@ from pytest_perfdl.report.diff.terminal import (
     large_effects,
     latent_words,
     refused_words,
+    slower_words,
     step_words,
+    use_rows,
 )
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.words import bound
@@ -67,7 +69,7 @@ def write_page(path: Path, diffs: Sequence[tuple[str, Diff]], limit: float) -> N
             data=data,
             headline=_headline(diffs, limit),
             compared=" and ".join(_names(diffs[0][1])),
-            sheets=[_sheet(title, each, one) for (title, each), one in zip(diffs, found, strict=True)],
+            sheets=[_sheet(title, each, one, limit) for (title, each), one in zip(diffs, found, strict=True)],
             json=templating.script_safe(data),
             **templating.frame(),
         )
@@ -83,7 +85,7 @@ def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
     return f"{plural(len(diffs), 'test')}: {counted}"
 
 
-def _sheet(title: str, each: Diff, data: dict[str, Any]) -> dict[str, Any]:
+def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[str, Any]:
     """What the template shows of one diff."""
     causes = list(map(_cause, data["blame"]))
     shares = _shares(data["counterfactual"])
@@ -95,7 +97,13 @@ def _sheet(title: str, each: Diff, data: dict[str, Any]) -> dict[str, Any]:
         "new": f"{each.new.label}, {columns_of(each.new)}",
         "coverage": data["matching"]["coverage"],
         "detectable_ns": data["detectable_ns"],
-        "notes": [*drift_words(each), *bound_words(each), *_simulated(each)],
+        "notes": [
+            *filter(None, [slower_words(each, limit)]),
+            *drift_words(each),
+            *bound_words(each),
+            *_simulated(each),
+        ],
+        "use": [] if each.use is None else use_rows(each.use),
         "account": [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
         "causes": causes,
         "cause_columns": _told(CAUSES, causes),

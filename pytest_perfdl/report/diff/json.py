@@ -78,6 +78,7 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
         },
         "drift": {"factor": each.drift.factor, "applied": each.drift.applied, "ns": round(each.drift.ns)},
         "detectable_ns": None if each.detectable_ns is None else round(each.detectable_ns),
+        "utilization": None if each.use is None else dataclasses.asdict(each.use),
         "counterfactual": None if each.counterfactual is None else _counterfactual(each.counterfactual),
     }
 

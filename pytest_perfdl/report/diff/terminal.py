@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.diff import causes, places, regions
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.words import bound, visible
+from pytest_perfdl.report.trace.terminal import SHOWN
+from pytest_perfdl.report.words import bound, visible, work_sentence
 
 if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff, DiffCause, Side
-    from pytest_perfdl.diff.changes import Counterfactual
+    from pytest_perfdl.diff.changes import Counterfactual, MachineUse
+    from pytest_perfdl.results.verdict import OperatorSides
 
 LEAST_EFFECT = 0.1
 """Share of a cause's change from which one of its effects is named."""
@@ -37,6 +39,7 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
     sections = (
         _head(title, each, limit, width),
         _account(each),
+        _use(each, limit, top, width),
         _causes(each, top, width),
         _counterfactual(each, top, width),
         _modules(each, top),
@@ -96,6 +99,63 @@ def _account(each: Diff) -> Iterator[str]:
     )
     yield from layout.rows(rows, "lrrrr", 2, 120)
     yield from (f"  {words}" for words in (*drift_words(each), *bound_words(each)))
+
+
+_OF_DEVICE = {
+    "device_busy": "of the time the device is busy",
+    "sm_efficiency": "of the device's SMs busy",
+    "occupancy": "of the warps that fit",
+    "exposed_copies": "of the time copies that nothing hides",
+    "overlap": "of the communication hidden behind computation",
+    "exposed_communication": "of the time communication that nothing hides",
+}
+"""Figures that a report on one trace has among those of its device."""
+
+
+def slower_words(each: Diff, limit: float) -> str:
+    """Whether a step that is slower by more than the limit does more work; empty where it is not, or not known."""
+    if each.use is None or each.use.work is None or each.delta_ns <= limit * each.base_ns:
+        return ""
+    return work_sentence(each.use.work)
+
+
+def use_rows(use: MachineUse) -> list[tuple[str, str, str]]:
+    """The figures of utilization that either side has: what it is of, and both sides."""
+    found = []
+    for name, text in {"achieved_flops": "FLOP/s", **SHOWN, **_OF_DEVICE}.items():
+        base, new = (side.values.get(name) for side in (use.base, use.new))
+        if base is not None or new is not None:
+            found.append((text, _figure(name, base), _figure(name, new)))
+    return found
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return format_quantity(value, "flop/s") if name == "achieved_flops" else format_percent(value, signed=False)
+
+
+def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
+    if each.use is None or not (rows := use_rows(each.use)):
+        return
+    yield "utilization"
+    if words := slower_words(each, limit):
+        yield from layout.paragraph(words, 2, width)
+    yield from layout.rows(rows, "lrr", 2, 120)
+    known = [row for row in each.use.operators if row.dtype]
+    table: list[tuple[str, ...]] = [("", "time", "", "of its roofline", "", "bound by")]
+    for row in known[:top]:
+        sides = (row.base, row.new)
+        times = ["" if side is None else format_quantity(side.time_ns, "ns") for side in sides]
+        shares = ["" if side is None or side.roofline is None else _figure("", side.roofline) for side in sides]
+        table.append((visible(f"{row.operator} {row.shapes} {row.dtype}"), *times, *shares, bounds(row)))
+    if any(share for line in table[1:] for share in line[3:5]):
+        yield from layout.rows(table, "lrrrrl", 2, width)
+
+
+def bounds(row: OperatorSides) -> str:
+    """What bounds an operator's least time, on both sides where that changed."""
+    return " -> ".join(dict.fromkeys(side.bound for side in (row.base, row.new) if side is not None and side.bound))
 
 
 def bound_words(each: Diff) -> list[str]:

@@ -209,6 +209,101 @@ def test_the_limit(files, capsys):
     assert figures(capsys, *files, "--limit", "60%")["verdict"] == "unchanged"
 
 
+def training(*, gemm="ampere_sgemm_128", each=400, dtype="float", copy=("Pinned", 50), gap=5, hidden=True, parts=1):
+    """Three steps: a copy from the host, two products of 512 x 512, each in some parts, and a collective."""
+    found = []
+    at, correlation = 0, 0
+
+    def one(operator, name, where, start, ns, cat="kernel", stream=7, **args):
+        nonlocal correlation
+        correlation += 1
+        found.extend(
+            [
+                x(operator, where, 4, **args),
+                launch(where + 1, 2, correlation, "cudaMemcpyAsync" if cat == "gpu_memcpy" else "cudaLaunchKernel"),
+                kernel(name, start, ns, correlation, cat=cat, stream=stream),
+            ]
+        )
+        return start + ns
+
+    for number in range(3):
+        first = at
+        kind, took = copy
+        at = one("aten::copy_", f"Memcpy HtoD ({kind} -> Device)", at, at + 10, took, "gpu_memcpy") + gap
+        args = {"Input Dims": [[512, 512], [512, 512 // parts]], "Input type": [dtype, dtype]}
+        for _ in range(2 * parts):
+            began, at = at, one("aten::mm", gemm, at - 4, at, each // parts + number, **args) + gap
+        if not hidden:
+            began, at = at, at + 300
+        one("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", began - 8, began, 300, stream=20)
+        at += 10
+        found.append(step(number, first, at - first))
+    return found
+
+
+PLANTED = {
+    "float32 instead of TF32": (
+        {"gemm": "ampere_s1688gemm_tf32_128"},
+        {"gemm": "ampere_sgemm_128", "each": 800},
+        "same arithmetic, dearer type: float32 instead of tf32, most of it in aten::mm",
+    ),
+    "float32 instead of bfloat16": (
+        {"gemm": "ampere_bf16_s16816gemm", "dtype": "c10::BFloat16"},
+        {"gemm": "ampere_sgemm_128", "each": 800},
+        "same arithmetic, dearer type: float32 instead of bfloat16, most of it in aten::mm",
+    ),
+    "pageable copies": (
+        {},
+        {"copy": ("Pageable", 450)},
+        "same arithmetic, done worse: aten::copy_ 50.00 µs -> 450.0 µs a step",
+    ),
+    "lost overlap": ({}, {"hidden": False}, "same arithmetic, done worse: what grew is outside of operators"),
+    "late launches": ({}, {"gap": 150}, "same arithmetic, done worse: what grew is outside of operators"),
+    "in four parts": (
+        {},
+        {"parts": 4, "each": 600},
+        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators a step",
+    ),
+    "a slower kernel": ({}, {"each": 800}, "same arithmetic, done worse: aten::mm 3.4% -> 1.7% of its roofline"),
+}
+FELL = {"lost overlap": "overlap", "a slower kernel": "roofline"}
+ROSE = {"pageable copies": "exposed_copies", "late launches": "launch_gap", "lost overlap": "exposed_communication"}
+A100 = ["--peaks", "float32=19.5Tflop", "--peaks", "tf32=156Tflop", "--peaks", "bfloat16=312Tflop"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_more_work_or_the_same_work_done_worse(name, tmp_path, capsys, monkeypatch):
+    base, new, said = PLANTED[name]
+    paths = [tmp_path / "base.json", tmp_path / "new.json"]
+    for path, what in zip(paths, (base, new), strict=True):
+        path.write_bytes(text(training(**what)))
+    arguments = [*paths, *A100, "--peaks", "bandwidth=1555GB"]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["diff", *map(str, arguments)]) == 0
+    shown = capsys.readouterr().out
+    assert said in " ".join(shown.split())
+    use = figures(capsys, *arguments)["utilization"]
+    before, after = use["base"]["values"], use["new"]["values"]
+    assert name not in FELL or after[FELL[name]] < before[FELL[name]]
+    assert name not in ROSE or after[ROSE[name]] > before[ROSE[name]]
+    # Two products of 512 x 512 x 512.
+    assert sum(row["base"]["flops"] for row in use["operators"] if row["base"]) == 2 * 2 * 512**3
+    main(["diff", *map(str, paths), "--html", str(tmp_path / "page.html")])
+    page = (tmp_path / "page.html").read_text()
+    assert said.partition(":")[0] in page
+    assert "of the time the device is busy" in page
+    capsys.readouterr()
+
+
+def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
+    paths = [tmp_path / "base.json", tmp_path / "new.json"]
+    for path, each in zip(paths, (800, 400), strict=True):
+        path.write_bytes(text(training(each=each)))
+    assert figures(capsys, *paths)["utilization"]["work"] is None
+    main(["diff", *map(str, paths)])
+    assert "same arithmetic" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

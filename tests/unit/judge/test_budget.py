@@ -3,6 +3,7 @@
 import pytest
 from making import counted, record, timed
 
+from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
 from pytest_perfdl.judge.stored_repeats import confirm, settled
@@ -144,3 +145,33 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
     assert (metric.verdict, metric.limit) == (verdict, ">= 40%")
     if values[0] == 37.0:
         assert metric.reason.endswith("not for certain: 40.48 % is not excluded")
+
+
+class TestDoubted:
+    WHY = "the machine does not reach its limits now: float32 60 of 100 Gflop/s"
+
+    def judged(self, **more):
+        share = timed(30.0, 31.0, 30.5, better="higher", unit="%")
+        series = {"flops_utilization": share, **more}
+        limits = budgets(flops_utilization=">=40%", ops="<=10")
+        return confirm(standing(record(series), None, (), limits), None, record(series), limits)
+
+    def test_a_budget_of_utilization_is_suspect_where_the_machine_itself_is_slower(self):
+        failed = self.judged()
+        assert failed.verdict == "regressed"
+        (metric,) = failed.metrics
+        assert fails_utilization(metric)
+        found = doubted(failed, self.WHY)
+        (metric,) = found.metrics
+        assert (found.verdict, metric.verdict, metric.times_over) == ("suspect", "suspect", None)
+        assert not fails_utilization(metric)
+        assert self.WHY in metric.reason
+        assert self.WHY in found.reason
+
+    def test_what_else_regressed_still_fails(self):
+        found = doubted(self.judged(ops=counted(12, 12, 12)), self.WHY)
+        assert found.verdict == "regressed"
+        assert {each.name: each.verdict for each in found.metrics} == {
+            "flops_utilization": "suspect",
+            "ops": "regressed",
+        }

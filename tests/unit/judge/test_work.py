@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.judge.work import StepWork, work_change
+from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.report.words import work_sentence
@@ -88,3 +88,47 @@ def test_rounds_are_taken_together_and_nothing_is_said_without_operators():
 def test_an_operator_that_is_new_has_nothing_before():
     found = changed([add()], [add(), product()])
     assert (found.operator, found.base.flops, found.new.flops) == ("aten::mm", 0, 10**6)
+
+
+def test_what_an_operator_is_bound_by_now_is_said():
+    # 10 µs of arithmetic beside 9.8 and 10.2 µs of bytes.
+    found = changed([product(moved=98_000)], [product(40_000, moved=102_000)])
+    assert (found.base.bound, found.new.bound) == ("compute", "memory")
+    said = "same arithmetic, done worse: aten::mm 50.0% -> 25.5% of its roofline: memory-bound now"
+    assert work_sentence(found) == said
+
+
+class TestOperatorSides:
+    def test_calls_of_equal_shapes_and_type_are_one_row(self):
+        def shaped(time_ns, shapes, dtype="float32", flops=10**6, moved=200_000):
+            return OperatorWork("aten::mm", shapes, dtype, 2, time_ns, flops, moved)
+
+        base = [StepWork(2, (shaped(80_000, "[8]"), shaped(40_000, "[4]")))] * 3
+        new = [StepWork(4, (shaped(80_000, "[8]"), shaped(90_000, "[4]", "bfloat16")))]
+        first, second, third = operator_sides("fwd", base, new, PEAKS)
+        assert [(each.shapes, each.dtype) for each in (first, second, third)] == [
+            ("[8]", "float32"),
+            ("[4]", "bfloat16"),
+            ("[4]", "float32"),
+        ]
+        assert (first.call, first.operator) == ("fwd", "aten::mm")
+        # 80 µs in 2 steps, 80 in 4; two calls of 100 kB at 10 GB/s are 20 µs, one MFLOP at 100 GFLOP/s 10.
+        assert (first.base.time_ns, first.new.time_ns) == (40_000, 20_000)
+        assert (first.base.roofline, first.base.bound) == (pytest.approx(20 / 80), "memory")
+        assert first.base.flops_per_s == pytest.approx(10**6 / 80e-6)
+        assert first.base.bytes_per_s == pytest.approx(200_000 / 80e-6)
+        assert (second.base, third.new) == (None, None)
+
+    def test_bound_by_arithmetic_where_that_takes_longer(self):
+        (row,) = operator_sides("", [], [StepWork(1, (product(),))], PEAKS)
+        assert (row.base, row.new.bound, row.new.roofline) == (None, "compute", pytest.approx(0.5))
+
+    def test_what_has_no_cost_model_has_its_time_alone(self):
+        (row,) = operator_sides("", [], [StepWork(1, (OperatorWork("aten::sort", "", "", 3, 900),))], PEAKS)
+        assert (row.new.time_ns, row.new.calls, row.new.roofline, row.new.bound) == (900, 3, None, "")
+        assert (row.new.flops_per_s, row.new.bytes_per_s) == (None, None)
+
+    @pytest.mark.parametrize("time_ns, listed", [(10, 1), (11, 2)])
+    def test_a_thousandth_of_the_time_is_left_out(self, time_ns, listed):
+        work = (product(9990 if time_ns == 10 else 9989), product(time_ns, operator="aten::add"))
+        assert len(operator_sides("", [], [StepWork(1, work)])) == listed

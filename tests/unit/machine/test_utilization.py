@@ -3,7 +3,7 @@ import math
 import pytest
 
 from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.machine.utilization import NAMES, OperatorWork, host_overhead, mix_of, utilization
+from pytest_perfdl.machine.utilization import NAMES, OperatorWork, host_overhead, mfu, mix_of, utilization
 
 PEAKS = Peaks({"float32": 1e11, "bfloat16": 4e11}, 1e10, bandwidths=((2**20, 4e10), (2**26, 1e10)), cache_bytes=2**24)
 """100 Gflop/s and 400 of bfloat16; 40 GB/s in cache, 10 GB/s from memory."""
@@ -84,3 +84,13 @@ def test_host_overhead_is_what_is_left_of_the_gaps():
     assert host_overhead(0.5e6, 1000, 1000, 10.5e6, 10e6) == 0
     assert host_overhead(2e6, 1000, 1000, 11.6e6, 10e6) is None
     assert host_overhead(2e6, 1000, 1000, 10.5e6, 0) is None
+
+
+def test_mfu_is_of_what_the_model_needs_at_the_peak_of_its_type():
+    mix = {"bfloat16": 0.9, "float32": 0.1}
+    # 2 Gflop in 10 ms are 200 Gflop/s of 400.
+    assert mfu(2e9, 10_000_000, PEAKS, mix) == pytest.approx(0.5)
+    assert mfu(2e9, 10_000_000, None, mix) is None
+    assert mfu(2e9, 10_000_000, PEAKS, {"float64": 1.0}) is None
+    assert mfu(2e9, 10_000_000, PEAKS, {}) is None
+    assert mfu(2e9, 0, PEAKS, mix) is None

@@ -85,6 +85,16 @@ PRODUCT = OperatorWork("aten::mm", "[[64, 64], [64, 64]]", "float32", 2, 120, 80
 MACHINE = Machine(flops_per_s={"float32": 1e11, "bfloat16": 4e11}, bandwidths=((256, 1e10),), cache_bytes=1, event_ns=2)
 
 
+def test_mfu_is_of_the_flops_that_the_author_states():
+    # 1,000 FLOPs in 100 ns are 10 Gflop/s of 100.
+    stated = result(info=info(model_flops=1000.0), profiled=profiled(work=(PRODUCT,)))
+    assert assembled(stated, machine=MACHINE).metrics()["mfu"].values == pytest.approx((10.0,))
+    assert "mfu" not in record(stated).metrics()
+    assert "mfu" not in assembled(result(profiled=profiled(work=(PRODUCT,))), machine=MACHINE).metrics()
+    head = replace(stated, profiled=profiled(work=(replace(PRODUCT, dtype="bfloat16"),)))
+    assert side_values([head], (), MACHINE, {"": {"float32": 1.0}})["mfu"] == pytest.approx(10.0), "of the base's type"
+
+
 def test_utilization_is_of_the_timed_step_and_the_profiled_operators():
     # Two profiled steps with one product each: 4,000 FLOPs and 200 bytes, in timed steps of 100 ns.
     answer = result(profiled=profiled(work=(PRODUCT,)))

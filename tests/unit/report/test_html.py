@@ -8,11 +8,14 @@ from html.parser import HTMLParser
 
 import pytest
 
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html, traces
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.operators import operators
+from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.results.run import Suggestion
+from pytest_perfdl.results.verdict import OperatorSides, WorkSide
 from pytest_perfdl.scaling.growth import Beside, IntervalEstimate
 from unit.report import runs
 
@@ -182,7 +185,7 @@ def test_the_embedded_run_is_the_run_file(everything):
     ((_, text),) = [one for one in parsed.scripts() if one[0].get("id") == "perfdl-run"]
     whole = json.loads(dump(to_json(everything)))
     for test in whole["tests"]:
-        del test["record"], test["base_record"]
+        del test["record"], test["base_record"], test["operators"]
         for metric in test["metrics"].values():
             del metric["base_values"], metric["new_values"]
     assert json.loads(text) == whole
@@ -216,6 +219,28 @@ def test_a_test_is_in_the_page_as_data_with_its_account():
     assert step["base"] == list(both["base"].metrics()["step_time"].values)
     assert step["limit"] == pytest.approx(41_200_000 * 1.03)
     assert [one["source"] for one in found["history"]] == ["baseline", "this run"]
+
+
+def test_operators_are_in_the_page_with_the_roofs_they_are_held_against(tmp_path):
+    old = WorkSide(2e6, 1e5, 4, 40_000, {"float32": 1.0}, 0.51234567, "compute")
+    sides = OperatorSides("fwd", "aten::mm", "[[8, 8]]", "float32", old, replace(old, roofline=None, bound=""))
+    one = runs.result("regressed")
+    one = replace(one, judgement=replace(one.judgement, operators=(sides, replace(sides, base=None))))
+    peaks = {runs.KEY.slug: Peaks({"float32": 1e11, "int8": 1e12}, 1e10, bandwidths=((1024, 4e10), (4096, 1e10)))}
+    run = replace(runs.run(one), peaks=peaks)
+    parsed = Page(html.render(run, {}))
+    held = {attrs.get("id"): text for attrs, text in parsed.scripts()}
+    found, names = (json.loads(held[each]) for each in ("perfdl-details-1", "perfdl-names"))
+    first, second = found["roofline"]["rows"]
+    assert [names[number] for number in first[:4]] == ["fwd", "aten::mm", "[[8, 8]]", "float32"]
+    assert first[4:] == [[40_000, 4, 2_000_000, 100_000, 0.5123, "compute"], [40_000, 4, 2_000_000, 100_000, None, ""]]
+    assert second[4] is None
+    assert found["roofline"]["flops_per_s"] == {"float32": 1e11}, "only of the types that occur"
+    assert found["roofline"]["bandwidths"] == [[1024, 4e10], [4096, 1e10]]
+    (tmp_path / "run.json").write_bytes(dump(to_json(run)))
+    again = read_run(tmp_path / "run.json", tmp_path)
+    assert (again.peaks, again.results[0].judgement.operators) == (peaks, one.judgement.operators)
+    assert details(page(runs.result()))["roofline"] == {"rows": [], "left_out": 0, "flops_per_s": {}, "bandwidths": []}
 
 
 def test_of_many_tests_the_worst_are_open_and_the_folded_are_packed():

@@ -23,6 +23,7 @@ TEST_KEYS = {
     "rounds",
     "blame",
     "work",
+    "operators",
     "source_diffs",
     "suggestions",
     "curves",

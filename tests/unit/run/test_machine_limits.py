@@ -136,3 +136,39 @@ def test_a_quota_or_a_battery_leave_no_limits(tmp_path):
     (mains / "type").write_text("Mains\n")
     (mains / "online").write_text("0\n")
     assert unfit(tmp_path) == "on battery: laptops lower their clocks on battery"
+
+
+class TestMissed:
+    @pytest.mark.parametrize(
+        "now, said",
+        [
+            (FOUND, ""),
+            (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 4e10}), ""),
+            (
+                replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 4e10}),
+                "the machine does not reach its limits now: float32 89.00 Gflop/s of 100.0 Gflop/s",
+            ),
+            (
+                ConstantsError("disturbed: others kept 0.50 processors busy"),
+                "the machine's limits could not be measured again: disturbed: others kept 0.50 processors busy",
+            ),
+        ],
+    )
+    def test_what_the_machine_does_not_reach_now_is_measured_once(self, store, measuring, now, said):
+        measuring(FOUND)
+        limits = MachineLimits(store)
+        limits.measure(KEY)
+        asked = measuring(now)
+        before = len(asked)
+        assert [limits.missed(KEY, ("torch",)), limits.missed(KEY)] == [said] * 2
+        assert len(asked) == before + 1
+        assert asked[-1] == ((1, False, ("torch",)), {"seconds": 2.5})
+
+    def test_limits_by_key_for_reports(self, store, measuring):
+        measuring(FOUND)
+        limits = MachineLimits(store)
+        limits.measure(KEY)
+        other = Key("other", {})
+        assert limits.peaks([KEY, other, KEY]) == {KEY.slug: FOUND.peaks}
+        (store.base / KEY.slug / "machine.json").write_text("{")
+        assert MachineLimits(store).peaks([KEY]) == {}

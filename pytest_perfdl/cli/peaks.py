@@ -1,0 +1,74 @@
+"""`--peaks`: what the hardware can do at most, as the command line says it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.model.errors import CommandError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.machine.peaks import Peaks
+
+
+def add_peaks(parser: argparse.ArgumentParser) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--peaks",
+        metavar="NAME=RATE",
+        action="append",
+        default=[],
+        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; or the machine.json of a "
+        "project; by default what the trace's device is known for",
+    )
+
+
+def parse_peaks(texts: Sequence[str]) -> Peaks | None:
+    """The peaks that the option was given; `None` without it.
+
+    Raises
+    ------
+    CommandError
+        When they cannot be read, or say nothing of the memory.
+    """
+    from pytest_perfdl.machine.peaks import ELEMENT_TYPES, Peaks
+    from pytest_perfdl.model.units import parse_quantity
+
+    if not texts:
+        return None
+    if len(texts) == 1 and texts[0].endswith(".json"):
+        return _measured_peaks(Path(texts[0]))
+    flops: dict[str, float] = {}
+    bandwidth = None
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            if name != "bandwidth" and name not in ELEMENT_TYPES:
+                raise ValueError(f"{text!r} is not NAME=RATE of the bandwidth, or of {', '.join(ELEMENT_TYPES)}")
+            rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
+            if rate <= 0:
+                raise ValueError(f"{text!r} is not above 0")
+            if name == "bandwidth":
+                bandwidth = rate
+            else:
+                flops[name] = rate
+        except ValueError as error:
+            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB, a second each") from error
+    if bandwidth is None:
+        raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
+    return Peaks(flops, bandwidth)
+
+
+def _measured_peaks(path: Path) -> Peaks:
+    """The limits of a machine that a project keeps."""
+    from pytest_perfdl.machine.constants import Machine
+
+    try:
+        peaks = Machine.load(path).peaks
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if peaks is None:
+        raise CommandError(f"{path} has no limits of the machine: perfdl constants measures them")
+    return peaks

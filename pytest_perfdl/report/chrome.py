@@ -86,7 +86,9 @@ def _drawn(result: Result, call: str, base: bytes, new: bytes) -> bytes:
     events += chrome_tracks.flows(drawn, _blamed(drawn, matched, causes), flows)
     for number, (side, data) in enumerate(zip(drawn, (base, new), strict=True)):
         events += [*chrome_tracks.busy(side), *chrome_tracks.memory(side)]
-        events += chrome_tracks.idle(data, lead, number + 1, _FIRST_TID[number] + _IDLE_TID)
+        if (trace := chrome_tracks.read_step(data)) is not None:
+            events += chrome_tracks.work(trace, lead, number + 1)
+            events += chrome_tracks.idle(trace, lead, number + 1, _FIRST_TID[number] + _IDLE_TID)
     about = {"test": visible(result.id), "call": visible(call), "verdict": result.judgement.verdict}
     return write(None, events, {"perfdl": about})
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_perfdl.analysis.account.device_account import IDLE_CLASSES, idle_time
+from pytest_perfdl.analysis.efficiency.roofline import work_rates
 from pytest_perfdl.analysis.events.communication import covered
 from pytest_perfdl.analysis.events.launches import launches
 from pytest_perfdl.analysis.events.steps import steps_of
@@ -115,27 +116,56 @@ def memory(events: Sequence[Event]) -> Iterator[Event]:
             yield Event("C", f"memory {device}", event.pid, 0, start_ns=event.start_ns, args={"bytes": total})
 
 
-def idle(data: bytes, opens: int, pid: int, tid: int) -> list[Event]:
+def read_step(data: bytes) -> Trace | None:
+    """A side's exemplar, for `idle` and `work`; `None` where it cannot be analyzed."""
+    try:
+        return loads(data, limit_bytes=UNPACKED_LIMIT)
+    except TraceError:
+        return None
+
+
+def idle(trace: Trace, opens: int, pid: int, tid: int) -> list[Event]:
     """The idle time of a side's step as a thread of its own, each gap named by what most of it is.
 
     Parameters
     ----------
-    data
+    trace
         The side's exemplar.
     opens
         Where its step begins among the drawn events.
     pid, tid
         The thread to draw on.
     """
-    try:
-        trace = loads(data, limit_bytes=UNPACKED_LIMIT)
-    except TraceError:
-        return []
     gaps = [
         Event("X", name, pid, tid, start_ns=start + opens, duration_ns=end - start, category=IDLE)
         for name, start, end in _gaps(trace)
     ]
     return [Event.thread_name(pid, tid, "idle"), *gaps] if gaps else []
+
+
+def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
+    """What a side's step achieves over time, as counters: FLOP/s, and bytes a second of those that must be moved.
+
+    Of operators with a cost model, each over its own time; 0 where none runs.
+    """
+    windows = steps_of(trace, launches(trace)).windows
+    if not windows:
+        return
+    shift = opens - windows[0].host_start
+    changes: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for each in work_rates(trace):
+        for time, sign in ((each.start_ns, 1), (each.end_ns, -1)):
+            changes[time + shift][0] += sign * each.flops_per_s
+            changes[time + shift][1] += sign * each.bytes_per_s
+    for place, (name, unit) in enumerate((("achieved FLOP/s", "Gflop/s"), ("achieved bytes/s", "GB/s"))):
+        running, last = 0.0, None
+        for time in sorted(changes):
+            running += changes[time][place]
+            # Sums of what comes and goes end near zero, not at it.
+            shown = round(max(running, 0.0) / 1e9, 3)
+            if shown != last:
+                last = shown
+                yield Event("C", name, pid, 0, start_ns=time, args={unit: shown})
 
 
 def _gaps(trace: Trace) -> list[tuple[str, int, int]]:

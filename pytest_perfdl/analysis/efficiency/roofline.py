@@ -81,6 +81,15 @@ class RooflineRow:
         return self.bytes * 1e9 / self.time_ns if self.bytes is not None and self.time_ns else None
 
 
+class WorkRate(NamedTuple):
+    """What is done while a call runs on the host, or while one of its device events runs."""
+
+    start_ns: int
+    end_ns: int
+    flops_per_s: float
+    bytes_per_s: float
+
+
 class _Key(NamedTuple):
     """What the rows of the result are told apart by."""
 
@@ -153,6 +162,24 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
         work = OperatorWork(key.operator, key.shapes, key.dtype, len(group.calls), group.measured, flops, moved)
         found.append(work)
     return tuple(sorted(found, key=lambda work: (-work.time_ns, work.operator, work.shapes, work.dtype)))
+
+
+def work_rates(trace: Trace) -> list[WorkRate]:
+    """What the calls with a cost model achieve, each over its own time: with device events over those it launched."""
+    on_device = len(trace.device_rows()) > 0
+    calls = modeled_calls(trace)
+    found = []
+    for group in (group for key, group in _groups(trace).items() if not key.reason):
+        events: dict[int, list[int]] = defaultdict(list)
+        for event, call in zip(group.events, group.owners, strict=True):
+            events[call].append(event)
+        for call, number in group.calls.items():
+            rows = events[call] if on_device else [call]
+            cost, whole = calls.calls[number].cost, int(trace.duration[rows].sum())
+            if whole:
+                rates = cost.flops * 1e9 / whole, cost.bytes * 1e9 / whole
+                found += [WorkRate(int(trace.start[row]), int(trace.end[row]), *rates) for row in rows]
+    return sorted(found)
 
 
 def _groups(trace: Trace, inside: npt.NDArray[np.bool_] | None = None) -> dict[_Key, _Group]:

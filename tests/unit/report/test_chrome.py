@@ -32,7 +32,7 @@ def check_importer_rules(events):
 
 def original(events):
     """Without what the trace adds to the two exemplars."""
-    ours = {"accumulated change", "device busy"}
+    ours = {"accumulated change", "device busy", "achieved FLOP/s", "achieved bytes/s"}
     return [event for event in events if event["name"] not in ours and event.get("cat") not in ("matched", "idle")]
 
 
@@ -250,6 +250,30 @@ def test_the_device_and_its_idle_time_are_tracks(tmp_path):
     assert gaps[0]["ts"] == step["ts"]
     assert gaps[0]["ts"] + gaps[0]["dur"] == kernel["ts"]
     assert gaps[-1]["ts"] + gaps[-1]["dur"] == step["ts"] + step["dur"]
+
+
+def test_what_operators_achieve_is_a_counter_of_each_side(tmp_path):
+    args = {"Input Dims": [[512, 512], [512, 512]], "Input type": ["float", "float"]}
+
+    def side(ns):
+        events = [
+            Event("X", "ProfilerStep#1", 1, 1, 5_000, 3_000_000, "user_annotation"),
+            Event("X", "aten::linear", 1, 1, 10_000, ns + 10, "cpu_op"),
+            Event("X", "aten::mm", 1, 1, 10_000, ns, "cpu_op", args),
+            Event("X", "aten::relu", 1, 1, 2_500_000, 100, "cpu_op"),
+        ]
+        return compress(write(None, events))
+
+    events = opened(regression_trace(REGRESSED, "", side(1_000_000), side(2_000_000)))
+    check_importer_rules(events)
+    step = next(event for event in events if event["name"].startswith("ProfilerStep") and event["pid"] == 2)
+    for pid, ns in ((1, 1_000_000), (2, 2_000_000)):
+        flops = [event for event in events if event["name"] == "achieved FLOP/s" and event["pid"] == pid]
+        # 2 x 512 x 512 x 512 FLOPs over its time, and none after it.
+        assert [float(event["args"]["Gflop/s"]) for event in flops] == [pytest.approx(2 * 512**3 / ns, abs=1e-3), 0]
+        assert [event["ts"] - step["ts"] for event in flops] == [5_000, 5_000 + ns]
+        moved = [event for event in events if event["name"] == "achieved bytes/s" and event["pid"] == pid]
+        assert float(moved[0]["args"]["GB/s"]) == pytest.approx(3 * 4 * 512**2 / ns, abs=1e-3)
 
 
 def test_memory_is_a_counter_of_each_side(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, roofline
+from pytest_perfdl.analysis.efficiency.roofline import RooflineRow, WorkRate, roofline, work_rates
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.trace import Category, read
 from unit.trace.chrome import corpus_file, each_recording, each_trace_file, kernel, launch, trace, x
@@ -199,3 +199,31 @@ def test_h100_by_hand():
     assert sum(row.roofline_flops for row in attention) == 4 * 4 * 8 * 141 * 141 * 64
     covered = sum(row.share for row in found.values() if not row.not_covered)
     assert covered == pytest.approx(0.961, abs=0.001)
+
+
+def test_rates_are_those_of_a_call_over_its_device_events():
+    found = work_rates(
+        trace(
+            x("aten::mm", 0, 50, **MM),
+            launch(5, 1, 1),
+            launch(7, 1, 2),
+            kernel("sgemm", 10, 30, 1),
+            kernel("reduce", 60, 10, 2),
+            x("aten::sort", 100, 20),
+            launch(105, 1, 3),
+            kernel("sort", 110, 10, 3),
+        )
+    )
+    rates = FLOPS / 40e-6, MOVED / 40e-6
+    assert found == [
+        WorkRate(10_000, 40_000, *map(pytest.approx, rates)),
+        WorkRate(60_000, 70_000, *map(pytest.approx, rates)),
+    ]
+
+
+@each_trace_file
+def test_rates_over_their_time_are_all_work_of_the_rows(path):
+    recorded = read(path)
+    rows = [row for row in roofline(recorded) if not row.not_covered and row.time_ns]
+    done = sum(each.flops_per_s * (each.end_ns - each.start_ns) / 1e9 for each in work_rates(recorded))
+    assert done == pytest.approx(sum(row.roofline_flops for row in rows), rel=1e-9)

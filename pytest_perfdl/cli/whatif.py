@@ -8,6 +8,7 @@ folder of them, are the ranks of one job, which wait for each other in their col
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -19,7 +20,8 @@ from pytest_perfdl.model.selection import HELP, parse
 
 if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
-    from pytest_perfdl.report.whatif import Answers
+    from pytest_perfdl.report.whatif import Answers, Arithmetic
+    from pytest_perfdl.trace import Trace
     from pytest_perfdl.whatif.editing.select import Selected
     from pytest_perfdl.whatif.model import TaskGraph
     from pytest_perfdl.whatif.predict import WhatIf
@@ -106,7 +108,7 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
     from pytest_perfdl.whatif.strategy import search
     from pytest_perfdl.whatif.transform import Context
 
-    graph, source = _graph(arguments)
+    graph, source, arithmetic = _graph(arguments, machine)
     context = Context(graph, machine)
     try:
         base = Base.of(graph)
@@ -130,13 +132,14 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
         (*notes(context, base), *([] if graph.job is None else ranks.notes(graph.job, base.simulation.span_ns))),
         strategies,
         arguments.devices or 0,
+        arithmetic,
     )
 
 
-def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
-    """The graph of a trace, or of all ranks, and what it is called."""
+def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, str, Arithmetic | None]:
+    """The graph of a trace, or of all ranks, what it is called, and what its step computes."""
     from pytest_perfdl.report.whatif.ranks import listing
-    from pytest_perfdl.trace import Trace, read
+    from pytest_perfdl.trace import read
     from pytest_perfdl.whatif.from_trace.graph import task_graph
     from pytest_perfdl.whatif.from_trace.job import job_graph
 
@@ -149,11 +152,28 @@ def _graph(arguments: argparse.Namespace) -> tuple[TaskGraph, str]:
         return _without_profiler(graph, arguments.step_time)
 
     if len(traces) == 1:
-        return graph_of(traces[0]), traces[0].source or arguments.files[0]
+        (trace,) = traces
+        return graph_of(trace), trace.source or arguments.files[0], _arithmetic(trace, machine)
     if arguments.devices:
         raise CommandError("--devices wants the trace of one rank")
     graph = job_graph(traces, graph_of)
-    return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}"
+    return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None
+
+
+def _arithmetic(trace: Trace, machine: Machine) -> Arithmetic | None:
+    from pytest_perfdl.analysis.account.step_account import profile_tables
+    from pytest_perfdl.analysis.overview.summary import trace_utilization
+    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.report.whatif import Arithmetic
+
+    given = Peaks(machine.flops_per_s, machine.memory_bytes_per_s or math.inf) if machine.flops_per_s else None
+    found = trace_utilization(trace, machine.peaks or given).values
+    tables = profile_tables(trace)
+    if "achieved_flops" not in found or not tables.steps:
+        return None
+    step_ns = sum(tables.step_ns) / tables.steps
+    share = found.get("flops_utilization")
+    return Arithmetic(found["achieved_flops"] * step_ns / 1e9, None if share is None else share * step_ns)
 
 
 def _paths(names: Sequence[str]) -> list[Path]:

@@ -28,7 +28,11 @@ def to_json(answers: Answers) -> dict[str, Any]:
             "length_ns": path.length_ns,
             "by_class": dict(sorted(path.by_class(answers.graph).items(), key=lambda item: -item[1])),
         },
-        "whatif": [prediction_json(each) for each in answers.predictions],
+        "utilization": _utilization(answers, answers.base.mean),
+        "whatif": [
+            {**prediction_json(each), "utilization": _utilization(answers, each.predicted_ns)}
+            for each in answers.predictions
+        ],
         "advice": [advice_json(each) for each in answers.advice],
         "notes": [{"kind": note.kind, "text": note.text, "share": note.share} for note in answers.notes],
         "strategies": [
@@ -44,6 +48,11 @@ def to_json(answers: Answers) -> dict[str, Any]:
             for each in answers.strategies
         ],
     }
+
+
+def _utilization(answers: Answers, step_ns: float | None) -> dict[str, float]:
+    """How well a step of some time uses the machine, with the arithmetic of the trace; empty where it is not known."""
+    return {} if answers.arithmetic is None or step_ns is None else answers.arithmetic.figures(step_ns)
 
 
 def replay_json(answers: Answers) -> dict[str, Any]:

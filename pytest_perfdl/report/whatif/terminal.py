@@ -50,6 +50,8 @@ def _head(answers: Answers, width: int) -> Iterator[str]:
         "low": f"trust predictions with care: {found.reason}.",
         "refuse": f"do not trust predictions from this trace: {found.reason}.",
     }[found.trust]
+    if answers.arithmetic is not None:
+        yield from layout.paragraph(f"utilization  {_used(answers, answers.base.mean)}", 0, width)
     yield from layout.paragraph(f"Replayed with constant lags the trace is off by {error}: {says}", 0, width)
 
 
@@ -64,10 +66,11 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
     if not answers.predictions:
         return
     known = [each for each in answers.predictions if each.predicted_ns is not None]
-    table = [("what if", "step", "range", "gain", "peak memory", "trust")]
-    table += [(visible(each.name), *figures(each), each.trust) for each in known]
+    used = [_used(answers, each.predicted_ns) for each in known]
+    table = [("what if", "step", "range", "gain", "peak memory", "utilization" if any(used) else "", "trust")]
+    table += [(visible(each.name), *figures(each), text, each.trust) for each, text in zip(known, used, strict=True)]
     if known:
-        yield from layout.rows(table, "lrlrll", 0, width)
+        yield from layout.rows(table, "lrlrlll", 0, width)
     for each in answers.predictions:
         if each.predicted_ns is None:
             yield from layout.paragraph(f"{visible(each.name)}: no prediction: {visible(each.reason)}", 0, width)
@@ -82,6 +85,19 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
             2,
             width,
         )
+    if any(used):
+        says = "utilization: of the trace's arithmetic, in the element types that it has there, over the predicted step"
+        yield from layout.paragraph(says, 2, width)
+
+
+def _used(answers: Answers, step_ns: float | None) -> str:
+    """How well a step of some time uses the machine: "12.1% of the peak FLOP/s"; empty where it is not known."""
+    if answers.arithmetic is None or step_ns is None:
+        return ""
+    found = answers.arithmetic.figures(step_ns)
+    if "flops_utilization" in found:
+        return f"{format_percent(found['flops_utilization'], signed=False)} of the peak FLOP/s"
+    return format_quantity(found["achieved_flops"], "flop/s") if found else ""
 
 
 def _notes(answers: Answers, width: int) -> Iterator[str]:

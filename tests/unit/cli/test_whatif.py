@@ -53,6 +53,30 @@ def test_the_json_contract(file, capsys):
     assert found["advice"] == [] or found["advice"][0]["gain"] > 0.02
 
 
+def test_how_well_the_predicted_step_uses_the_machine(file, tmp_path, capsys):
+    # A product of 4 x 8 x 2: 128 FLOPs in steps of 1 ms; 700 µs without what the operator takes on the host.
+    machine = ["--machine", "float32=0.001Gflop"]
+    found = figures(capsys, file, "--remove", "operator=aten::mm", *machine)
+    assert found["utilization"] == pytest.approx({"achieved_flops": 128e3, "flops_utilization": 0.128})
+    (removed,) = found["whatif"]
+    assert removed["utilization"] == pytest.approx({"achieved_flops": 128 / 7e-4, "flops_utilization": 0.128 / 0.7})
+    # Without the profiler the step takes about half of that.
+    found = figures(capsys, file, "--remove", "operator=aten::mm", "--step-time", "500us", *machine)
+    assert found["utilization"]["flops_utilization"] == pytest.approx(0.256, rel=0.1)
+    unknown = figures(capsys, file, "--apply", "pin_memory")
+    assert list(unknown["utilization"]) == ["achieved_flops"]
+    assert unknown["whatif"][0]["utilization"] == {}
+    main(["whatif", str(file), "--remove", "operator=aten::mm", *machine])
+    shown = capsys.readouterr().out
+    assert "utilization  12.8% of the peak FLOP/s" in shown
+    assert "18.3% of the peak FLOP/s" in shown
+    bare = tmp_path / "bare.json"
+    bare.write_bytes(text([step(0, 0, 100), x("aten::sort", 10, 50)]))
+    assert figures(capsys, bare, "--remove", "operator=aten::sort")["utilization"] == {}
+    main(["whatif", str(bare), "--remove", "operator=aten::sort"])
+    assert "utilization" not in capsys.readouterr().out
+
+
 def test_what_cannot_be_predicted_says_why(file, capsys):
     [found] = figures(capsys, file, "--apply", "pin_memory")["whatif"]
     assert (found["predicted_step_ns"], found["interval_ns"], found["gain"], found["trust"]) == (

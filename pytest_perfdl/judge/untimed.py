@@ -251,7 +251,7 @@ def _unknown(name: str, limits: Limits) -> MetricVerdict:
     limit, bound = limits.for_metric(name), limits.budget_for(name)
     better = metrics_of.better(name)
     text = limit.text if limit else bound.phrase(better) if bound else None
-    reason = "is not known of this step on this machine: perfdl constants measures what limits it"
+    reason = "is not known of this step on this machine; a note (-v) says why"
     verdict: Verdict | None = "inconclusive" if text else None
     unit = metrics_of.unit(name) or "%"
     return MetricVerdict(name, "timed", unit, better, None, None, limit=text, verdict=verdict, reason=reason)

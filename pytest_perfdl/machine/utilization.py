@@ -12,6 +12,8 @@ from typing import Literal
 
 from pytest_perfdl.machine.peaks import Peaks
 
+NO_LIMITS = "no limits of this machine are known (perfdl constants measures them)"
+"""Why there is no figure that needs them."""
 TELLING = 0.8
 """Share of the operators' time that a figure rests on, below which it says so."""
 _IN_CACHE = 0.5
@@ -113,7 +115,7 @@ def utilization(
         absent["achieved_flops"] = absent["flops_utilization"] = "the step does no arithmetic that is counted"
     if peaks is None:
         for name in NAMES[1:]:
-            absent.setdefault(name, "no limits of this machine are known")
+            absent.setdefault(name, NO_LIMITS)
         return Utilization(values, absent, spent / whole if whole else None)
     if total:
         shares = mix or {dtype: each / total for dtype, each in flops.items()}

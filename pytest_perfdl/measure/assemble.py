@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.machine.utilization import host_overhead, mfu, mix_of, utilization
+from pytest_perfdl.machine.utilization import mix_of
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
+from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import METRICS, better
 from pytest_perfdl.model.record import (
@@ -109,6 +110,17 @@ def assemble(
         modes={"page_faults": tuple(sorted({_fault_mode(r) for repeat in repeats for r in repeat.calls}))},
         integrity=_unique(findings),
     )
+
+
+def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
+    """Which figures of utilization the steps have not, and why: one finding for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for result in first.calls:
+        times = _step_times(result)
+        found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
+        for name, reason in found.absent.items():
+            by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
+    return [Finding("note", "absent", f"no {', '.join(names)}: {reason}") for reason, names in by_reason.items()]
 
 
 def contended(repeat: Repeat) -> bool:
@@ -236,34 +248,8 @@ def _timed_values(
         found["compile_time"] = float(result.compiled.compile_ns)
     if result.info.items is not None:
         found["throughput"] = result.info.items * 1e9 / max(_block_time(result), 1.0)
-    return found | _utilization(result, machine, found.get("step_time", found["block_time"]), mix)
-
-
-def _utilization(
-    result: CallResult | SideResult, machine: Machine | None, step_ns: float, mix: Mapping[str, float] | None
-) -> dict[str, float]:
-    """How well the machine is used, shares in percent."""
-    found: dict[str, float] = {}
-    threads = result.info.key.parts.get("threads")
-    if isinstance(threads, int) and (wall_ns := _total(result, "wall_ns")) > 0:
-        found["cpu_utilization"] = 100 * _total(result, "cpu_ns") / (wall_ns * threads)
-    profiled = result.profiled
-    if profiled is None or not profiled.step_ns:
-        return found
-    peaks = None if machine is None else machine.peaks
-    known = utilization(profiled.work, len(profiled.step_ns), step_ns, peaks, mix)
-    found |= {name: value if name == "achieved_flops" else 100 * value for name, value in known.values.items()}
-    found |= {name: 100 * share for name, share in profiled.device.items()}
-    if (model_flops := result.info.model_flops) is not None:
-        share = mfu(model_flops, step_ns, peaks, mix or mix_of(profiled.work))
-        found |= {} if share is None else {"mfu": 100 * share}
-    if machine is not None and machine.event_ns is not None and profiled.device_busy_ns is None:
-        gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / len(profiled.step_ns)
-        events = _mean(profiled.op_counts)
-        share = host_overhead(gap, events, machine.event_ns, _mean(profiled.step_ns), step_ns)
-        if share is not None:
-            found["host_overhead"] = 100 * share
-    return found
+    used = step_utilization(result, machine, found.get("step_time", found["block_time"]), mix)
+    return {**found, **used.values}
 
 
 def _step_times(result: CallResult | SideResult) -> dict[str, float]:
@@ -279,7 +265,7 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
         found["step_time"] = lower_quartile(cycles)
     if result.info.key.parts.get("threads") == 1:
         # With more threads processor time counts spinning.
-        found["cpu_time"] = _total(result, "cpu_ns")
+        found["cpu_time"] = result.timed.per_step("cpu_ns")
     return found
 
 
@@ -409,7 +395,7 @@ def _cycles(result: CallResult | SideResult) -> tuple[int, ...]:
 
 
 def _block_time(result: CallResult | SideResult) -> float:
-    return (1 - _taken_by_others(result)) * _total(result, "wall_ns")
+    return (1 - _taken_by_others(result)) * result.timed.per_step("wall_ns")
 
 
 def _taken_by_others(result: CallResult | SideResult) -> float:
@@ -435,18 +421,12 @@ def _waited_for_somebody(result: CallResult | SideResult) -> bool:
 
 def _waiting(result: CallResult | SideResult) -> float:
     """Share of the timed steps in which the step's thread was ready to run and did not."""
-    return _total(result, "run_delay_ns") / max(_total(result, "wall_ns"), 1.0)
-
-
-def _total(result: CallResult | SideResult, field: str) -> float:
-    blocks = result.timed.blocks
-    total: int = sum(getattr(block, field) for block in blocks)
-    return total / sum(block.steps for block in blocks)
+    return result.timed.per_step("run_delay_ns") / max(result.timed.per_step("wall_ns"), 1.0)
 
 
 def _fault_mode(result: CallResult) -> str:
     """Minor page faults per step, coarsely: glibc's allocator fixes the mode for the life of a process."""
-    faults = _total(result, "minor_faults")
+    faults = result.timed.per_step("minor_faults")
     return "none" if faults < 1 else "few" if faults < 100 else "many"
 
 

@@ -158,6 +158,11 @@ class Timed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     findings: tuple[Finding, ...] = ()
 
+    def per_step(self, field: str) -> float:
+        """Mean over the steps of a total that each block has."""
+        total: int = sum(getattr(block, field) for block in self.blocks)
+        return total / sum(block.steps for block in self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRow:

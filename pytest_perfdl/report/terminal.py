@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.metrics import general, is_utilization
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, words
@@ -172,6 +172,9 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             text = f"{words.visible(metric.name)}: {words.visible(reason)}"
             lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
+    if any(is_utilization(metric.name) for metric in metrics if words.judged(metric)) or verbosity > 1:
+        for note in words.coverage_notes(judgement):
+            lines += [TerminalLine(line) for line in layout.paragraph(note, 4, width)]
     if judgement.rounds and verbosity > 0:
         lines += [TerminalLine(text) for text in layout.paragraph(words.visible(judgement.rounds), 4, width)]
     for metric in judgement.environment:

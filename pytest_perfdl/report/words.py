@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
@@ -204,6 +205,23 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
     return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def coverage_notes(judgement: Judgement) -> list[str]:
+    """For each call of which much time is in operators without a cost model: how much its figures rest on."""
+    found = []
+    for call in dict.fromkeys(each.call for each in judgement.operators):
+        times = [(each.new.time_ns, each.dtype) for each in judgement.operators if each.new and each.call == call]
+        whole = sum(time for time, _ in times)
+        known = sum(time for time, dtype in times if dtype)
+        if whole and known < TELLING * whole:
+            share = format_percent(known / whole, signed=False)
+            what = f"{visible(call)}: o" if call else "O"
+            found.append(
+                f"{what}perators with a cost model have only {share} of the operators' time: FLOP/s, bytes and "
+                "roofline are of these"
+            )
+    return found
 
 
 def work_sentence(change: WorkChange) -> str:

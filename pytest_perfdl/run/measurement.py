@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_perfdl.fixture.perf import CurveExpectation, Expectation, WhatIfExpectation
 from pytest_perfdl.judge.work import joined, operator_sides
-from pytest_perfdl.measure.assemble import Repeat, assemble, contended, exemplars, sharing_flops
+from pytest_perfdl.measure.assemble import Repeat, absent_figures, assemble, contended, exemplars, sharing_flops
 from pytest_perfdl.measure.commands import CallInfo, Count, one_repeat
 from pytest_perfdl.measure.optional import unmeasured
 from pytest_perfdl.model.errors import (
@@ -30,7 +30,7 @@ from pytest_perfdl.model.errors import (
     WorkerTimeout,
 )
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record import Finding, Record
 from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
@@ -221,6 +221,11 @@ class Measurement:
         works = joined([work_of(repeat.calls) for repeat in self.repeats])
         peaks = None if machine is None else machine.peaks
         return tuple(each for call, work in works.items() for each in operator_sides(call, (), work, peaks))
+
+    def absent_figures(self) -> list[Finding]:
+        """Which figures of utilization the working tree's steps have not, and why."""
+        first = self.repeats[0]
+        return absent_figures(first, self.context.machines.of(first.calls[0].info.key))
 
     def _discard_contended(self) -> None:
         """Take back the last repeat if it is to be stored and others had the processor meanwhile."""

@@ -215,8 +215,11 @@ def _result(
     else:
         stored, others = store.exemplars(item.nodeid, slug) if base is not None and not updated else ({}, ())
         judgement = _without_picture(judgement, [store.shown(file) for file in others])
-    if not judgement.operators:
-        judgement = replace(judgement, operators=measurement.operators())
+    judgement = replace(
+        judgement,
+        operators=judgement.operators or measurement.operators(),
+        integrity=(*judgement.integrity, *measurement.absent_figures()),
+    )
     fresh = {call: Path(path) for call, path in exemplars(measurement.repeats).items()}
     return Result(
         id=item.nodeid,

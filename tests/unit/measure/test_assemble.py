@@ -10,6 +10,7 @@ from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.assemble import (
     Repeat,
     UserValue,
+    absent_figures,
     assemble,
     contended,
     exemplars,
@@ -83,6 +84,20 @@ def test_a_loop_over_data_has_no_step_time():
 
 PRODUCT = OperatorWork("aten::mm", "[[64, 64], [64, 64]]", "float32", 2, 120, 8000, 400)
 MACHINE = Machine(flops_per_s={"float32": 1e11, "bfloat16": 4e11}, bandwidths=((256, 1e10),), cache_bytes=1, event_ns=2)
+
+
+def test_figures_that_are_absent_are_said_with_their_reason():
+    def said(answer, machine):
+        return [each.message for each in absent_figures(Repeat((answer,)), machine)]
+
+    answer = result(info=info(name="fwd"), profiled=profiled(work=(PRODUCT,)))
+    (without,) = said(answer, None)
+    names, _, why = without.partition(": ")
+    assert names == "no fwd.flops_utilization, fwd.bandwidth_utilization, fwd.roofline, fwd.host_overhead"
+    assert why == "no limits of this machine are known (perfdl constants measures them)"
+    cached = said(answer, replace(MACHINE, cache_bytes=10**6))
+    assert cached[0] == ("no fwd.bandwidth_utilization: 100 % of the bytes belong to operators that fit into the cache")
+    assert not any("roofline" in each for each in cached)
 
 
 def test_mfu_is_of_the_flops_that_the_author_states():

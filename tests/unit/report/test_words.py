@@ -4,7 +4,8 @@ import pytest
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.report import figures, layout, words
-from pytest_perfdl.results.verdict import VERDICTS
+from pytest_perfdl.report.terminal import failure_text
+from pytest_perfdl.results.verdict import VERDICTS, Judgement, OperatorSides, WorkSide
 from unit.report import runs
 
 
@@ -196,3 +197,23 @@ def test_rows_align_where_they_fit_and_wrap_where_they_do_not():
     table = [("first", "1 ms", "+1%"), ("second one", "10 ms", "")]
     assert layout.rows(table, "lrr", 2, 40) == ["  first        1 ms  +1%", "  second one  10 ms"]
     assert layout.rows(table, "lrr", 2, 12) == ["  first", "    1 ms", "    +1%", "  second one", "    10 ms"]
+
+
+@pytest.mark.parametrize("known, said", [(800, 0), (799, 1)])
+def test_figures_that_rest_on_less_than_four_fifths_of_the_time_say_so(known, said):
+    def side(time_ns):
+        return WorkSide(1, 1, 1, time_ns, {}, None)
+
+    operators = (
+        OperatorSides("fwd", "aten::mm", "[[2, 2], [2, 2]]", "float32", side(1000), side(known)),
+        OperatorSides("fwd", "aten::sort", "", "", None, side(1000 - known)),
+        OperatorSides("", "aten::mm", "[[2, 2], [2, 2]]", "float32", None, side(5)),
+    )
+    judgement = Judgement("t", "unchanged", "", operators=operators)
+    notes = words.coverage_notes(judgement)
+    assert len(notes) == said
+    assert not said or notes[0].startswith("fwd: operators with a cost model have only 79.9% of the operators' time")
+    shown = runs.result("regressed", metrics=[runs.timed("roofline", unit="%", better="higher")])
+    shown = replace(shown, judgement=replace(shown.judgement, operators=operators))
+    text = " ".join(failure_text(shown, runs.run(shown)).split())
+    assert ("have only 79.9%" in text) is bool(said)

@@ -21,6 +21,7 @@ from pytest_perfdl.analysis.events.steps import steps_of
 from pytest_perfdl.analysis.events.tree import CallTree, call_tree, launching_operator
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.machine.utilization import Bound, OperatorWork
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I64, Category, Rows, Trace
 
 _HOST_COPY = re.compile(
@@ -121,6 +122,23 @@ class _Group:
         self.events.append(event)
         self.owners.append(call)
 
+    def within(self, inside: npt.NDArray[np.bool_]) -> _Group:
+        """The events among these rows, with their calls."""
+        found = _Group()
+        for event, call in zip(self.events, self.owners, strict=True):
+            if inside[event]:
+                found.add(event, call, self.calls[call])
+        return found
+
+    def measure(self, trace: Trace) -> None:
+        """Take the times and the costs of what was added."""
+        on_device = len(trace.device_rows()) > 0
+        events = np.array(self.events, dtype=np.intp)
+        self.spent = int((trace.duration if on_device else _self_times(trace))[events].sum())
+        self.measured = _covered(trace, events) if on_device else self.spent
+        calls = modeled_calls(trace).calls
+        self.costs = [calls[number].cost for number in self.calls.values() if number >= 0]
+
 
 def roofline(trace: Trace, peaks: Peaks | None = None) -> tuple[RooflineRow, ...]:
     """Efficiency of operators against the roofline: the least time that they need over the time measured.
@@ -156,7 +174,11 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
     else:
         inside[:] = steps.of_host_time(trace.start) >= 0
     found = []
-    for key, group in _groups(trace, inside).items():
+    for key, whole in _groups(trace).items():
+        group = whole.within(inside)
+        if not group.events:
+            continue
+        group.measure(trace)
         flops = None if key.reason else sum(cost.flops for cost in group.costs)
         moved = None if key.reason else sum(cost.bytes for cost in group.costs)
         work = OperatorWork(key.operator, key.shapes, key.dtype, len(group.calls), group.measured, flops, moved)
@@ -182,8 +204,9 @@ def work_rates(trace: Trace) -> list[WorkRate]:
     return sorted(found)
 
 
-def _groups(trace: Trace, inside: npt.NDArray[np.bool_] | None = None) -> dict[_Key, _Group]:
-    """What rows are made of, with its time; only of the device events, or the operators, that are `inside`."""
+@once
+def _groups(trace: Trace) -> dict[_Key, _Group]:
+    """What rows are made of, with its time."""
     modeled = modeled_calls(trace)
     keys = [_Key(call.name, call.shapes, call.cost.dtype) for call in modeled.calls]
     tree = call_tree(trace)
@@ -192,8 +215,6 @@ def _groups(trace: Trace, inside: npt.NDArray[np.bool_] | None = None) -> dict[_
     groups: dict[_Key, _Group] = defaultdict(_Group)
     numbers = modeled.number.tolist()
     for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
-        if inside is not None and not inside[event]:
-            continue
         if call >= 0:
             groups[keys[numbers[call]]].add(event, call, numbers[call])
         else:
@@ -203,12 +224,8 @@ def _groups(trace: Trace, inside: npt.NDArray[np.bool_] | None = None) -> dict[_
             groups[key].add(event, operator if operator >= 0 else event, -1)
     if on_device:
         groups = _with_tf32(trace, groups)
-    time = trace.duration if on_device else _self_times(trace)
     for group in groups.values():
-        events = np.array(group.events, dtype=np.intp)
-        group.spent = int(time[events].sum())
-        group.measured = _covered(trace, events) if on_device else group.spent
-        group.costs = [modeled.calls[number].cost for number in group.calls.values() if number >= 0]
+        group.measure(trace)
     return groups
 
 
@@ -268,6 +285,7 @@ def _with_tf32(trace: Trace, groups: dict[_Key, _Group]) -> dict[_Key, _Group]:
     return found
 
 
+@once
 def _self_times(trace: Trace) -> I64:
     """Nanoseconds on the host in each operator and in none inside it."""
     time = np.zeros(len(trace), dtype=np.int64)

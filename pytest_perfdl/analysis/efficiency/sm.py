@@ -40,6 +40,7 @@ def launch_geometry(trace: Trace) -> LaunchGeometry:
     return LaunchGeometry(rows, _numbers([args.blocks for args in found]), _numbers([args.occupancy for args in found]))
 
 
+@once
 def sm_efficiency_est(trace: Trace) -> float | None:
     """Share of the device's SMs that had a block to run, from 0 to 1: an estimate from launch geometry.
 
@@ -64,6 +65,7 @@ def sm_efficiency_est(trace: Trace) -> float | None:
     return total / (span * len(devices))
 
 
+@once
 def occupancy_est(trace: Trace) -> float | None:
     """Duration-weighted mean of the kernels' `est. achieved occupancy %`, in percent as in the field: 0 to 100.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_perfdl.analysis.events.communication import communication_evidence, covered, evidence_counts
 from pytest_perfdl.analysis.events.in_flight import in_flight, waiting_rows
+from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import Category, Trace
 
 
@@ -50,6 +51,7 @@ class DeviceFigures:
         return self.communication_overlapped_ns / self.communication_ns if self.communication_ns else None
 
 
+@once
 def device_figures(trace: Trace) -> DeviceFigures | None:
     """Sum up the device events of a file (kernels, copies, memsets); `None` if it has none."""
     device = trace.device_rows()

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pytest_perfdl.machine.peaks import Peaks
 
-NO_LIMITS = "no limits of this machine are known (perfdl constants measures them)"
+NO_LIMITS = "no limits of this machine are known"
 """Why there is no figure that needs them."""
 TELLING = 0.8
 """Share of the operators' time that a figure rests on, below which it says so."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.machine.utilization import mix_of
+from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.step_utilization import step_utilization
@@ -120,7 +120,11 @@ def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
             by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
-    return [Finding("note", "absent", f"no {', '.join(names)}: {reason}") for reason, names in by_reason.items()]
+    hints = {NO_LIMITS: f"{NO_LIMITS} (perfdl constants measures them)"}
+    return [
+        Finding("note", "absent", f"no {', '.join(names)}: {hints.get(reason, reason)}")
+        for reason, names in by_reason.items()
+    ]
 
 
 def contended(repeat: Repeat) -> bool:

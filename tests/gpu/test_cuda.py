@@ -121,3 +121,41 @@ def test_the_account_of_a_trace_closes(project):
     assert parts.on_device
     assert (parts.ns.sum(axis=0) == parts.step_ns).all()
     assert "synchronization" in parts.classes or "launch latency" in parts.classes
+
+
+def test_a_product_that_fills_the_device_comes_near_its_limits(project):
+    project.ini("perf_calibrate = auto")
+    project.write(
+        "test_cuda.py",
+        """
+        import pytest
+        import torch
+
+        @pytest.mark.perf
+        def test_step(perf):
+            a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            perf(torch.mm, a, b, model_flops=2 * 8192**3)
+        """,
+    )
+    done, test = run(project, "--perf-update", "--perf-repeats=2")
+    assert done.code == 0, done.output
+    (limits,) = (project.root / "baselines").rglob("machine.json")
+    rates = json.loads(limits.read_text())["flops_per_s"]
+    assert rates["bfloat16"] > 2 * rates["tf32"] > 0
+    used = {name: metric["new"] for name, metric in test["metrics"].items() if metric["unit"] in ("%", "flop/s")}
+    assert {"device_busy", "sm_efficiency", "occupancy", "launch_gap", "tensor_core_share", "mfu"} <= used.keys()
+    assert "host_overhead" not in used
+    # All of the step is one kernel on tensor cores, the work that the calibration measures.
+    assert 70 < used["flops_utilization"] <= 110
+    assert used["mfu"] == pytest.approx(used["flops_utilization"], rel=0.01)
+    assert used["tensor_core_share"] > 95
+    assert all(0 <= used[name] <= 100 for name in ("device_busy", "sm_efficiency", "occupancy", "launch_gap"))
+    (row,) = [row for row in test["operators"] if row["operator"] == "aten::mm"]
+    assert row["new"]["flops"] == pytest.approx(2 * 8192**3)
+    assert row["new"]["bound"] == "compute"
+
+
+def test_copies_that_nothing_hides_are_exposed(project):
+    write(project, "copy")
+    _, test = run(project, "--perf-update", "--perf-repeats=1")
+    assert 0 < test["metrics"]["exposed_copies"]["new"] <= 100

@@ -99,20 +99,41 @@ def measured(folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     ------
     PlantsError
     """
-    shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "gitignore"))
-    shutil.copy(TEMPLATE / "gitignore", folder / ".gitignore")
-    run(folder, "git", "init", "--quiet")
-    run(folder, sys.executable, "-m", "pytest_perfdl.cli", "constants", "--dir", "baselines")
-    run(folder, "git", *_AUTHOR, "add", "--all")
-    run(folder, "git", *_AUTHOR, "commit", "--quiet", "-m", "The code")
+    prepare(folder)
     plant = folder / "src" / "plant.py"
     plant.write_text(plant.read_text().replace("False", "False  " if options.unchanged else "True"))
     report = (options.report or folder / "perf-report").resolve()
     command = [sys.executable, "-m", "pytest", "-q", "--perf", "--perf-against=HEAD", f"--perf-report={report}"]
     command += [f"--perf-limit={name}:2pp" for name in HELD if options.unchanged]
-    command += [f"tests/test_plants.py::test_{name}" for name in options.only] or ["tests"]
+    command += [f"tests/test_plants.py::test_{name}" for name in options.only] or ["tests/test_plants.py"]
     run(folder, *command, codes=(0, 1), shown=True)
     return list(json.loads((report / "run.json").read_text())["tests"])
+
+
+def prepare(folder: Path, threads: Sequence[int] = (1,)) -> None:
+    """Make the repository, with the limits of this machine among its baselines.
+
+    Raises
+    ------
+    PlantsError
+    """
+    shutil.copytree(TEMPLATE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "gitignore"))
+    shutil.copy(TEMPLATE / "gitignore", folder / ".gitignore")
+    run(folder, "git", "init", "--quiet")
+    for number in threads:
+        run(
+            folder,
+            sys.executable,
+            "-m",
+            "pytest_perfdl.cli",
+            "constants",
+            "--dir",
+            "baselines",
+            "--threads",
+            str(number),
+        )
+    run(folder, "git", *_AUTHOR, "add", "--all")
+    run(folder, "git", *_AUTHOR, "commit", "--quiet", "-m", "The code")
 
 
 def run(folder: Path, *command: str, codes: Sequence[int] = (0,), shown: bool = False) -> None:
@@ -140,8 +161,8 @@ def table(tests: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         name = test["id"].rpartition("::test_")[2]
         expected = EXPECTED[name]
         work = test["work"][0] if test["work"] else {"kind": f"({test['verdict']})", "operator": ""}
-        step = test["metrics"]["step_time"]
-        cells = [name, f"{step['effect']:+.0%}", expected.kind, work["kind"], work["operator"]]
+        effect = test["metrics"].get("step_time", {}).get("effect")
+        cells = [name, "" if effect is None else f"{effect:+.0%}", expected.kind, work["kind"], work["operator"]]
         right += work["kind"] == expected.kind
         cells.append("yes" if work["kind"] == expected.kind else "NO")
         if expected.falls:

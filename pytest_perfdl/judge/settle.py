@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
-from pytest_perfdl.judge.stopping_rule import Held
+from pytest_perfdl.judge.round_data import head_second, values
+from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
 from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, timed_moved, with_modes
 from pytest_perfdl.judge.work import joined, operator_sides, work_change
 from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.results.verdict import worst
+from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -86,6 +90,19 @@ def settle(
     return replace(settled, integrity=(*found.integrity, *findings, *doubts), environment=environment)
 
 
+def _in_all(rounds: Sequence[Round], name: str) -> bool:
+    """Whether every process of some rounds has a figure of a metric that there is a ratio of."""
+    return bool(rounds) and all(side.get(name, 0.0) > 0 for each in rounds for side in (each.base, each.head))
+
+
+def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
+    """A metric without a limit as the rounds saw it, so that all that is said of a change is of the same processes."""
+    base, head = values(rounds, metric.name)
+    sign = 1 if metric.better == "lower" else -1
+    estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
+    return replace(estimated(metric, base, head, estimate), evidence="paired", rounds=len(rounds))
+
+
 def _work(settled: Judgement, rounds: Sequence[Round], peaks: Peaks | None) -> tuple[WorkChange, ...]:
     """What each call that got slower does more, or worse."""
     base, head = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
@@ -144,6 +161,8 @@ def _settled(
     stored = metric.base
     if metric.name in verdicts:
         metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored)
+    elif metric.kind == "timed" and metric.verdict is None and _in_all(rounds, metric.name):
+        metric = replace(_shown(metric, rounds), stored=stored)
     if metric.kind != "timed" or metric.new is None or not rounds:
         return metric
     series = new.metrics()[metric.name]

@@ -372,16 +372,22 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 
 
 def _figures(state: _State) -> MetricVerdict:
-    """The figures of a metric: the posterior's, as changes of the metric itself."""
-    held, estimate = state.held, state.estimate
-    ends = sorted(as_ratio(held.sign * end) for end in estimate.interval)
+    """The figures of a metric, and what is excluded of it."""
+    held = state.held
+    shown = estimated(_shown(held, None, "", len(state.differences)), state.base, state.head, state.estimate)
+    return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
+
+
+def estimated(metric: MetricVerdict, base: Floats, head: Floats, estimate: Estimate) -> MetricVerdict:
+    """A metric with the posterior's figures, as changes of the metric itself: both sides' means, effect, interval."""
+    sign = 1 if metric.better == "lower" else -1
+    low, high = sorted(as_ratio(sign * end) for end in estimate.interval)
     return replace(
-        _shown(held, None, "", len(state.differences)),
-        base=float(np.exp(np.log(state.base).mean())),
-        new=float(np.exp(np.log(state.head).mean())),
-        effect=as_ratio(held.sign * estimate.center),
-        ci95=(ends[0], ends[1]),
-        excluded=worsening(estimate.interval[1], held.sign),
+        metric,
+        base=float(np.exp(np.log(base).mean())),
+        new=float(np.exp(np.log(head).mean())),
+        effect=as_ratio(sign * estimate.center),
+        ci95=(low, high),
     )
 
 

@@ -145,6 +145,34 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
     return model
 
 
+def _pool(ceil: int, *, dilated: bool = False, indices: int = 0) -> Model:
+    """Pooling of images: every input read once; the result, and so many bytes of indices an element, written.
+
+    `ceil` is the position of the flag that rounds the result's size up.
+    """
+
+    def model(call: OperatorCall) -> OperatorCost | None:
+        data, taps, border = call.tensor(0), call.integers(1, 2), call.integers(3, 2)
+        # Without a stride it is the kernel's size.
+        steps = taps if call.text(2) in ("", "[]") else call.integers(2, 2)
+        spread = call.integers(4, 2) if dilated else (1, 1)
+        up = call.flag(ceil)
+        if data is None or len(data.shape) < 3 or up is None:
+            return None
+        if taps is None or steps is None or border is None or spread is None or min(steps) < 1:
+            return None
+        sizes = []
+        for size, tap, step, around, wide in zip(data.shape[-2:], taps, steps, border, spread, strict=True):
+            left = size + 2 * around - wide * (tap - 1) - 1
+            number = (left + (step - 1 if up else 0)) // step + 1
+            # The last window begins within the image or the padding before it.
+            sizes.append(number - 1 if up and (number - 1) * step >= size + around else number)
+        written = math.prod(data.shape[:-2]) * math.prod(max(size, 0) for size in sizes)
+        return OperatorCost(0, data.bytes + written * (size_of(data.dtype) + indices), data.dtype)
+
+    return model
+
+
 def _padding(call: OperatorCall, index: int, taps: Shape, spread: Shape | None) -> Shape | None:
     """Elements added in each dimension, both sides together."""
     if call.text(index) == "valid":
@@ -307,6 +335,9 @@ _MODELS: dict[str, Model] = {
     "cudnn_convolution": _convolution(3, 2, 4),
     "miopen_convolution": _convolution(4, 3, 5),
     "convolution_backward": _convolution_backward,
+    "max_pool2d": _pool(5, dilated=True),
+    "max_pool2d_with_indices": _pool(5, dilated=True, indices=8),
+    "avg_pool2d": _pool(4),
     "scaled_dot_product_attention": _attention(5, mask=3),
     "_scaled_dot_product_attention_math": _attention(5, mask=3),
     "_scaled_dot_product_flash_attention": _attention(4),

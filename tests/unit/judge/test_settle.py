@@ -51,6 +51,35 @@ def test_a_speed_up_is_improved_whatever_it_did_to_the_counts():
     assert found.fails(parse_fail_on("changed"))
 
 
+def test_what_has_no_limit_is_shown_as_the_rounds_saw_it():
+    def both(**more):
+        return record({"step_time": timed(10.0 * MS), **more})
+
+    share = {"flops_utilization": timed(40.0, better="higher", unit="%")}
+    # The first process of the head had the peak of another element type.
+    new, base = both(flops_utilization=timed(70.0, better="higher", unit="%")), both(**share)
+    found = standing(new, base, (), BUILT_IN)
+    rounds = [
+        replace(
+            each,
+            base={**each.base, "flops_utilization": 40.0 + number},
+            head={**each.head, "flops_utilization": 20.0 + number / 2},
+        )
+        for number, each in enumerate(made_rounds.of(*[0.1] * 9))
+    ]
+    outcome = Gate(held(found, BUILT_IN)).look(rounds, Spent(300, 300))
+    shown = of(settle(found, new, base, base, outcome.verdicts, rounds, BUILT_IN), "flops_utilization")
+    assert shown.base == pytest.approx(44, rel=0.01)
+    assert shown.new == pytest.approx(22, rel=0.01)
+    assert shown.effect == pytest.approx(-0.5)
+    assert shown.ci95[0] < -0.5 < shown.ci95[1]
+    assert (shown.verdict, shown.evidence, shown.rounds, shown.stored) == (None, "paired", 9, 40.0)
+    # Where a round has no figure, the first processes' stand.
+    rounds[3] = replace(rounds[3], head={"step_time": rounds[3].head["step_time"]})
+    shown = of(settle(found, new, base, base, outcome.verdicts, rounds, BUILT_IN), "flops_utilization")
+    assert (shown.new, shown.evidence) == (70.0, None)
+
+
 @pytest.mark.parametrize("differences, verdict", [
     ([0.1] * 9, "regressed"),
     ([0.001, -0.001, 0.0], "unchanged"),

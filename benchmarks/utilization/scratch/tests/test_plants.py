@@ -3,6 +3,8 @@
 A test is called after what it plants; what the report must say is in `plants.py`.
 """
 
+import hashlib
+import threading
 import time
 
 import pytest
@@ -54,23 +56,32 @@ def test_channels_last_lost(perf):
 
 
 def test_unaligned_sizes(perf):
-    """Products of bfloat16 of a size that no tile divides."""
-    size = grown(1024, 1025)
-    a, b = (torch.randn(size, size, dtype=torch.bfloat16) for _ in range(2))
-    perf(torch.mm, a, b)
+    """Transposed copies of rows of which none begins where a vector does."""
+    wide = torch.randn(2048, grown(1024, 1025))
+    data = wide[:, :1024]
+    out = torch.empty(1024, 2048)
+    perf(lambda: out.copy_(data.t()))
 
 
 def test_threads_oversubscribed(perf):
-    """Four threads for what one did, on fewer cores."""
+    """Three more threads compute beside the step, on fewer processors."""
     model, data = network(), torch.randn(256, 512)
+    if PLANTED:
+        for _ in range(3):
+            threading.Thread(target=hash_forever, daemon=True).start()
 
     def step():
-        torch.set_num_threads(grown(1, 8))
         with torch.no_grad():
             for _ in range(4):
                 model(data)
 
     perf(step)
+
+
+def hash_forever():
+    text = bytes(2**20)
+    while True:
+        hashlib.sha256(text).digest()
 
 
 def test_sleep(perf):
@@ -127,19 +138,13 @@ def test_loop_over_parameters(perf):
 
 
 def test_fusion_lost(perf):
-    """A layer norm written out."""
-    data, weight = torch.randn(512, 1024), torch.randn(1024, 1024)
-
-    def normed(x):
-        if not PLANTED:
-            return functional.layer_norm(x, (1024,))
-        centered = x - x.mean(-1, keepdim=True)
-        return centered / (centered * centered).mean(-1, keepdim=True).add(1e-5).sqrt()
+    """Attention written out."""
+    query, key, value = (torch.randn(1, 2, 1024, 256) for _ in range(3))
 
     def step():
-        for _ in range(4):
-            normed(data)
-        return normed(data) @ weight
+        if not PLANTED:
+            return functional.scaled_dot_product_attention(query, key, value)
+        return torch.softmax(query @ key.transpose(-1, -2) / 16, -1) @ value
 
     perf(step)
 

@@ -132,6 +132,35 @@ def test_convolution_without_recorded_arguments_has_no_cost():
     assert cost("aten::convolution_backward", t(2, 8, 5, 5), t(2, 6, 9, 9), t(8, 3, 3, 3)) is None
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("size", [7, 8, 9])
+@pytest.mark.parametrize("kernel, stride, padding", [(2, None, 0), (3, 1, 1), (3, 2, 1), ((2, 3), (2, 1), (1, 0))])
+@pytest.mark.parametrize("ceil", [False, True])
+def test_pooling_writes_what_torch_does(size, kernel, stride, padding, ceil):
+    import torch
+
+    def text(value):
+        return "[]" if value is None else str(list(value) if isinstance(value, tuple) else [value, value])
+
+    images = torch.zeros(2, 3, size, size + 1)
+    shown = text(kernel), text(stride), text(padding)
+    read = 4 * images.numel()
+    pooled = torch.nn.functional.max_pool2d(images, kernel, stride, padding, ceil_mode=ceil).numel()
+    dilation = "[1, 1]", str(ceil)
+    assert cost("aten::max_pool2d", t(*images.shape), *shown, *dilation).bytes == read + 4 * pooled
+    assert cost("aten::max_pool2d_with_indices", t(*images.shape), *shown, *dilation).bytes == read + 12 * pooled
+    averaged = torch.nn.functional.avg_pool2d(images, kernel, stride, padding, ceil_mode=ceil).numel()
+    found = cost("aten::avg_pool2d", t(*images.shape), *shown, str(ceil), "True", "")
+    assert found == OperatorCost(0, read + 4 * averaged, "float32")
+
+
+def test_dilated_pooling():
+    # (9 - 2 * 2 - 1) // 1 + 1 = 5 each way.
+    found = cost("aten::max_pool2d", t(1, 9, 9), "[3, 3]", "[1, 1]", "[0, 0]", "[2, 2]", "False")
+    assert found == OperatorCost(0, 4 * (81 + 25), "float32")
+    assert cost("aten::max_pool2d", t(1, 9, 9), "", "", "", "", "") is None
+
+
 def test_attention():
     q, kv = t(2, 8, 10, 16), t(2, 2, 6, 16)
     size = 4 * (2560 + 2 * 384 + 2560)

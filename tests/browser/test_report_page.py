@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from unit.report import runs
 
+from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html
+from pytest_perfdl.results.verdict import OperatorSides, WorkSide
 
 axe = pytest.importorskip(
     "axe_playwright_python", reason="axe-core is not installed: pip install axe-playwright-python"
@@ -190,3 +192,38 @@ def test_a_large_report_unpacks_a_test_when_it_is_opened(opened, tmp_path):
     page.locator("details.test summary").nth(3).click()
     page.locator("table.metrics").wait_for()
     assert "12.34 ms" in page.locator("details.test[open]").inner_text()
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_operators_stand_against_the_roofline_on_both_sides(opened, tmp_path, width):
+    def side(time_ns, flops, roofline):
+        bound = "compute" if flops else "memory"
+        return WorkSide(flops, 3 * 2**20, 1, time_ns, {"float32": 1.0} if flops else {}, roofline, bound)
+
+    shapes = "[[512, 512], [512, 512]]"
+    operators = (
+        OperatorSides("", "aten::mm", shapes, "float32", side(3e6, 2**28, 0.9), side(5e6, 2**28, 0.54)),
+        OperatorSides("", f"aten::add {runs.HOSTILE}", shapes, "float32", side(1e5, 0, 0.8), side(1e5, 0, 0.8)),
+        OperatorSides("", "aten::sort", "", "", None, WorkSide(0, 0, 2, 5e4, {}, None)),
+    )
+    one = runs.result()
+    one = runs.replace(one, judgement=runs.replace(one.judgement, operators=operators))
+    peaks = {runs.KEY.slug: Peaks({"float32": 1e11}, 4e10, bandwidths=((2**18, 1e11), (2**27, 4e10)))}
+    page = tmp_path / "page.html"
+    html.write_html(runs.replace(runs.run(one), peaks=peaks), page)
+    tab = opened(page, viewport={"width": width, "height": 900})
+    tab.settled()
+    part = tab.page.locator("[data-part=roofline]")
+    rows = part.locator("tbody tr")
+    assert rows.count() == 3
+    first = " ".join(rows.first.inner_text().split())
+    assert "aten::mm 512×512, 512×512 float32" in first
+    assert "3.000 ms → 5.000 ms" in first
+    assert "90.0% → 54.0%" in first
+    assert "this run alone" in rows.last.inner_text()
+    drawn = part.locator("div.chart").evaluate("place => place.data.map(({ name, x }) => [name ?? '', x.length])")
+    assert ["baseline", 2] in drawn
+    assert ["this run", 2] in drawn
+    assert [name for name, _ in drawn if "100.0 Gflop/s" in name or "cache" in name] != []
+    assert tab.complaints == []
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -175,74 +175,95 @@
   };
 
   // A side of an operator: [nanoseconds, calls, FLOPs, bytes, share of its roofline, what bounds it], of a mean step.
-  const rate = (side, at) => (side && side[at] && side[0] ? (side[at] * 1e9) / side[0] : NaN);
-  const rateText = (value, unit) => (Number.isFinite(value) ? `${quantity(value, unit)}/s` : "");
+  const achieved = (side, at) => (side && side[at] && side[0] ? (side[at] * 1e9) / side[0] : NaN);
   const share = (value) => (value === null || value === undefined ? "" : `${(value * 100).toFixed(1)}%`);
-  const shapesOf = (text) => (text ? text.replace(/[\[\]"\s]+/g, (gap) => (gap.includes("[") && gap.length > 1 ? " " : gap)) : "");
+  const shapesOf = (text) => (text ? JSON.parse(text).filter((shape) => shape.length).map((shape) => shape.join("×")).join(", ") : "");
+  // What both sides say, once where that is the same.
+  const both = (row, say) => [...new Set([row[4], row[5]].filter(Boolean).map(say).filter(Boolean))].join(" → ");
+  const speed = (side, at, unit) => (Number.isFinite(achieved(side, at)) ? `${quantity(achieved(side, at), unit)}/s` : "");
+  const now = (row) => row[5] ?? row[4];
   const fillRoofline = (place, found) => {
-    const { rows, flops_per_s: roofs, bandwidths, left_out: leftOut } = found.roofline;
+    const { rows, left_out: leftOut } = found.roofline;
     if (!rows.length) return;
     names ??= parsed("perfdl-names");
     const own = section(place, "How well operators use the machine");
     const named = (row) => (names[row[0]] ? `${names[row[0]]}: ` : "") + (names[row[1]] || "no operator known");
-    const both = rows.some((row) => row[4]);
-    const placed = (side) => side && side[0] > 0 && side[2] > 0 && side[3] > 0;
-    const points = rows.filter((row) => placed(row[4]) || placed(row[5]));
-    if (perfdl.hasCharts && points.length) {
-      const at = (side) => [side[2] / side[3], rate(side, 2)];
-      const whole = Math.max(...points.flatMap((row) => [row[4], row[5]]).filter(Boolean).map((side) => side[0]));
-      const size = (side) => 6 + 18 * Math.sqrt(side[0] / whole);
-      const spots = points.flatMap((row) => [row[4], row[5]]).filter(placed).map(at);
-      const [left, right] = [Math.min(...spots.map(([x]) => x)) / 3, Math.max(...spots.map(([x]) => x)) * 3];
-      const fastest = Math.max(0, ...Object.values(roofs));
-      const memory = bandwidths.length ? [["memory", bandwidths.at(-1)[1]], ["cache", Math.max(...bandwidths.map(([, speed]) => speed))]] : [];
-      const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(shapesOf(names[row[2]])), names[row[3]], `${quantity(side[0], "ns")} a step, ${rateText(rate(side, 2), "flop")}, ${rateText(rate(side, 3), "B")}`, side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
-      chart(own, {
-        title: "Roofline",
-        note: `one mark for each operator and its shapes, larger for more time${both ? "; open: baseline, filled: this run, joined where both are known" : ""}. Upper left of a roof no operator can be`,
-        label: `Achieved FLOP/s over FLOPs a byte. ${points.slice(0, 5).map((row) => `${named(row)}: ${[row[4], row[5]].filter(placed).map((side) => rateText(rate(side, 2), "flop")).join(" to ")}`).join("; ")}. The table below has all of them.`,
-        height: 380,
-        make: (colors) => {
-          const marks = (index, word, symbol, color) => {
-            const mine = points.filter((row) => placed(row[index]));
-            return {
-              type: "scatter", mode: "markers", name: word, x: mine.map((row) => at(row[index])[0]), y: mine.map((row) => at(row[index])[1] / 1e9),
-              marker: { symbol, color, size: mine.map((row) => size(row[index])), line: { color, width: 1.5 }, opacity: 0.85 },
-              hoverinfo: "text", text: mine.map((row) => hover(word, row, row[index])),
-            };
-          };
-          const joined = points.filter((row) => placed(row[4]) && placed(row[5]));
-          const line = (name, x, y, dash) => ({ type: "scatter", mode: "lines", name, x, y, line: { color: colors.ink, width: 1, dash }, hoverinfo: "name", showlegend: false });
-          const data = [
-            ...memory.map(([word, speed]) => line(`${word}: ${rateText(speed, "B")}`, fastest ? [left, Math.min(right, fastest / speed)] : [left, right], (fastest ? [left, Math.min(right, fastest / speed)] : [left, right]).map((x) => (x * speed) / 1e9), word === "cache" ? "dot" : "solid")),
-            ...Object.entries(roofs).map(([name, peak]) => line(`${name}: ${rateText(peak, "flop")}`, [memory.length ? Math.max(left, peak / memory.at(-1)[1]) : left, right], [peak / 1e9, peak / 1e9], "solid")),
-            { type: "scatter", mode: "lines", x: joined.flatMap((row) => [at(row[4])[0], at(row[5])[0], null]), y: joined.flatMap((row) => [at(row[4])[1] / 1e9, at(row[5])[1] / 1e9, null]), line: { color: colors.quiet, width: 1 }, hoverinfo: "skip", showlegend: false },
-            ...(both ? [marks(4, "baseline", "circle-open", colors.quiet)] : []),
-            marks(5, "this run", "circle", colors.link),
-          ];
-          const tags = [
-            ...Object.entries(roofs).map(([name, peak]) => ({ x: Math.log10(right), y: Math.log10(peak / 1e9), text: name, xanchor: "right" })),
-            ...memory.map(([word, speed]) => ({ x: Math.log10(left), y: Math.log10((left * speed) / 1e9), text: word, xanchor: "left" })),
-          ].map((tag) => ({ ...tag, showarrow: false, yanchor: "bottom", font: { color: colors.ink, size: 11 } }));
-          return {
-            data,
-            layout: { ...base(colors), showlegend: both, legend: { orientation: "h", y: 1.1 }, annotations: tags, xaxis: axis(colors, { type: "log", title: { text: "FLOPs a byte" } }), yaxis: axis(colors, { type: "log", title: { text: "Gflop/s" } }) },
-          };
-        },
-      });
-    }
-    const sided = (heading, kind, make) => (both ? [[`Baseline ${heading.toLowerCase()}`, 4], [heading, 5]] : [[heading, 5]]).map(([text, side]) => [text, kind, (row) => make(row[side])]);
+    const what = (row) => [shapesOf(names[row[2]]), names[row[3]]].filter(Boolean).join(" ");
+    if (perfdl.hasCharts) drawRoofline(own, found.roofline, named, what);
     table(own, "What operators of the profiled steps had to do, and how long they took: means of a step", [
-      ["Operator", "text", (row) => [named(row)]],
-      ["Shapes", "text", (row) => [shapesOf(names[row[2]])]],
-      ["Type", "text", (row) => [names[row[3]]]],
-      ...sided("Time", "number", (side) => time(side ? side[0] : null)),
-      ...sided("FLOP/s", "number", (side) => [rateText(rate(side, 2), "flop"), rate(side, 2)]),
-      ...sided("Bytes/s", "number", (side) => [rateText(rate(side, 3), "B"), rate(side, 3)]),
-      ...sided("Of its roofline", "number", (side) => [share(side?.[4]), side?.[4] ?? NaN]),
-      ...sided("Bound by", "text", (side) => [side?.[5] ?? ""]),
-    ], rows, 12);
+      ["Operator", "text", (row) => [`${named(row)} ${what(row)}`.trim()]],
+      ["Time a step", "number", (row) => [both(row, (side) => quantity(side[0], "ns")), now(row)[0]]],
+      ["FLOP/s", "number", (row) => [both(row, (side) => speed(side, 2, "flop")), achieved(now(row), 2)]],
+      ["Bytes/s", "number", (row) => [both(row, (side) => speed(side, 3, "B")), achieved(now(row), 3)]],
+      ["Of its roofline", "number", (row) => [both(row, (side) => share(side[4])), now(row)[4] ?? NaN]],
+      ["Bound by", "text", (row) => [both(row, (side) => side[5])]],
+      ["On", "text", (row) => [found.compared && !(row[4] && row[5]) ? (row[4] ? "baseline alone" : "this run alone") : ""]],
+    ].filter(([heading]) => heading !== "On" || (found.compared && rows.some((row) => !(row[4] && row[5])))), rows, 12);
     if (leftOut) own.append(element("p", { className: "note", textContent: `${leftOut} more with less time are left out.` }));
+  };
+
+  const drawRoofline = (own, { rows, flops_per_s: peaks, bandwidths }, named, what) => {
+    const placed = (side) => side && side[0] > 0 && side[3] > 0;
+    const shown = rows.filter((row) => placed(row[4]) || placed(row[5]));
+    if (!shown.length) return;
+    const sides = shown.flatMap((row) => [row[4], row[5]]).filter(placed);
+    const memory = bandwidths.length ? bandwidths.at(-1)[1] : 0;
+    const cache = Math.max(0, ...bandwidths.map(([, rate]) => rate));
+    const fastest = Math.max(0, ...Object.values(peaks));
+    const known = sides.filter((side) => side[2] > 0).map((side) => side[2] / side[3]);
+    const ridges = memory && fastest ? [Math.min(...Object.values(peaks)) / cache] : [];
+    const left = Math.min(1, ...known, ...ridges) / 4;
+    const right = Math.max(4, ...known, ...(memory && fastest ? [fastest / memory] : [])) * 4;
+    // What does no arithmetic stands at the left edge, as far below the roof of the memory there as its bytes a second.
+    const at = (side) => (side[2] > 0 ? [side[2] / side[3], achieved(side, 2) / 1e9] : [left * 1.2, (achieved(side, 3) * left * 1.2) / 1e9]);
+    const longest = Math.max(...sides.map((side) => side[0]));
+    const compared = rows.some((row) => row[4]);
+    const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(what(row)), [`${quantity(side[0], "ns")} a step`, speed(side, 2, "flop"), speed(side, 3, "B")].filter(Boolean).join(", "), side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
+    chart(own, {
+      title: "Roofline",
+      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: this run, a line joins both" : ""}; square, at the left: no arithmetic. No operator gets above the solid roof unless its data is in the cache, and then not above the dotted one`,
+      label: `Achieved FLOP/s over FLOPs a byte. ${shown.slice(0, 5).map((row) => `${named(row)}: ${both(row, (side) => share(side[4])) || both(row, (side) => speed(side, 2, "flop"))}`).join("; ")}. The table below has all of them.`,
+      height: 400,
+      make: (colors) => {
+        const marks = (index, word, hollow, color) => {
+          const mine = shown.filter((row) => placed(row[index]));
+          const points = mine.map((row) => at(row[index]));
+          return {
+            type: "scatter", mode: "markers", name: word, x: points.map(([x]) => x), y: points.map(([, y]) => y), hoverinfo: "text", text: mine.map((row) => hover(word, row, row[index])),
+            marker: { symbol: mine.map((row) => (row[index][2] > 0 ? "circle" : "square") + (hollow ? "-open" : "")), color, size: mine.map((row) => 6 + 18 * Math.sqrt(row[index][0] / longest)), line: { color, width: 1.5 }, opacity: 0.85 },
+          };
+        };
+        const roof = (name, bytes, flops, dash) => {
+          const ridge = flops && bytes ? flops / bytes : 0;
+          const points = bytes ? [[left, (left * bytes) / 1e9], ...(ridge > left && ridge < right ? [[ridge, flops / 1e9]] : []), [right, Math.min(right * bytes, flops || Infinity) / 1e9]] : [[left, flops / 1e9], [right, flops / 1e9]];
+          return { type: "scatter", mode: "lines", name, x: points.map(([x]) => x), y: points.map(([, y]) => y), line: { color: colors.ink, width: 1, dash }, hoverinfo: "name", showlegend: false };
+        };
+        const joined = shown.filter((row) => placed(row[4]) && placed(row[5])).map((row) => [at(row[4]), at(row[5])]);
+        const roofs = Object.entries(peaks);
+        const data = [
+          ...(memory ? roofs.map(([name, flops]) => roof(`${name}: ${quantity(flops, "flop")}/s, memory: ${quantity(memory, "B")}/s`, memory, flops, "solid")) : []),
+          ...(memory && !roofs.length ? [roof(`memory: ${quantity(memory, "B")}/s`, memory, 0, "solid")] : []),
+          ...(cache > memory ? [roof(`cache: ${quantity(cache, "B")}/s`, cache, fastest, "dot")] : []),
+          { type: "scatter", mode: "lines", x: joined.flatMap(([from, to]) => [from[0], to[0], null]), y: joined.flatMap(([from, to]) => [from[1], to[1], null]), line: { color: colors.quiet, width: 1.5 }, hoverinfo: "skip", showlegend: false },
+          ...(compared ? [marks(4, "baseline", true, colors.quiet)] : []),
+          marks(5, "this run", false, colors.link),
+        ];
+        const log = Math.log10;
+        const tags = [
+          ...(memory ? roofs.map(([name, flops]) => ({ x: log(right), y: log(flops / 1e9), text: name, xanchor: "right" })) : []),
+          ...(memory ? [{ x: log(left), y: log((left * memory) / 1e9), text: "memory", xanchor: "left", yanchor: "top" }] : []),
+          ...(cache > memory ? [{ x: log(left), y: log((left * cache) / 1e9), text: "cache", xanchor: "left" }] : []),
+        ].map((tag) => ({ yanchor: "bottom", ...tag, showarrow: false, font: { color: colors.ink, size: 11 } }));
+        return {
+          data,
+          layout: {
+            ...base(colors), showlegend: compared, legend: { orientation: "h", y: 1.1 }, annotations: tags,
+            xaxis: axis(colors, { type: "log", title: { text: "FLOPs a byte" }, range: [log(left), log(right)], dtick: 1 }),
+            yaxis: axis(colors, { type: "log", title: { text: "Gflop/s" }, dtick: 1 }),
+          },
+        };
+      },
+    });
   };
 
   const fillModules = (place, found) => {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_perfdl.analysis.efficiency.modeled_calls import modeled_calls
+from pytest_perfdl.analysis.efficiency.modeled_calls import ModeledCalls, modeled_calls
 from pytest_perfdl.analysis.efficiency.operator_costs import OperatorCost
 from pytest_perfdl.analysis.events.device_steps import device_steps
 from pytest_perfdl.analysis.events.intervals import Intervals
@@ -214,9 +214,11 @@ def _groups(trace: Trace) -> dict[_Key, _Group]:
     on_device = len(trace.device_rows()) > 0
     groups: dict[_Key, _Group] = defaultdict(_Group)
     numbers = modeled.number.tolist()
+    types = _types_inside(modeled, caller)
     for event, operator, call, reason in _on_device(trace, tree, caller) if on_device else _on_host(trace, caller):
         if call >= 0:
-            groups[keys[numbers[call]]].add(event, call, numbers[call])
+            key = keys[numbers[call]]
+            groups[key._replace(dtype=types.get(call, key.dtype))].add(event, call, numbers[call])
         else:
             name = "" if operator < 0 else trace.name_of(operator)
             has_model = operator >= 0 and modeled.has_model[trace.name[operator]]
@@ -227,6 +229,18 @@ def _groups(trace: Trace) -> dict[_Key, _Group]:
     for group in groups.values():
         group.measure(trace)
     return groups
+
+
+def _types_inside(modeled: ModeledCalls, caller: Rows) -> dict[int, str]:
+    """Element type of calls that do their arithmetic in another than their own arguments': autocast casts inside."""
+    found: dict[int, tuple[int, str]] = {}
+    inside = np.flatnonzero((modeled.number >= 0) & (caller >= 0) & (caller != np.arange(len(caller))))
+    for row, call in zip(inside.tolist(), caller[inside].tolist(), strict=True):
+        cost = modeled.calls[modeled.number[row]].cost
+        # The innermost of those with all of the arithmetic comes last.
+        if cost.flops and cost.flops >= found.get(call, (0, ""))[0]:
+            found[call] = cost.flops, cost.dtype
+    return {call: dtype for call, (_, dtype) in found.items()}
 
 
 def _row(key: _Key, group: _Group, share: float, peaks: Peaks | None) -> RooflineRow:

@@ -201,6 +201,32 @@ def test_h100_by_hand():
     assert covered == pytest.approx(0.961, abs=0.001)
 
 
+def test_the_type_is_that_of_the_product_inside():
+    # Autocast: `linear` gets float32, casts, and calls itself with bfloat16.
+    half = {"Input Dims": [[256, 512], [512, 512]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    whole = {"Input Dims": [[256, 512], [512, 512]], "Input type": ["float", "float"]}
+    recorded = trace(
+        x("aten::linear", 0, 100, **whole),
+        x("aten::to", 5, 20, **{"Input Dims": [[256, 512]], "Input type": ["float"]}),
+        x("aten::linear", 30, 60, **half),
+        x("aten::mm", 40, 40, **half),
+        x("aten::linear", 200, 100, **whole),
+        x("aten::mm", 240, 40, **whole),
+    )
+    peaks = Peaks({"float32": 1e12, "bfloat16": 4e12}, 1e11)
+    rows = {row.dtype: row for row in roofline(recorded, peaks)}
+    assert {row.operator for row in rows.values()} == {"aten::linear"}
+    assert {dtype: (row.count, row.time_ns) for dtype, row in rows.items()} == {
+        "bfloat16": (1, 100_000),
+        "float32": (1, 100_000),
+    }
+    flops = 2 * 256 * 512 * 512
+    assert rows["bfloat16"].roofline_flops == rows["float32"].roofline_flops == flops
+    # Its own arguments are what must be moved.
+    assert rows["bfloat16"].bytes == rows["float32"].bytes
+    assert rows["bfloat16"].floor_ns == pytest.approx(max(flops / 4e12, rows["bfloat16"].bytes / 1e11) * 1e9)
+
+
 def test_rates_are_those_of_a_call_over_its_device_events():
     found = work_rates(
         trace(

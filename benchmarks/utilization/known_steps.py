@@ -2,8 +2,8 @@
 
     python benchmarks/utilization/known_steps.py               # two minutes, prints Markdown
 
-FLOPs and bytes are written down here; times are those of the run file (the same recorded time), and of a process
-without the plugin (live). Rates are those of `machine.json`. Leave the machine alone meanwhile.
+FLOPs and bytes are written down here. Times are those of the run file: of a step, and of its operators for the
+roofline; and of a process without the plugin. Rates are those of `machine.json`. Leave the machine alone meanwhile.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from plants import PlantsError, prepare, run  # noqa: E402
 MIB = 2**20
 PRODUCT = 2 * 1024**3
 CONVOLUTION = 2 * 8 * 64 * 64 * 56 * 56 * 9
-MOVED = {"copy": [2 * 64 * MIB], "elementwise": [2 * 16 * MIB] * 4}
-"""Bytes of each call that reads one operand and writes another, or itself."""
+MOVED = {"copy": [(2 * 64 * MIB, 2 * 64 * MIB)], "elementwise": [(2 * 16 * MIB, 16 * MIB)] * 4}
+"""Bytes that each call reads and writes, and those that it takes room for."""
 FLOPS = {"product": PRODUCT, "convolution": CONVOLUTION, "sleep": 2 * 512**3, "two_threads": PRODUCT}
 ALONE = """
 import statistics, sys, time, torch
@@ -90,7 +90,8 @@ def table(tests: list[dict[str, Any]], machines: Mapping[str, Any]) -> Iterator[
             if found is None:
                 yield f"| {name} | {metric} | absent | | | | |"
                 continue
-            times = [expected(metrics["step_time"]), expected(alone)]
+            operators = sum(each["new"]["time_ns"] for each in test["operators"] if each["dtype"])
+            times = [expected(operators if metric == "roofline" else metrics["step_time"]), expected(alone)]
             off = [found / each - 1 for each in times]
             worst = [max(before, abs(now)) for before, now in zip(worst, off, strict=True)]
             cells = [
@@ -116,8 +117,9 @@ def figures(name: str, machine: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         # All of the step is one operator, bound by its arithmetic.
         yield "roofline", lambda ns: 100 * flops / ns * 1e9 / peak
     if name in MOVED:
-        least = sum(size / bandwidth(machine, size) for size in MOVED[name])
-        yield "bandwidth_utilization", lambda ns: 100 * least * 1e9 / ns
+        least = sum(moved / bandwidth(machine, room) for moved, room in MOVED[name])
+        if max(room for _, room in MOVED[name]) > machine["cache_bytes"]:
+            yield "bandwidth_utilization", lambda ns: 100 * least * 1e9 / ns
         yield "roofline", lambda ns: 100 * least * 1e9 / ns
     if name == "sleep":
         product = 2 * 512**3 / peak * 1e9

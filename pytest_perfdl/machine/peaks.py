@@ -43,11 +43,14 @@ class Peaks:
         part = math.log(working_set / low) / math.log(high / low)
         return slow + part * (fast - slow)
 
-    def least_ns(self, flops: float, moved: float, dtype: str, calls: int = 1) -> tuple[float, float] | None:
+    def least_ns(
+        self, flops: float, moved: float, dtype: str, calls: int = 1, overwritten: float = 0.0
+    ) -> tuple[float, float] | None:
         """Least time of some equal calls in nanoseconds: of all their arithmetic, and of all bytes that they move.
 
-        `None` where the rate of the element type is not known. The larger of both is the roofline (S. Williams,
-        A. Waterman, D. Patterson, "Roofline", CACM 52(4), 2009).
+        Bytes that are overwritten in place are moved twice and take room once. `None` where the rate of the element
+        type is not known. The larger of both is the roofline (S. Williams, A. Waterman, D. Patterson, "Roofline",
+        CACM 52(4), 2009).
 
         >>> Peaks({"float32": 1e12}, 1e10).least_ns(2e9, 1e6, "float32")
         (2000000.0, 100000.0)
@@ -55,7 +58,8 @@ class Peaks:
         rate = self.flops_per_s.get(dtype)
         if flops and not rate:
             return None
-        return flops / rate * 1e9 if rate else 0.0, moved / self.bandwidth(moved / calls) * 1e9
+        working_set = (moved - overwritten) / calls
+        return flops / rate * 1e9 if rate else 0.0, moved / self.bandwidth(working_set) * 1e9
 
     @classmethod
     def of_device(cls, name: str) -> Peaks | None:

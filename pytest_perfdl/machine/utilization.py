@@ -38,6 +38,13 @@ class OperatorWork:
     """Floating-point operations of all calls, from their shapes; `None` without a cost model."""
     bytes: int | None = None
     """Bytes that all calls must move: every input read once, every output written once."""
+    overwritten: int = 0
+    """Those of them that are written where others were read."""
+
+    @property
+    def working_set(self) -> float:
+        """Bytes of memory that a call uses."""
+        return ((self.bytes or 0) - self.overwritten) / self.calls if self.calls else 0.0
 
     def least_ns(self, peaks: Peaks) -> float | None:
         """Least time of all calls at the roofline; `None` where it is not known."""
@@ -50,10 +57,10 @@ class OperatorWork:
         return None if found is None else "compute" if found[0] > found[1] else "memory"
 
     def _parts(self, peaks: Peaks) -> tuple[float, float] | None:
-        """Least time of the arithmetic and of the bytes, nanoseconds; a call's working set is what it moves."""
+        """Least time of the arithmetic and of the bytes, nanoseconds."""
         if self.flops is None or self.bytes is None or not self.calls:
             return None
-        return peaks.least_ns(self.flops, self.bytes, self.dtype, self.calls)
+        return peaks.least_ns(self.flops, self.bytes, self.dtype, self.calls, self.overwritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +133,12 @@ def utilization(
             least = total * sum(share / peaks.flops_per_s[dtype] for dtype, share in shares.items())
             values["flops_utilization"] = least / steps / step_ns * 1e9
     moved = sum(each.bytes or 0 for each in covered)
-    cached = sum(each.bytes or 0 for each in covered if (each.bytes or 0) <= each.calls * (peaks.cache_bytes or 0))
+    cached = sum(each.bytes or 0 for each in covered if each.working_set <= (peaks.cache_bytes or 0))
     if not moved or cached >= _IN_CACHE * moved:
         part = 100 * cached / moved if moved else 100
         absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes belong to operators that fit into the cache"
     else:
-        least = sum((each.bytes or 0) / peaks.bandwidth((each.bytes or 0) / each.calls) for each in covered)
+        least = sum((each.bytes or 0) / peaks.bandwidth(each.working_set) for each in covered)
         values["bandwidth_utilization"] = least / steps / step_ns * 1e9
     floors = [(each.least_ns(peaks), each.time_ns) for each in covered]
     known = [(floor, time) for floor, time in floors if floor is not None]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
+from functools import cache
 
 from pytest_perfdl.analysis.efficiency.operator_costs import (
     Model,
@@ -58,7 +60,22 @@ def cost_model(name: str) -> Model | None:
     A model yields `None` for a call whose arguments the trace does not hold.
     """
     plain = name.removeprefix("aten::")
-    return _MODELS.get(plain) or (_MODELS.get(plain[:-1]) if plain.endswith("_") and plain[:-1] in _IN_PLACE else None)
+    if plain in _MODELS:
+        return _MODELS[plain]
+    original = plain.removesuffix("_")
+    return _in_place(original) if original != plain and original in _IN_PLACE else None
+
+
+@cache
+def _in_place(name: str) -> Model:
+    """The model of an operator that writes its result over its first argument."""
+    model = _MODELS[name]
+
+    def in_place(call: OperatorCall) -> OperatorCost | None:
+        cost, target = model(call), call.tensor(0)
+        return None if cost is None or target is None else replace(cost, overwritten=target.bytes)
+
+    return in_place
 
 
 def _product(first: int, second: int, *added: int) -> Model:

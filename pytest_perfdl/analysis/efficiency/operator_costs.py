@@ -44,6 +44,8 @@ class OperatorCost:
     """Bytes of every input read once and every output written once."""
     dtype: str
     """Element type that the arithmetic is done on."""
+    overwritten: int = 0
+    """Bytes written where others were read, by operators in place: memory that is used once."""
 
 
 @dataclass(frozen=True, slots=True)

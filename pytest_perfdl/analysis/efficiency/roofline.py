@@ -181,8 +181,9 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
         group.measure(trace)
         flops = None if key.reason else sum(cost.flops for cost in group.costs)
         moved = None if key.reason else sum(cost.bytes for cost in group.costs)
-        work = OperatorWork(key.operator, key.shapes, key.dtype, len(group.calls), group.measured, flops, moved)
-        found.append(work)
+        overwritten = sum(cost.overwritten for cost in group.costs)
+        called = key.operator, key.shapes, key.dtype, len(group.calls)
+        found.append(OperatorWork(*called, group.measured, flops, moved, overwritten))
     return tuple(sorted(found, key=lambda work: (-work.time_ns, work.operator, work.shapes, work.dtype)))
 
 
@@ -250,7 +251,7 @@ def _row(key: _Key, group: _Group, share: float, peaks: Peaks | None) -> Rooflin
     flops, moved = sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs)
     floor: float | None = None
     bound: Bound | None = None
-    pairs = [peaks.least_ns(cost.flops, cost.bytes, key.dtype) for cost in costs] if peaks else []
+    pairs = [peaks.least_ns(cost.flops, cost.bytes, key.dtype, overwritten=cost.overwritten) for cost in costs if peaks]
     known = [pair for pair in pairs if pair is not None]
     if known and len(known) == len(costs):
         floor = sum(map(max, known))

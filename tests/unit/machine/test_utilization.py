@@ -41,6 +41,17 @@ def test_bandwidth_is_that_of_each_working_set():
     assert PRODUCT.bound(PEAKS) == "compute"
 
 
+def test_what_is_written_in_place_uses_its_memory_once():
+    # Two calls that read 8 MiB each and write it back: twice the bytes, at the bandwidth of 8 MiB, which fit.
+    twice = OperatorWork("aten::mul_", "[]", "float32", 2, 10_000_000, 0, 2 * 2**24, 2 * 2**23)
+    assert twice.working_set == 2**23
+    assert twice.least_ns(PEAKS) == pytest.approx(2 * 2**24 / 2.5e10 * 1e9)
+    small = Peaks(PEAKS.flops_per_s, 1e10, bandwidths=PEAKS.bandwidths, cache_bytes=2**23)
+    assert "bandwidth_utilization" in utilization([twice], 1, 10_000_000, small).absent
+    found = utilization([twice], 1, 10_000_000, Peaks({}, 1e10, bandwidths=PEAKS.bandwidths, cache_bytes=2**23 - 1))
+    assert found.values["bandwidth_utilization"] == pytest.approx(2 * 2**24 / 2.5e10 / 0.01)
+
+
 def test_a_step_is_the_sum_of_its_operators():
     found = utilization([PRODUCT, COPY, UNKNOWN], 2, 70_000_000, PEAKS)
     compute, memory = 2 * 1024**3 / 1e11, 2**27 / 1e10

@@ -58,7 +58,7 @@ def options() -> str:
 def metrics() -> str:
     """Every metric, and the verdicts."""
     times = [
-        (f"`{name}`", each.unit, each.better, each.what)
+        (f"`{name}`", each.unit, each.better if each.is_judged else "neither", each.what)
         for name, each in METRICS.items()
         if isinstance(each, TimedMetric)
     ]
@@ -180,7 +180,9 @@ never NaN.
 
 `perf-report/run.json`, schema {run_schema}. At the top the key, the context, the date, the commit and how many tests
 have each verdict; in `tests` one object, on one line, for each test: its verdict and reason, `metrics` by name, `blame`
-(the parts that changed), `source_diffs`, `integrity`, `traces` (paths beside the file), and the records of both sides,
+(the parts that changed), `work` (whether a slower step does more work), `operators` (what they had to do and took, of a
+mean step of either side, with FLOPs, bytes, the share of their roofline and what that is bound by), `source_diffs`,
+`integrity`, `traces` (paths beside the file), and the records of both sides,
 `record` and `base_record`.
 
 ### A curve: a test's time over the sizes of a parameter

@@ -206,6 +206,9 @@ class Limits:
         return tuple(sorted({*self.limits, *self.budgets} - known))
 
 
+_NOT_JUDGED = "it has no better or worse, and is only shown"
+
+
 def parse_limit(metric: str, text: Spec) -> Limit:
     """Read a limit of `metric`, which may be a full name.
 
@@ -234,6 +237,8 @@ def parse_limit(metric: str, text: Spec) -> Limit:
         raise ValueError(f"limit of {metric}: {written!r} is not finite")
     if general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
         raise ValueError(f"limit of {metric}: {written!r} is not a share: write it as 5% or off")
+    if not metrics.is_judged(metric):
+        raise ValueError(f"limit of {metric}: {_NOT_JUDGED}")
     unit = metrics.unit(metric)
     if unit is not None:
         try:
@@ -256,6 +261,8 @@ def parse_budget(metric: str, value: Spec) -> Budget:
         raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
     if general(metric) == PER_KERNEL:
         raise ValueError(f"budget of {metric}: kernels have a limit only")
+    if not metrics.is_judged(metric):
+        raise ValueError(f"budget of {metric}: {_NOT_JUDGED}")
     relation: Relation = next((sign for sign in _RELATIONS if written.startswith(sign)), "")
     budget = Budget(written.removeprefix(relation).strip(), relation)
     unit = metrics.unit(metric)

@@ -29,6 +29,8 @@ class TimedMetric:
     better: Better = "lower"
     is_utilization: bool = False
     """Whether it says how well the machine is used: removing work that was wasted may worsen it."""
+    is_judged: bool = True
+    """Whether it can have a limit: more of it is better, or less is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,13 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "host_overhead": _share(
         "Python and waiting outside of operators, less what profiling adds, over the step's time", "lower"
     ),
-    "cpu_utilization": _share("processor time of the process over wall time and threads; spinning raises it"),
+    "cpu_utilization": TimedMetric(
+        "processor time of the process over wall time and threads; spinning raises it, so it has no better or worse",
+        "%",
+        "higher",
+        is_utilization=True,
+        is_judged=False,
+    ),
     "device_busy": _share("time in which anything runs on the device, over the span of its events"),
     "sm_efficiency": _share("share of the multiprocessors that have a block to run, from launch geometry: an estimate"),
     "occupancy": _share("estimated achieved occupancy of the kernels, weighted by their time: a bound"),
@@ -144,6 +152,16 @@ def better(metric: str) -> Better:
     """
     found = of(metric)
     return found.better if isinstance(found, TimedMetric) else "lower"
+
+
+def is_judged(metric: str) -> bool:
+    """Whether a metric, by its full name, can have a limit or a budget.
+
+    >>> is_judged("step_time"), is_judged("forward.cpu_utilization")
+    (True, False)
+    """
+    found = of(metric)
+    return not isinstance(found, TimedMetric) or found.is_judged
 
 
 def is_utilization(metric: str) -> bool:

@@ -38,6 +38,7 @@ def test_a_limit_allows_the_larger_of_its_parts(metric, text, base, unit, allowe
     [
         ("step_time", "", "'' is not a limit: write it as 3%"),
         ("step_time", "fast", "'fast' is not a limit"),
+        ("fwd.cpu_utilization", "5%", "limit of fwd.cpu_utilization: it has no better or worse, and is only shown"),
         ("step_time", "3", "'3' is not a quantity in ns"),  # a time needs a unit
         ("step_time", "3MiB", "'3MiB' is not a quantity in ns"),
         ("step_time", "3%+4%", "two parts of one sort"),
@@ -124,6 +125,7 @@ def test_a_bad_budget_is_refused(value, says):
 
 @pytest.mark.parametrize("metric, value, says", [
     ("roofline", "<=40%", "'<=40%' is a ceiling, but higher is better"),
+    ("cpu_utilization", ">=40%", "it has no better or worse, and is only shown"),
     ("step_time", ">= 45ms", "'>=45ms' is a floor, but lower is better"),
 ])  # fmt: skip
 def test_a_budget_that_binds_the_wrong_way_is_refused(metric, value, says):

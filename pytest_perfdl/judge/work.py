@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.machine.utilization import OperatorWork
+from pytest_perfdl.machine.utilization import Bound, OperatorWork
 from pytest_perfdl.results.verdict import OperatorSides, WorkChange, WorkKind, WorkSide
 
 SAME_ARITHMETIC = 0.01
@@ -46,8 +46,8 @@ class _Total:
     types: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """FLOPs by element type."""
     least_ns: float = 0.0
-    compute_ns: float = 0.0
-    """Least time of those that are bound by arithmetic."""
+    bounds: dict[Bound, float] = field(default_factory=lambda: defaultdict(float))
+    """The same by what it is bound by."""
     held_ns: int = 0
     """Time of what has a least time."""
 
@@ -59,9 +59,10 @@ class _Total:
         self.bytes += work.bytes
         self.types[work.dtype] += work.flops
         least = work.least_ns(peaks) if peaks else None
-        if least is not None:
+        bound = work.bound(peaks) if peaks else None
+        if least is not None and bound is not None:
             self.least_ns += least
-            self.compute_ns += least if peaks and work.bound(peaks) == "compute" else 0.0
+            self.bounds[bound] += least
             self.held_ns += work.time_ns
 
     def a_step(self, steps: int) -> WorkSide:
@@ -73,7 +74,7 @@ class _Total:
             time_ns=self.time_ns / steps,
             types={name: each / flops for name, each in self.types.items() if each},
             roofline=self.least_ns / self.held_ns if self.held_ns else None,
-            bound="" if not self.held_ns else "compute" if 2 * self.compute_ns > self.least_ns else "memory",
+            bound=max(self.bounds.items(), key=lambda item: item[1])[0] if self.bounds else "",
         )
 
 
@@ -106,10 +107,11 @@ def work_change(
     (old, by_old), (now, by_now) = before, after
     kind = _kind(old, now, peaks)
     inside = now.time_ns - old.time_ns >= LEAST_SHARE * grown_ns
-    operator = _named(kind, by_old, by_now) if inside or kind != "done worse" else ""
+    operator, share = _named(kind, by_old, by_now) if inside or kind != "done worse" else ("", 0.0)
     if operator:
         nothing = WorkSide(0, 0, 0, 0, {}, None)
-        return WorkChange(kind, call, operator, by_old.get(operator, nothing), by_now.get(operator, nothing), old, now)
+        sides = by_old.get(operator, nothing), by_now.get(operator, nothing)
+        return WorkChange(kind, call, operator, *sides, old, now, share)
     return WorkChange(kind, call, "", old, now, old, now)
 
 
@@ -177,8 +179,8 @@ def _cost(types: Mapping[str, float], peaks: Peaks | None) -> float:
     return sum(share * _BITS.get(name, 32) for name, share in types.items())
 
 
-def _named(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSide]) -> str:
-    """The operator that holds most of what grew; empty where it is less than `LEAST_SHARE` of it."""
+def _named(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSide]) -> tuple[str, float]:
+    """The operator that holds most of what grew, and its part of it; none where that is less than `LEAST_SHARE`."""
 
     def measure(side: WorkSide | None) -> float:
         return 0.0 if side is None else side.flops if kind == "more work" else side.time_ns
@@ -186,7 +188,8 @@ def _named(kind: WorkKind, old: Mapping[str, WorkSide], new: Mapping[str, WorkSi
     grown = {name: measure(new.get(name)) - measure(old.get(name)) for name in (*old, *new)}
     whole = sum(each for each in grown.values() if each > 0)
     most = max(grown, key=lambda name: grown[name], default="")
-    return most if whole > 0 and grown[most] >= LEAST_SHARE * whole else ""
+    share = grown[most] / whole if whole > 0 else 0.0
+    return (most, share) if share >= LEAST_SHARE else ("", 0.0)
 
 
 def joined(sides: Sequence[Mapping[str, StepWork]]) -> dict[str, list[StepWork]]:

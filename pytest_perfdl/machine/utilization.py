@@ -19,7 +19,8 @@ TELLING = 0.8
 _IN_CACHE = 0.5
 """Share of the bytes in operators that fit into the last-level cache from which on there is no figure of the memory."""
 
-Bound = Literal["compute", "memory"]
+Bound = Literal["compute", "memory", "cache"]
+"""What a least time is of: arithmetic, or bytes, which come from a cache where what the call uses fits into it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,13 @@ class OperatorWork:
     def bound(self, peaks: Peaks) -> Bound | None:
         """What that time is bound by."""
         found = self._parts(peaks)
-        return None if found is None else "compute" if found[0] > found[1] else "memory"
+        if found is None:
+            return None
+        return "compute" if found[0] > found[1] else "cache" if self.is_cached(peaks) else "memory"
+
+    def is_cached(self, peaks: Peaks) -> bool:
+        """Whether the memory that a call uses fits into the last-level cache."""
+        return self.working_set <= (peaks.cache_bytes or 0)
 
     def _parts(self, peaks: Peaks) -> tuple[float, float] | None:
         """Least time of the arithmetic and of the bytes, nanoseconds."""
@@ -133,7 +140,7 @@ def utilization(
             least = total * sum(share / peaks.flops_per_s[dtype] for dtype, share in shares.items())
             values["flops_utilization"] = least / steps / step_ns * 1e9
     moved = sum(each.bytes or 0 for each in covered)
-    cached = sum(each.bytes or 0 for each in covered if each.working_set <= (peaks.cache_bytes or 0))
+    cached = sum(each.bytes or 0 for each in covered if each.is_cached(peaks))
     if not moved or cached >= _IN_CACHE * moved:
         part = 100 * cached / moved if moved else 100
         absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes belong to operators that fit into the cache"

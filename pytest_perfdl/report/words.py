@@ -232,26 +232,34 @@ def work_sentence(change: WorkChange) -> str:
     base, new = change.base_step, change.new_step
     call = f"{visible(change.call)}: " if change.call else ""
     operator = visible(change.operator)
-    most = f", most of it in {operator}" if operator else ""
+    share = change.share or 0.0
+    part = "all" if share > _ALL else "most" if share > _MOST else "half" if share > _HALF else "a part"
+    most = f", {part} of it in {operator}" if operator else ""
+    same = "same arithmetic" if new.flops else "same bytes, arithmetic that is not counted"
     if change.kind == "more work":
         grown = f" ({format_percent(new.flops / base.flops - 1)})" if base.flops else ""
         flops = f"{format_quantity(base.flops, 'flop')} -> {format_quantity(new.flops, 'flop')} a step{grown}"
         return f"{call}more work: {flops}{most}"
     if change.kind == "dearer type":
-        return f"{call}same arithmetic, dearer type: {_types(new)} instead of {_types(base)}{most}"
+        return f"{call}{same}, dearer type: {_types(new)} instead of {_types(base)}{most}"
     if change.kind == "more traffic or calls":
         moved = f"{format_quantity(base.bytes, 'B')} -> {format_quantity(new.bytes, 'B')}"
         calls = f"{format_quantity(base.calls, '1')} -> {format_quantity(new.calls, '1')} calls of operators"
-        return f"{call}same arithmetic, more traffic or calls: {moved} and {calls} a step{most}"
+        told = f"{same}, " if new.flops else ""
+        return f"{call}{told}more traffic or calls: {moved} and {calls} a step{most}"
     if not operator:
-        return f"{call}same arithmetic, done worse: what grew is outside of operators"
+        return f"{call}{same}, done worse: what grew is outside of operators (Python, waiting)"
     before, after = change.base, change.new
     if before.roofline is not None and after.roofline is not None:
         shares = (format_percent(each, signed=False) for each in (before.roofline, after.roofline))
         now = f": {after.bound}-bound now" if after.bound not in ("", before.bound) else ""
-        return f"{call}same arithmetic, done worse: {operator} {' -> '.join(shares)} of its roofline{now}"
+        return f"{call}{same}, done worse: {operator} {' -> '.join(shares)} of its roofline{now}"
     times = (format_quantity(each.time_ns, "ns") for each in (before, after))
-    return f"{call}same arithmetic, done worse: {operator} {' -> '.join(times)} a step"
+    return f"{call}{same}, done worse: {operator} {' -> '.join(times)} a step"
+
+
+_ALL, _MOST, _HALF = 0.98, 0.55, 0.45
+"""Parts of what grew above which an operator holds all, most or half of it."""
 
 
 def _types(side: WorkSide) -> str:

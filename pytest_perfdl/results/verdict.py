@@ -198,8 +198,8 @@ class WorkSide:
     roofline: float | None
     """Least time at the machine's roofline over the time that it took; `None` without limits of the machine, and of
     what has no cost model."""
-    bound: Literal["compute", "memory", ""] = ""
-    """What the least time is bound by; empty where it is not known."""
+    bound: Literal["compute", "memory", "cache", ""] = ""
+    """What most of the least time is bound by (`machine.utilization.Bound`); empty where it is not known."""
 
     @property
     def flops_per_s(self) -> float | None:
@@ -241,6 +241,8 @@ class WorkChange:
     new: WorkSide
     base_step: WorkSide
     new_step: WorkSide
+    share: float | None = None
+    """Part that the operator holds of what grew in all that did; `None` for the step as a whole."""
 
 
 @dataclass(frozen=True, slots=True)

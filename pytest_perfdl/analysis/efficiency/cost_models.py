@@ -163,9 +163,10 @@ def _convolution(stride: int, padding: int, dilation: int, *, transposed: int | 
 
 
 def _pool(ceil: int, *, dilated: bool = False, indices: int = 0) -> Model:
-    """Pooling of images: every input read once; the result, and so many bytes of indices an element, written.
+    """Pooling of images: an addition or a comparison for each element of the result and tap of its window.
 
-    `ceil` is the position of the flag that rounds the result's size up.
+    Every input is read once; the result, and so many bytes of indices an element, written. `ceil` is the position of
+    the flag that rounds the result's size up.
     """
 
     def model(call: OperatorCall) -> OperatorCost | None:
@@ -185,7 +186,8 @@ def _pool(ceil: int, *, dilated: bool = False, indices: int = 0) -> Model:
             # The last window begins within the image or the padding before it.
             sizes.append(number - 1 if up and (number - 1) * step >= size + around else number)
         written = math.prod(data.shape[:-2]) * math.prod(max(size, 0) for size in sizes)
-        return OperatorCost(0, data.bytes + written * (size_of(data.dtype) + indices), data.dtype)
+        moved = data.bytes + written * (size_of(data.dtype) + indices)
+        return OperatorCost(written * math.prod(taps), moved, data.dtype)
 
     return model
 

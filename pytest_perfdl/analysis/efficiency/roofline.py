@@ -256,6 +256,10 @@ def _row(key: _Key, group: _Group, share: float, peaks: Peaks | None) -> Rooflin
     if known and len(known) == len(costs):
         floor = sum(map(max, known))
         bound = "compute" if sum(compute - memory for compute, memory in known) > 0 else "memory"
+        if bound == "memory" and moved - sum(cost.overwritten for cost in costs) <= len(costs) * (
+            peaks.cache_bytes or 0 if peaks else 0
+        ):
+            bound = "cache"
     return RooflineRow(key.operator, key.shapes, key.dtype, len(costs), measured, share, flops, moved, floor, bound)
 
 

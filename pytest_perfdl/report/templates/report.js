@@ -192,13 +192,14 @@
     if (perfdl.hasCharts) drawRoofline(own, found.roofline, named, what);
     table(own, "What operators of the profiled steps had to do, and how long they took: means of a step", [
       ["Operator", "text", (row) => [`${named(row)} ${what(row)}`.trim()]],
+      ["Calls a step", "number", (row) => [both(row, (side) => quantity(side[1], "1")), now(row)[1]]],
       ["Time a step", "number", (row) => [both(row, (side) => quantity(side[0], "ns")), now(row)[0]]],
       ["FLOP/s", "number", (row) => [both(row, (side) => speed(side, 2, "flop")), achieved(now(row), 2)]],
       ["Bytes/s", "number", (row) => [both(row, (side) => speed(side, 3, "B")), achieved(now(row), 3)]],
       ["Of its roofline", "number", (row) => [both(row, (side) => share(side[4])), now(row)[4] ?? NaN]],
       ["Bound by", "text", (row) => [both(row, (side) => side[5])]],
       ["On", "text", (row) => [found.compared && !(row[4] && row[5]) ? (row[4] ? "baseline alone" : "this run alone") : ""]],
-    ].filter(([heading]) => heading !== "On" || (found.compared && rows.some((row) => !(row[4] && row[5])))), rows, 12);
+    ].filter(([heading, , make]) => !["On", "FLOP/s"].includes(heading) || rows.some((row) => make(row)[0])), rows, 12);
     if (leftOut) own.append(element("p", { className: "note", textContent: `${leftOut} more with less time are left out.` }));
   };
 
@@ -214,14 +215,14 @@
     const ridges = memory && fastest ? [Math.min(...Object.values(peaks)) / cache] : [];
     const left = Math.min(1, ...known, ...ridges) / 4;
     const right = Math.max(4, ...known, ...(memory && fastest ? [fastest / memory] : [])) * 4;
-    // What does no arithmetic stands at the left edge, as far below the roof of the memory there as its bytes a second.
+    // What has no FLOPs that are counted stands at the left edge, as far below the memory's roof as its bytes a second.
     const at = (side) => (side[2] > 0 ? [side[2] / side[3], achieved(side, 2) / 1e9] : [left * 1.2, (achieved(side, 3) * left * 1.2) / 1e9]);
     const longest = Math.max(...sides.map((side) => side[0]));
     const compared = rows.some((row) => row[4]);
     const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(what(row)), [`${quantity(side[0], "ns")} a step`, speed(side, 2, "flop"), speed(side, 3, "B")].filter(Boolean).join(", "), side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
     chart(own, {
       title: "Roofline",
-      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: this run, a line joins both" : ""}; square, at the left: no arithmetic. No operator gets above the solid roof unless its data is in the cache, and then not above the dotted one`,
+      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: this run, joined where shapes and type are the same" : ""}. Solid roof: data from memory; dotted: from the cache. Squares at the left: arithmetic not counted, as far below the memory's roof as their bytes a second`,
       label: `Achieved FLOP/s over FLOPs a byte. ${shown.slice(0, 5).map((row) => `${named(row)}: ${both(row, (side) => share(side[4])) || both(row, (side) => speed(side, 2, "flop"))}`).join("; ")}. The table below has all of them.`,
       height: 400,
       make: (colors) => {
@@ -245,14 +246,14 @@
           ...(memory && !roofs.length ? [roof(`memory: ${quantity(memory, "B")}/s`, memory, 0, "solid")] : []),
           ...(cache > memory ? [roof(`cache: ${quantity(cache, "B")}/s`, cache, fastest, "dot")] : []),
           { type: "scatter", mode: "lines", x: joined.flatMap(([from, to]) => [from[0], to[0], null]), y: joined.flatMap(([from, to]) => [from[1], to[1], null]), line: { color: colors.quiet, width: 1.5 }, hoverinfo: "skip", showlegend: false },
-          ...(compared ? [marks(4, "baseline", true, colors.quiet)] : []),
           marks(5, "this run", false, colors.link),
+          ...(compared ? [marks(4, "baseline", true, colors.ink)] : []),
         ];
         const log = Math.log10;
         const tags = [
           ...(memory ? roofs.map(([name, flops]) => ({ x: log(right), y: log(flops / 1e9), text: name, xanchor: "right" })) : []),
-          ...(memory ? [{ x: log(left), y: log((left * memory) / 1e9), text: "memory", xanchor: "left", yanchor: "top" }] : []),
-          ...(cache > memory ? [{ x: log(left), y: log((left * cache) / 1e9), text: "cache", xanchor: "left" }] : []),
+          ...(memory ? [{ x: log(left), y: log((left * memory) / 1e9), text: "memory", xanchor: "right", yanchor: "middle" }] : []),
+          ...(cache > memory ? [{ x: log(left), y: log((left * cache) / 1e9), text: "cache", xanchor: "right", yanchor: "middle" }] : []),
         ].map((tag) => ({ yanchor: "bottom", ...tag, showarrow: false, font: { color: colors.ink, size: 11 } }));
         return {
           data,

@@ -1,5 +1,7 @@
 """More work, or the same work done worse: each kind by hand, at its boundary."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_perfdl.judge.work import StepWork, operator_sides, work_change
@@ -26,7 +28,7 @@ def changed(base, new, *, steps=1, grown_ns=10_000.0, peaks=PEAKS, call=""):
 def test_more_arithmetic_is_more_work():
     found = changed([product(), add()], [product(30_000, 1_500_000), add()])
     assert (found.kind, found.operator) == ("more work", "aten::mm")
-    assert work_sentence(found) == ("more work: 1.000 Mflop -> 1.500 Mflop a step (+50.0%), most of it in aten::mm")
+    assert work_sentence(found) == ("more work: 1.000 Mflop -> 1.500 Mflop a step (+50.0%), all of it in aten::mm")
 
 
 @pytest.mark.parametrize("flops, kind", [(1_009_000, "done worse"), (1_012_000, "more work")])
@@ -45,7 +47,7 @@ def test_the_same_work_that_takes_longer_is_done_worse():
 def test_what_grew_outside_of_operators_names_none():
     found = changed([product(), add()], [product(20_500), add()], grown_ns=50_000)
     assert (found.kind, found.operator) == ("done worse", "")
-    assert work_sentence(found) == "same arithmetic, done worse: what grew is outside of operators"
+    assert work_sentence(found) == "same arithmetic, done worse: what grew is outside of operators (Python, waiting)"
 
 
 @pytest.mark.parametrize("peaks", [PEAKS, None])
@@ -53,7 +55,7 @@ def test_another_element_type_is_dearer(peaks):
     found = changed([product(dtype="bfloat16")], [product(40_000, moved=2000)], peaks=peaks, call="fwd")
     assert found.kind == "dearer type"
     assert work_sentence(found) == (
-        "fwd: same arithmetic, dearer type: float32 instead of bfloat16, most of it in aten::mm"
+        "fwd: same arithmetic, dearer type: float32 instead of bfloat16, all of it in aten::mm"
     )
     assert changed([product()], [product(40_000, dtype="bfloat16")], peaks=peaks).kind == "done worse"
 
@@ -74,7 +76,7 @@ def test_the_sentence_of_more_calls():
     found = changed([product(calls=2, moved=4096)], [product(40_000, calls=8, moved=8192)], steps=2)
     assert work_sentence(found) == (
         "same arithmetic, more traffic or calls: 2.000 KiB -> 4.000 KiB and 1 -> 4 calls of operators a step, "
-        "most of it in aten::mm"
+        "all of it in aten::mm"
     )
 
 
@@ -132,3 +134,27 @@ class TestOperatorSides:
     def test_a_thousandth_of_the_time_is_left_out(self, time_ns, listed):
         work = (product(9990 if time_ns == 10 else 9989), product(time_ns, operator="aten::add"))
         assert len(operator_sides("", [], [StepWork(1, work)])) == listed
+
+
+@pytest.mark.parametrize("others, part", [(10, "all"), (300, "most"), (1000, "half"), (2500, "a part")], ids=str)
+def test_how_much_of_it_the_operator_holds_is_said(others, part):
+    base = [product(operator=name) for name in ("aten::mm", "aten::bmm", "aten::baddbmm", "aten::addmm")]
+    grown = [product(flops=10**6 + more) for more in (10**6, *[others * 1000 // 3] * 3)]
+    new = [replace(each, operator=before.operator) for each, before in zip(grown, base, strict=True)]
+    found = changed(base, new)
+    assert work_sentence(found).endswith(f", {part} of it in aten::mm")
+
+
+def test_what_counts_no_arithmetic_does_not_claim_that_it_is_the_same():
+    said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0)]))
+    assert said.startswith("same bytes, arithmetic that is not counted, done worse: aten::add 10")
+    said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0, calls=3)]))
+    assert said.startswith("more traffic or calls: 1000 B")
+
+
+def test_what_fits_into_the_cache_is_bound_by_that():
+    peaks = Peaks(PEAKS.flops_per_s, 1e10, bandwidths=((1024, 4e10), (2**20, 1e10)), cache_bytes=1000)
+    cached, larger = (
+        operator_sides("", [], [StepWork(1, (add(moved=moved),))], peaks)[0].new.bound for moved in (1000, 1001)
+    )
+    assert (cached, larger) == ("cache", "memory")

@@ -151,13 +151,14 @@ def test_pooling_writes_what_torch_does(size, kernel, stride, padding, ceil):
     assert cost("aten::max_pool2d_with_indices", t(*images.shape), *shown, *dilation).bytes == read + 12 * pooled
     averaged = torch.nn.functional.avg_pool2d(images, kernel, stride, padding, ceil_mode=ceil).numel()
     found = cost("aten::avg_pool2d", t(*images.shape), *shown, str(ceil), "True", "")
-    assert found == OperatorCost(0, read + 4 * averaged, "float32")
+    taps = kernel[0] * kernel[1] if isinstance(kernel, tuple) else kernel**2
+    assert found == OperatorCost(averaged * taps, read + 4 * averaged, "float32")
 
 
 def test_dilated_pooling():
     # (9 - 2 * 2 - 1) // 1 + 1 = 5 each way.
     found = cost("aten::max_pool2d", t(1, 9, 9), "[3, 3]", "[1, 1]", "[0, 0]", "[2, 2]", "False")
-    assert found == OperatorCost(0, 4 * (81 + 25), "float32")
+    assert found == OperatorCost(25 * 9, 4 * (81 + 25), "float32")
     assert cost("aten::max_pool2d", t(1, 9, 9), "", "", "", "", "") is None
 
 

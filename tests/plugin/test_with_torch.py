@@ -193,7 +193,7 @@ def test_what_a_verdict_can_do_without_is_left_out_with_a_note(project):
     assert {"step_p50", "block_time", "ops"} <= test["metrics"].keys()
     assert not {"flops", "peak_memory", "static_memory"} & test["metrics"].keys()
     assert {finding["code"]: finding["level"] for finding in test["integrity"]} == dict.fromkeys(
-        ["no-flops", "no-memory", "no-static-memory", "no-exemplar", "no-modules", "no-reference"], "note"
+        ["no-flops", "no-memory", "no-static-memory", "no-exemplar", "no-modules", "no-reference", "absent"], "note"
     )
     (why,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "no-flops"]
     assert why.startswith("FLOPs could not be measured (RuntimeError: not beside a dispatch mode); all else is judged")

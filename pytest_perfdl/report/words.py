@@ -232,8 +232,7 @@ def work_sentence(change: WorkChange) -> str:
     base, new = change.base_step, change.new_step
     call = f"{visible(change.call)}: " if change.call else ""
     operator = visible(change.operator)
-    share = change.share or 0.0
-    part = "all" if share > _ALL else "most" if share > _MOST else "half" if share > _HALF else "a part"
+    part = _part(change.share)
     most = f", {part} of it in {operator}" if operator else ""
     same = "same arithmetic" if new.flops else "same bytes, arithmetic that is not counted"
     if change.kind == "more work":
@@ -258,8 +257,14 @@ def work_sentence(change: WorkChange) -> str:
     return f"{call}{same}, done worse: {operator} {' -> '.join(times)} a step"
 
 
+def _part(share: float | None) -> str:
+    """How much of what grew an operator holds; most where that was not noted."""
+    if share is None:
+        return "most"
+    return "all" if share > _ALL else "most" if share > _MOST else "half" if share > _HALF else "a part"
+
+
 _ALL, _MOST, _HALF = 0.98, 0.55, 0.45
-"""Parts of what grew above which an operator holds all, most or half of it."""
 
 
 def _types(side: WorkSide) -> str:

@@ -42,7 +42,7 @@ def test_sleep(perf):
 
     def step():
         torch.mm(a, b)
-        time.sleep(0.005)
+        time.sleep(0.02)
 
     perf(step)
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 HEADROOM = 2**26
 """Bytes of heap made ready for the profiler's own records, of which an event takes less than a kilobyte: touching four
 times as many takes up to a second of a process where the system has to clear pages first."""
+BEFORE_STEPS = "perfdl: before the steps"
+"""Range in a trace in which the profiler makes itself ready."""
 _ROOM = 2**28
 """Bytes that the trace of some steps needs at most."""
 
@@ -245,6 +247,7 @@ class _HostProfiler:
             self._profiler.__exit__(None, None, None)
 
     def _begin(self) -> None:
+        import torch
         from torch.autograd.profiler import profile, record_function
 
         if self._profiler is None:
@@ -253,6 +256,9 @@ class _HostProfiler:
                     use_cpu=True, record_shapes=True, profile_memory=self._memory, with_stack=self._stacks
                 )
                 self._profiler.__enter__()
+            # The first record takes milliseconds, which would be the first step's.
+            with record_function(BEFORE_STEPS):
+                torch.empty(0)
         self._range = record_function(f"ProfilerStep#{self._index}")
         self._range.__enter__()
 

@@ -59,7 +59,8 @@ def standing(
     metrics = [
         _metric(name, series, new, base, others, limits, verdict, stored=stored) for name, series in measured.items()
     ]
-    metrics += [_unknown(name, limits) for name in limits.unmatched(measured) if is_utilization(name)]
+    wanted = [name for name in limits.unmatched(measured) if is_utilization(name) and name in limits.expected]
+    metrics += [_unknown(name, limits) for name in wanted]
     if base is not None:
         metrics += [
             _gone(name, series, judged=verdict is None and _held(name, series, limits))

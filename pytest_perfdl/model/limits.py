@@ -150,6 +150,8 @@ class Limits:
 
     limits: Mapping[str, Limit] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    expected: frozenset[str] = frozenset()
+    """Names that a marker gave: its test is to have them, where a limit for all tests is for those that do."""
 
     @classmethod
     def parse(cls, limits: Mapping[str, Spec], budgets: Mapping[str, Spec] | None = None) -> Limits:
@@ -163,6 +165,7 @@ class Limits:
         return cls(
             {metric: parse_limit(metric, spec) for metric, spec in limits.items()},
             {metric: parse_budget(metric, spec) for metric, spec in (budgets or {}).items()},
+            frozenset((*limits, *(budgets or {}))),
         )
 
     def over(self, below: Limits) -> Limits:
@@ -175,7 +178,8 @@ class Limits:
         >>> marker.over(Limits.parse({"forward.step_time": "3%"})).for_metric("forward.step_time").text
         '30%'
         """
-        return Limits(_over(self.limits, below.limits), _over(self.budgets, below.budgets))
+        limits, budgets = _over(self.limits, below.limits), _over(self.budgets, below.budgets)
+        return Limits(limits, budgets, self.expected | below.expected)
 
     def for_metric(self, full_name: str) -> Limit | None:
         """The most specific limit of a metric, `None` when there is none or it is off.

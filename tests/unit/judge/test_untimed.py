@@ -7,7 +7,7 @@ from making import CONTEXT, counted, invalid, record, rows, timed
 
 from pytest_perfdl.judge.stored_repeats import confirm
 from pytest_perfdl.judge.untimed import open_times, standing
-from pytest_perfdl.model.limits import BUILT_IN, Limits
+from pytest_perfdl.model.limits import BUILT_IN, Limits, parse_limit_option
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion
 from pytest_perfdl.results.verdict import (
     EVERY_ROUND,
@@ -388,3 +388,8 @@ def test_a_utilization_with_a_limit_and_without_a_figure_is_inconclusive():
     unknown = {metric.name: (metric.verdict, metric.limit) for metric in found.metrics if metric.new is None}
     assert unknown == {"roofline": ("inconclusive", "2pp"), "flops_utilization": ("inconclusive", ">= 40%")}
     assert found.verdict == "inconclusive"
+    # A limit for all tests is for those that have a figure.
+    for_all = Limits(dict([parse_limit_option("roofline:2pp")])).over(BUILT_IN)
+    found = standing(SAME, BASE, (), for_all)
+    assert [metric.name for metric in found.metrics if metric.new is None] == []
+    assert found.verdict != "inconclusive"

@@ -119,7 +119,7 @@ def utilization(
     absent: dict[str, str] = {}
     flops = _flops_by_type(covered)
     if not covered:
-        reason = "no operator of the step has a cost model" if work else "no operators were profiled"
+        reason = "no operator has both a cost model and recorded shapes" if work else "no operators were profiled"
         return Utilization({}, dict.fromkeys(NAMES, reason), 0.0 if whole else None)
     if not steps or step_ns <= 0:
         return Utilization({}, dict.fromkeys(NAMES, "the step took no time"), spent / whole if whole else None)

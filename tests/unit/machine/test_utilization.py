@@ -78,7 +78,7 @@ def test_what_is_not_known_is_absent_with_its_reason():
     assert utilization([], 2, 1e6, PEAKS).absent == dict.fromkeys(NAMES, "no operators were profiled")
     found = utilization([UNKNOWN], 2, 1e6, PEAKS)
     assert (found.values, found.coverage) == ({}, 0.0)
-    assert found.absent == dict.fromkeys(NAMES, "no operator of the step has a cost model")
+    assert found.absent == dict.fromkeys(NAMES, "no operator has both a cost model and recorded shapes")
     assert utilization([PRODUCT], 2, 0, PEAKS).absent["roofline"] == "the step took no time"
     without = utilization([PRODUCT], 2, 1e6, None)
     assert set(without.values) == {"achieved_flops"}

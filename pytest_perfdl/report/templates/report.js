@@ -252,8 +252,11 @@
         const log = Math.log10;
         const tags = [
           ...(memory ? roofs.map(([name, flops]) => ({ x: log(right), y: log(flops / 1e9), text: name, xanchor: "right" })) : []),
-          ...(memory ? [{ x: log(left), y: log((left * memory) / 1e9), text: "memory", xanchor: "right", yanchor: "middle" }] : []),
-          ...(cache > memory ? [{ x: log(left), y: log((left * cache) / 1e9), text: "cache", xanchor: "right", yanchor: "middle" }] : []),
+          // Above the slope, in its middle.
+          ...[["memory", memory], ...(cache > memory ? [["cache", cache]] : [])].filter(([, rate]) => rate).map(([text, rate]) => {
+            const middle = Math.sqrt(left * Math.min(right, fastest ? fastest / rate : right));
+            return { x: log(middle), y: log((middle * rate) / 1e9), text, xanchor: "right" };
+          }),
         ].map((tag) => ({ yanchor: "bottom", ...tag, showarrow: false, font: { color: colors.ink, size: 11 } }));
         return {
           data,

@@ -114,7 +114,7 @@ def _written(found: Machine, out: Path) -> int:
 
 
 def _progress(done: int, count: int, text: str) -> None:
-    say(f"[{done}/{count}] {text}", error=True)
+    say(f"[{done}/{count}] {text}" if count else f"perfdl constants: {text}", error=True)
 
 
 def _summary(found: Machine) -> str:

@@ -276,6 +276,7 @@ REPLAYED = """
 
     from pytest_perfdl.cli import main
     from pytest_perfdl.measure import calibration, replay
+    from pytest_perfdl.model.errors import ConstantsError
 
 
     def test_constants(tmp_path, capsys, monkeypatch):
@@ -307,6 +308,19 @@ REPLAYED = """
         assert main(asked) == 0
         assert json.loads(out.read_text()) == found, "what is known is kept"
         assert "aten::mm" not in capsys.readouterr().err
+
+        # Under a neighbor there are no limits, and the replays stand.
+        def disturb(*_, **__):
+            raise ConstantsError("disturbed: others kept 0.50 processors busy meanwhile")
+
+        monkeypatch.setattr(calibration, "calibrate", disturb)
+        other = tmp_path / "other.json"
+        assert main([*asked[:-1], str(other)]) == 0
+        assert "without the limits of this machine: disturbed" in capsys.readouterr().err
+        without = json.loads(other.read_text())
+        assert without["ratios"]["bfloat16"].keys() == ratios.keys() and "bandwidths" not in without
+        assert main(["constants", str(path), "-o", str(tmp_path / "none.json")]) == 2
+        assert "disturbed" in capsys.readouterr().err and not (tmp_path / "none.json").exists()
 
         assert main([*asked, "--threads", "2"]) == 2
         assert "write to another file" in capsys.readouterr().err

@@ -120,7 +120,7 @@ def test_the_heads_tests_may_run_on_the_other_code(project):
     project.write("tests/test_speed.py", TEST.replace("perf(work)", "perf(lambda: work())"))
     _, (test,) = run(project, "--perf-against=HEAD~1", "-o", "perf_against_tests=head")
     step = test["metrics"]["step_time"]
-    assert step["base"] * 1.5 < step["new"], "half of the work, however noisy"
+    assert step["base"] < step["new"], "half of the work"
     assert " paired round" in test["reason"]
     assert test["verdict"] in ("suspect", "inconclusive", "regressed"), "as many rounds as a second holds"
 

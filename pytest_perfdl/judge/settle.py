@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.judge.round_data import Round
+    from pytest_perfdl.judge.work import StepWork
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import Judgement, MetricVerdict, OperatorSides, Verdict, WorkChange
+
+    Work = Mapping[str, Sequence[StepWork]]
+    """Of all rounds, by call."""
 
 SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
@@ -77,9 +81,10 @@ def settle(
         doubts = tuple(
             _doubt(call, calls[call], timed[call]) for call in timed if contradicts(calls[call], timed[call])
         )
-    settled = replace(settled, operators=_operators(rounds, peaks))
+    worked = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
+    settled = replace(settled, operators=_operators(*worked, peaks))
     if settled.verdict in EXPLAINED:
-        settled = replace(settled, work=_work(settled, rounds, peaks))
+        settled = replace(settled, work=_work(settled, *worked, peaks))
     environment: tuple[MetricVerdict, ...] = ()
     if rounds and base is not now and base.key.slug == now.key.slug and context_changes(base, now):
         environment = of_environment(base, rounds, limits.unpaired())
@@ -103,9 +108,8 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
     return replace(estimated(metric, base, head, estimate), evidence="paired", rounds=len(rounds))
 
 
-def _work(settled: Judgement, rounds: Sequence[Round], peaks: Peaks | None) -> tuple[WorkChange, ...]:
+def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:
     """What each call that got slower does more, or worse."""
-    base, head = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
     found = []
     for call in head:
         change = _timed_change(call, settled.metrics, SLOWER) or 0.0
@@ -115,9 +119,8 @@ def _work(settled: Judgement, rounds: Sequence[Round], peaks: Peaks | None) -> t
     return tuple(each for each in found if each is not None)
 
 
-def _operators(rounds: Sequence[Round], peaks: Peaks | None) -> tuple[OperatorSides, ...]:
+def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSides, ...]:
     """What the operators of each call had to do, on both sides of all rounds."""
-    base, head = joined([each.work_base for each in rounds]), joined([each.work_head for each in rounds])
     return tuple(each for call in head for each in operator_sides(call, base.get(call, ()), head[call], peaks))
 
 

@@ -115,14 +115,15 @@ def utilization(
     """
     covered = [each for each in work if each.flops is not None and each.bytes is not None]
     spent, whole = sum(each.time_ns for each in covered), sum(each.time_ns for each in work)
+    coverage = spent / whole if whole else None
     values: dict[str, float] = {}
     absent: dict[str, str] = {}
     flops = _flops_by_type(covered)
     if not covered:
         reason = "no operator has both a cost model and recorded shapes" if work else "no operators were profiled"
-        return Utilization({}, dict.fromkeys(NAMES, reason), 0.0 if whole else None)
+        return Utilization({}, dict.fromkeys(NAMES, reason), coverage)
     if not steps or step_ns <= 0:
-        return Utilization({}, dict.fromkeys(NAMES, "the step took no time"), spent / whole if whole else None)
+        return Utilization({}, dict.fromkeys(NAMES, "the step took no time"), coverage)
     if total := sum(flops.values()):
         values["achieved_flops"] = total / steps / step_ns * 1e9
     else:
@@ -130,7 +131,7 @@ def utilization(
     if peaks is None:
         for name in NAMES[1:]:
             absent.setdefault(name, NO_LIMITS)
-        return Utilization(values, absent, spent / whole if whole else None)
+        return Utilization(values, absent, coverage)
     if total:
         shares = mix or {dtype: each / total for dtype, each in flops.items()}
         unknown = sorted(dtype for dtype in shares if not peaks.flops_per_s.get(dtype))
@@ -153,7 +154,7 @@ def utilization(
         values["roofline"] = sum(floor for floor, _ in known) / took
     else:
         absent["roofline"] = "the covered operators took no time that was measured"
-    return Utilization(values, absent, spent / whole if whole else None)
+    return Utilization(values, absent, coverage)
 
 
 NAMES = ("achieved_flops", "flops_utilization", "bandwidth_utilization", "roofline")

@@ -179,11 +179,7 @@ def step_work(trace: Trace) -> tuple[OperatorWork, ...]:
         if not group.events:
             continue
         group.measure(trace)
-        flops = None if key.reason else sum(cost.flops for cost in group.costs)
-        moved = None if key.reason else sum(cost.bytes for cost in group.costs)
-        overwritten = sum(cost.overwritten for cost in group.costs)
-        called = key.operator, key.shapes, key.dtype, len(group.calls)
-        found.append(OperatorWork(*called, group.measured, flops, moved, overwritten))
+        found.append(_work(key, group))
     return tuple(sorted(found, key=lambda work: (-work.time_ns, work.operator, work.shapes, work.dtype)))
 
 
@@ -245,22 +241,25 @@ def _types_inside(modeled: ModeledCalls, caller: Rows) -> dict[int, str]:
 
 
 def _row(key: _Key, group: _Group, share: float, peaks: Peaks | None) -> RooflineRow:
-    measured, costs = group.measured, group.costs
+    work, costs = _work(key, group), group.costs
     if key.reason:
-        return RooflineRow(key.operator, "", "", len(group.calls), measured, share, not_covered=key.reason)
-    flops, moved = sum(cost.flops for cost in costs), sum(cost.bytes for cost in costs)
-    floor: float | None = None
-    bound: Bound | None = None
+        return RooflineRow(key.operator, "", "", work.calls, work.time_ns, share, not_covered=key.reason)
+    called = key.operator, key.shapes, key.dtype, work.calls, work.time_ns, share, work.flops, work.bytes
+    # Calls of equal shapes differ in their strides, and so in what they must move: each has a least time of its own.
     pairs = [peaks.least_ns(cost.flops, cost.bytes, key.dtype, overwritten=cost.overwritten) for cost in costs if peaks]
-    known = [pair for pair in pairs if pair is not None]
-    if known and len(known) == len(costs):
-        floor = sum(map(max, known))
-        bound = "compute" if sum(compute - memory for compute, memory in known) > 0 else "memory"
-        if bound == "memory" and moved - sum(cost.overwritten for cost in costs) <= len(costs) * (
-            peaks.cache_bytes or 0 if peaks else 0
-        ):
-            bound = "cache"
-    return RooflineRow(key.operator, key.shapes, key.dtype, len(costs), measured, share, flops, moved, floor, bound)
+    known = [max(pair) for pair in pairs if pair is not None]
+    if peaks is None or not known or len(known) < len(costs):
+        return RooflineRow(*called)
+    return RooflineRow(*called, sum(known), work.bound(peaks))
+
+
+def _work(key: _Key, group: _Group) -> OperatorWork:
+    """What the calls of a group had to do, and how long they took."""
+    flops = None if key.reason else sum(cost.flops for cost in group.costs)
+    moved = None if key.reason else sum(cost.bytes for cost in group.costs)
+    overwritten = sum(cost.overwritten for cost in group.costs)
+    called = key.operator, key.shapes, key.dtype, len(group.calls)
+    return OperatorWork(*called, group.measured, flops, moved, overwritten)
 
 
 _Attributed = Iterator[tuple[int, int, int, str]]

@@ -2,8 +2,8 @@
 
 `read` and `loads` make a frozen `Trace` of numpy columns from what kineto wrote, 2021 to today; `write` makes a
 Chrome trace that nests strictly; `exemplar` cuts one step out of a trace and `with_memory` adds the memory that
-another recorded. Inside, every time is an integer number of nanoseconds. Figures are made in
-`analysis`.
+another recorded. `memory_snapshot` reads what PyTorch's device allocator dumps. Inside, every time is an integer
+number of nanoseconds. Figures are made in `analysis`.
 """
 
 from pytest_perfdl.model.errors import TraceError

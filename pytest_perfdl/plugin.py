@@ -110,6 +110,15 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str] | None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    worker = _worker(collector.config)
+    if worker is not None and worker.job.attribute and isinstance(collector, pytest.Module):
+        from pytest_perfdl.measure import attributed_pass
+
+        attributed_pass.begin()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     host = _host(item)
     if host is not None:

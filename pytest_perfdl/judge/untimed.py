@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.judge import budget, counted, log_ratios, reasons
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
-from pytest_perfdl.model.limits import BUILT_IN
-from pytest_perfdl.model.metrics import general, is_utilization
-from pytest_perfdl.model.record import MeasurementPlan
+from pytest_perfdl.model.limits import BUILT_IN, parse_limit
+from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
+from pytest_perfdl.model.record import MeasurementPlan, Series
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_perfdl.model.limits import Limit, Limits
-    from pytest_perfdl.model.record import Record, Series
+    from pytest_perfdl.model.record import Call, Record
 
 _ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
 """Metrics that were recorded and judged in every version: a baseline without one lost it, in a merge for instance. Any
 other may be of a later version, or one that a machine cannot measure."""
+_NO_GROWTH = parse_limit(GROWTH, "0")
 EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "improved"})
 """Verdicts that come with blame: in the others the differences are noise, or of another test."""
 
@@ -55,7 +56,8 @@ def standing(
     if broken := broken_reason(new):
         return Judgement(new.test, "invalid", broken, integrity=new.integrity, context_changes=changes)
     verdict, why = stands(new, base, others)
-    measured = new.metrics()
+    base = base and _with_growth_of(base, new)
+    measured = (_with_growth_of(new, base) if base is not None else new).metrics()
     metrics = [
         _metric(name, series, new, base, others, limits, verdict, stored=stored) for name, series in measured.items()
     ]
@@ -68,6 +70,19 @@ def standing(
             if name not in measured
         ]
     return judgement(new, base, tuple(metrics), verdict, why)
+
+
+def _with_growth_of(record: Record, other: Record) -> Record:
+    """A record with a growth of 0 for each call that grows in the other: what keeps nothing has no such metric."""
+    growing = {call.name for call in other.calls if GROWTH in call.series}
+
+    def filled(call: Call) -> Call:
+        if call.name not in growing or GROWTH in call.series:
+            return call
+        repeats = len(next(iter(call.series.values())).values)
+        return replace(call, series={**call.series, GROWTH: Series("counted", "B", "lower", (0.0,) * repeats)})
+
+    return replace(record, calls=tuple(map(filled, record.calls))) if growing else record
 
 
 def open_times(found: Judgement, limits: Limits) -> tuple[str, ...]:
@@ -173,6 +188,10 @@ def _metric(
     stored: bool,
 ) -> MetricVerdict:
     limit = limits.for_metric(name)
+    if limit is None and general(name) == GROWTH and not limits.is_off(name):
+        # Where nothing grew, something that does fails; what grew before is known, and only warns.
+        grew = base is not None and name in base.metrics() and base.metrics()[name].values[0] > 0
+        limit = None if grew else _NO_GROWTH
     if standing == "incomparable" and series.kind == "counted":
         base = counted.newest_in_scope(name, new, [other for other in others if _same_test(other, new)])
     before = base.metrics().get(name) if base is not None else None

@@ -12,7 +12,7 @@ from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.step_utilization import step_utilization
 from pytest_perfdl.measure.timed_pass import lower_quartile
-from pytest_perfdl.model.metrics import METRICS, better
+from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     Better,
     Call,
@@ -137,7 +137,7 @@ _GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
 
 
 def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
-    """The later repeat with the FLOPs that only the first one counted; see `commands.one_repeat`."""
+    """The later repeat with the FLOPs and the growth that only the first one counted; see `commands.one_repeat`."""
     known = {result.info.name: result.counted for result in first.calls}
     return replace(
         later,
@@ -145,7 +145,10 @@ def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
             replace(
                 result,
                 counted=replace(
-                    result.counted, flops=known[result.info.name].flops, uncounted=known[result.info.name].uncounted
+                    result.counted,
+                    flops=known[result.info.name].flops,
+                    uncounted=known[result.info.name].uncounted,
+                    growth=known[result.info.name].growth,
                 ),
             )
             if result.info.name in known
@@ -287,6 +290,8 @@ def _counted_series(results: Sequence[CallResult]) -> dict[str, Series]:
         "alloc_bytes": lambda result: result.counted.alloc_bytes,
         "peak_memory": lambda result: result.counted.peak_memory,
         "static_memory": lambda result: result.counted.static_memory,
+        # Steps that keep nothing have no growth, as they have no recompilations.
+        GROWTH: lambda result: result.counted.growth or None,
     }
     if any(result.compiled.used for result in results):
         measures |= {

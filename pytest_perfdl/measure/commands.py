@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
+from pytest_perfdl.model.memory import MemoryAccount
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
 
 if TYPE_CHECKING:
@@ -104,11 +105,21 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Attribute:
+    """Account for the peak of a period of steps: see `attributed_pass`."""
+
+    steps: int
+    """Of a period."""
+    growth: bool
+    """Whether what accumulates is looked for, too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Leave the call; the test goes on."""
 
 
-Command = Settle | Time | Profile | Count | Finish
+Command = Settle | Time | Profile | Count | Attribute | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +219,16 @@ class Counted:
     alloc_bytes: float | None
     peak_memory: float | None
     static_memory: float | None
+    growth: float | None = None
+    """Bytes that each step keeps; `None` where nobody looked."""
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """Answer to `Attribute`."""
+
+    account: MemoryAccount
     findings: tuple[Finding, ...] = ()
 
 
@@ -222,7 +243,7 @@ class Compiled:
     findings: tuple[Finding, ...] = ()
 
 
-Reply = Settled | Timed | Profiled | Counted | Compiled
+Reply = Settled | Timed | Profiled | Counted | Attributed | Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +276,15 @@ class ExplainedResult:
 
     call: str
     parts: StepParts | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttributedResult:
+    """Whose the memory at the peak of one call's step is."""
+
+    call: str
+    account: MemoryAccount
+    findings: tuple[Finding, ...] = ()
 
 
 def one_repeat(
@@ -333,6 +363,20 @@ def one_side(
     assert isinstance(compiled, Compiled)
     timed = _joined([block for block in blocks if isinstance(block, Timed)])
     return SideResult(info, settled, timed, compiled, profile)
+
+
+def attribution(
+    info: CallInfo, call: str, *, growth: bool
+) -> Generator[Command | None, Reply, AttributedResult | None]:
+    """The commands for a process that only says whose the memory at the peak of one call is; others run once."""
+    if info.name != call:
+        yield Time(1, 1, last=True)
+        yield Finish()
+        return None
+    attributed = yield Attribute(info.period, growth)
+    yield Finish()
+    assert isinstance(attributed, Attributed)
+    return AttributedResult(info.name, attributed.account, attributed.findings)
 
 
 def explanation(

@@ -6,7 +6,7 @@ import functools
 import resource
 import shutil
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -124,9 +124,18 @@ def no_room(folder: Path) -> str:
 
 
 def record(
-    path: Path, warmup: int, steps: int, *, memory: bool, keep_last_result: bool, stacks: bool = False
+    path: Path,
+    warmup: int,
+    steps: int,
+    *,
+    memory: bool,
+    keep_last_result: bool,
+    stacks: bool = False,
+    after_step: Callable[[], object] | None = None,
 ) -> Generator[bool, Aside | None, list[int]]:
     """Run `warmup + steps` steps and write a Chrome trace of the last `steps`, as ProfilerStep ranges, to `path`.
+
+    What `after_step` does belongs to the step's range.
 
     Returns how long each of the last `steps` waited for a processor that others had, in nanoseconds.
     """
@@ -146,6 +155,8 @@ def record(
                 yield keep_last_result and index == warmup + steps - 1
                 # Device work that outlives its window would be cut off here and carried over there.
                 synchronize()
+                if after_step is not None:
+                    after_step()
                 delays.append(run_delay_ns() - before)
                 profiler.step()
     finally:
@@ -252,8 +263,9 @@ class _HostProfiler:
 
         if self._profiler is None:
             with profiler_chatter():
+                # Allocations are matched to operators by names and order: their shapes would double what is written.
                 self._profiler = profile(
-                    use_cpu=True, record_shapes=True, profile_memory=self._memory, with_stack=self._stacks
+                    use_cpu=True, record_shapes=not self._memory, profile_memory=self._memory, with_stack=self._stacks
                 )
                 self._profiler.__enter__()
             # The first record takes milliseconds, which would be the first step's.

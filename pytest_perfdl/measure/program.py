@@ -15,8 +15,8 @@ from typing import Protocol
 
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
-from pytest_perfdl.measure import compiling, counted_pass, profiled_pass, timed_pass
-from pytest_perfdl.measure.commands import Count, Finish, Profile, Reply, Settle, Settled, Time
+from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, timed_pass
+from pytest_perfdl.measure.commands import Attribute, Count, Finish, Profile, Reply, Settle, Settled, Time
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
@@ -147,6 +147,8 @@ class Program:
                 return self._delay.mark_injected((yield from self._delay.after_each(profiled_pass.run(command))))
             if isinstance(command, Count):
                 return (yield from self._delay.after_each(counted_pass.run(command)))
+            if isinstance(command, Attribute):
+                return (yield from attributed_pass.run(command))
         finally:
             self.annotating = False
             self.loaded += tuple(name for name in sys.modules if name not in loaded)

@@ -190,6 +190,11 @@ class Limits:
         """
         return _most_specific(self.limits, full_name)
 
+    def is_off(self, full_name: str) -> bool:
+        """Whether somebody said that a metric has no limit."""
+        demand = self.limits.get(full_name) or self.limits.get(general(full_name))
+        return demand is not None and demand.off
+
     def budget_for(self, full_name: str) -> Budget | None:
         """The most specific budget of a metric, `None` when there is none or it is off."""
         return _most_specific(self.budgets, full_name)

@@ -53,6 +53,9 @@ def _share(description: str, better: Better = "higher") -> TimedMetric:
     return TimedMetric(description, "%", better, is_utilization=True)
 
 
+GROWTH = "growth"
+"""The metric that only calls have whose memory grows."""
+
 METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "step_time": TimedMetric("lower quartile of the timed steps, one number for each repeat"),
     "block_time": TimedMetric("mean over all timed steps: sees what every n-th step does"),
@@ -113,6 +116,12 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "static_memory": CountedMetric(
         "bytes of parameters and optimizer state", "B", BYTE_SCOPE, per_step=False, reproducible=False
     ),
+    GROWTH: CountedMetric(
+        "bytes that each step keeps, garbage collected, where each of the last five keeps some; absent where none does",
+        "B",
+        BYTE_SCOPE,
+        reproducible=False,
+    ),
     "h2d_bytes": CountedMetric("bytes that a step copies to the device", "B"),
     "recompiles": CountedMetric("recompilations in the timed steps", per_step=False, reproducible=False),
     "graph_breaks": CountedMetric("graph breaks of torch.compile", per_step=False, reproducible=False),
@@ -172,6 +181,15 @@ def is_utilization(metric: str) -> bool:
     """
     found = of(metric)
     return isinstance(found, TimedMetric) and found.is_utilization
+
+
+def is_zero_if_absent(metric: str) -> bool:
+    """Whether a metric, by its full name, is 0 in calls that do not have it.
+
+    >>> is_zero_if_absent("growth"), is_zero_if_absent("peak_memory")
+    (True, False)
+    """
+    return general(metric) == GROWTH
 
 
 def scope(metric: str) -> tuple[str, ...]:

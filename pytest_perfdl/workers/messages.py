@@ -44,6 +44,8 @@ class WorkerJob:
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
     inject: float = 0.0
     """Share of its own time by which every step is slowed down on purpose; 0 for not at all."""
+    attribute: bool = False
+    """Whether every allocation is recorded from before the test's module is imported on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class DeviceMemory:
     """Most bytes held at once above what was held when the step began; at least 0."""
     base_bytes: tuple[int | None, ...]
     """`Total Allocated` when the step began, to which `peak_bytes` adds; `None` where the trace does not say."""
+    kept_bytes: tuple[int, ...]
+    """Bytes that the step allocated and did not free, less what it freed of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class MemoryFigures:
         return self.cpu.peak_bytes if self.cpu else ()
 
     @property
+    def kept_bytes(self) -> tuple[int, ...]:
+        """By how many bytes more the host holds after each step than before it; empty if it has no event."""
+        return self.cpu.kept_bytes if self.cpu else ()
+
+    @property
     def accelerators(self) -> tuple[DeviceMemory, ...]:
         """Memory of every device that is not the host."""
         return tuple(device for device in self.devices if device.device_type != CPU)
@@ -82,7 +89,7 @@ def _of_device(trace: Trace, steps: Steps, device_type: int, device_id: int) -> 
     memory = trace.memory
     own = (memory.device_type == device_type) & (memory.device_id == device_id)
     time, sizes, totals = memory.time[own], memory.bytes[own], memory.allocated[own]
-    allocations, alloc_bytes, peaks = [], [], []
+    allocations, alloc_bytes, peaks, kept = [], [], [], []
     bases: list[int | None] = []
     for window in steps.windows:
         first, last = np.searchsorted(time, (window.host_start, window.host_end))
@@ -91,6 +98,9 @@ def _of_device(trace: Trace, steps: Steps, device_type: int, device_id: int) -> 
         allocations.append(len(grown))
         alloc_bytes.append(int(grown.sum()))
         peaks.append(max(0, int(np.cumsum(inside).max())) if len(inside) else 0)
+        kept.append(int(inside.sum()))
         known = first < last and totals[first] >= 0
         bases.append(int(totals[first] - sizes[first]) if known else None)
-    return DeviceMemory(device_type, device_id, tuple(allocations), tuple(alloc_bytes), tuple(peaks), tuple(bases))
+    return DeviceMemory(
+        device_type, device_id, tuple(allocations), tuple(alloc_bytes), tuple(peaks), tuple(bases), tuple(kept)
+    )

@@ -393,3 +393,53 @@ def test_a_utilization_with_a_limit_and_without_a_figure_is_inconclusive():
     found = standing(SAME, BASE, (), for_all)
     assert [metric.name for metric in found.metrics if metric.new is None] == []
     assert found.verdict != "inconclusive"
+
+
+def growing(size, **series):
+    """A record of a call that keeps so many bytes a step; none for 0, as it is measured."""
+    kept = {"growth": counted(size, unit="B")} if size else {}
+    return record({**SERIES, **series, **kept})
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "limits", "verdict"),
+    [
+        (0, 0, {}, None),
+        (0, 4, {}, "regressed"),
+        (4, 4, {}, "unchanged"),
+        # What grew before is known: it is shown, and fails only where somebody set a limit.
+        (4, 4000, {}, "changed"),
+        (4000, 4, {}, "changed"),
+        (4, 0, {}, "changed"),
+        (0, 4, {"growth": "off"}, "changed"),
+        (0, 4, {"growth": "8B"}, "unchanged"),
+        (4, 12, {"growth": "8B"}, "unchanged"),
+        (4, 13, {"growth": "8B"}, "regressed"),
+        (4, 4000, {"growth": 0}, "regressed"),
+        (4000, 4, {"growth": 0}, "changed"),
+    ],
+)
+def test_memory_that_grows(before, now, limits, verdict):
+    found = standing(growing(now), growing(before), (), Limits.parse({"step_time": "3%", **limits}))
+    metrics = {metric.name: metric for metric in found.metrics}
+    assert (metrics["growth"].verdict if "growth" in metrics else None) == verdict
+    assert found.growth == ({"": now} if now else {})
+
+
+def test_memory_that_grows_in_a_first_recording_is_told():
+    found = standing(growing(4), None, (), BUILT_IN)
+    assert found.verdict == "missing"
+    assert found.growth == {"": 4}
+
+
+def test_each_call_grows_by_itself():
+    def two(first, second):
+        calls = [growing(size).calls[0] for size in (first, second)]
+        return record(calls=tuple(replace(call, name=name) for call, name in zip(calls, "ab", strict=True)))
+
+    found = standing(two(0, 8), two(0, 8), (), BUILT_IN)
+    assert found.growth == {"b": 8}
+    assert "a.growth" not in {metric.name for metric in found.metrics}
+    found = standing(two(8, 8), two(0, 8), (), BUILT_IN)
+    verdicts = {metric.name: metric.verdict for metric in found.metrics}
+    assert (verdicts["a.growth"], verdicts["b.growth"]) == ("regressed", "unchanged")

@@ -158,6 +158,7 @@ def _summary(run: Run) -> str:
 RUNS = {
     "failure": (RUN, _failure),
     "tutorial": (DATA / "tutorial" / "run.json", _failure),
+    "memory": (DATA / "memory.json", _failure),
     "curve": (DATA / "sizes.json", _summary),
 }
 """Recorded runs of pytest, and what is shown of each."""

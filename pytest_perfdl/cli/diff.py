@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="match names after re.sub of this; may be repeated; the last = divides",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="compare what the memory at the peak consists of: of traces with memory events, of snapshots of torch's "
+        "device allocator (.pickle), or of runs; one run named twice shows its two sides",
+    )
     add_peaks(parser)
     parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
 
@@ -63,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    if arguments.memory:
+        return _memory(arguments)
     peaks = parse_peaks(arguments.peaks)
     sides = (arguments.base, arguments.new)
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
@@ -92,6 +100,21 @@ def run(arguments: argparse.Namespace) -> int:
     _report(arguments, found, limit)
     verdicts = {each.verdict(limit) for _, each in found}
     return 1 if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on) else 0
+
+
+def _memory(arguments: argparse.Namespace) -> int:
+    """Say how the peaks differ."""
+    from pytest_perfdl.cli.memory import changes
+    from pytest_perfdl.report import memory
+
+    if arguments.html is not None or arguments.fail_on:
+        raise CommandError("--memory goes with --json, -k and --top only")
+    found = changes(arguments.base, arguments.new, arguments.k)
+    if arguments.json:
+        print_json({"memory": memory.to_json(found), "blame": memory.causes_to_json(found)})
+    else:
+        say("\n\n".join(memory.terminal(change, arguments.top, width()) for change in found))
+    return 0
 
 
 def _alone(side: Sides, common: Set[tuple[str, str]], text: str) -> list[str]:

@@ -169,6 +169,14 @@ OPTIONS: tuple[Option, ...] = (
         default="auto",
     ),
     Option(
+        "--perf-memory",
+        "whose the memory at the peak of a step is, which takes one more process on each side: `changed` says it where "
+        "the peak differs or memory grows, `all` of every test, `off` of none",
+        ini="perf_memory",
+        choices=("changed", "all", "off"),
+        default="changed",
+    ),
+    Option(
         "--perf-start",
         "`auto` forks both processes of a round from one that has imported the test's third-party modules, where that "
         "is the same as starting them; `fresh` starts them",

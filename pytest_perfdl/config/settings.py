@@ -56,6 +56,8 @@ class Settings:
     pin: Literal["auto", "off"]
     calibrate: Literal["auto", "off"]
     """Whether both processes of a round may be bound to one processor."""
+    memory: Literal["changed", "all", "off"]
+    """Of which tests it is said whose the memory at the peak is."""
     start: Literal["auto", "fresh"]
     """Whether both processes of a round may be forked."""
     skip_same: bool
@@ -155,6 +157,7 @@ def resolve(config: pytest.Config) -> Settings:
         resolution=reader.share("perf_resolution"),
         pin=reader.choice("perf_pin", ("auto", "off"), "auto"),
         calibrate=reader.choice("perf_calibrate", ("auto", "off"), "auto"),
+        memory=reader.choice("perf_memory", ("changed", "all", "off"), "changed"),
         start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
         skip_same=(
             bool(option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))

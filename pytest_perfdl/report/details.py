@@ -21,7 +21,7 @@ from pytest_perfdl.diff import diff, of_traces, places
 from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.report import words
+from pytest_perfdl.report import memory, words
 from pytest_perfdl.report.waterfall import PartRow, accounts, diffs, part_rows
 from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
@@ -115,6 +115,7 @@ def details(
             }
             for call, account in accounts(found).items()
         ],
+        "peaks": [memory.page_data(change) for change in result.judgement.memory],
         "calls": [told for call in collected if (told := _call(call, embedded))],
         "history": _history(result),
     }

@@ -19,7 +19,7 @@ import jinja2
 
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent
-from pytest_perfdl.report import charts, compared, figures, templating, traces, words
+from pytest_perfdl.report import charts, compared, figures, memory, templating, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.files import write_files
@@ -169,12 +169,14 @@ def _environment() -> jinja2.Environment:
             "cause_effect": figures.cause_effect,
             "cause_share": figures.cause_share,
             "cause_status": figures.cause_status,
+            "capitalized": lambda text: text[:1].upper() + text[1:],
             "symbol": SYMBOLS.__getitem__,
             "rank": VERDICTS.index,
         }
     )
     environment.globals.update(
         words=words,
+        memory=memory,
         compared=compared,
         figures=figures,
         curves=curves,

@@ -16,6 +16,7 @@ from typing import Any
 from pytest_perfdl.model import record_json
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.run_json import SCHEMA as SCHEMA
+from pytest_perfdl.report import memory
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.traces import kept, stem
 from pytest_perfdl.results.run import Result, Run
@@ -43,16 +44,19 @@ def to_json(run: Run) -> dict[str, Any]:
 
 
 def without_records(data: dict[str, Any]) -> dict[str, Any]:
-    """The run file's data less the records, operators and repeats, which a page shows in a form of its own."""
+    """The run file's data less what a page shows in a form of its own: records, operators, accounts, repeats."""
     tests = []
     for test in data["tests"]:
-        kept = {name: value for name, value in test.items() if name not in ("record", "base_record", "operators")}
+        kept = {name: value for name, value in test.items() if name not in _OF_THE_PAGE}
         kept["metrics"] = {
             name: {entry: value for entry, value in metric.items() if entry not in ("base_values", "new_values")}
             for name, metric in test["metrics"].items()
         }
         tests.append(kept)
     return {**data, "tests": tests}
+
+
+_OF_THE_PAGE = frozenset({"record", "base_record", "operators", "memory"})
 
 
 def dump(data: dict[str, Any]) -> bytes:
@@ -94,7 +98,9 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
         "work": [dataclasses.asdict(each) for each in judgement.work],
         "operators": [dataclasses.asdict(each) for each in judgement.operators],
-        "blame": [_cause(cause) for cause in judgement.blame],
+        "blame": blame(judgement),
+        "memory": memory.to_json(judgement.memory),
+        "growth": memory.growth_to_json(judgement),
         "source_diffs": [dataclasses.asdict(each) for each in judgement.source_diffs],
         "suggestions": [dataclasses.asdict(each) for each in result.suggestions],
         "curves": [dataclasses.asdict(each) for each in result.curves],
@@ -135,6 +141,13 @@ def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[
         data |= {name: _integer(data[name]) for name in ("base", "new", "stored")}
         data |= {name: [_integer(value) for value in data[name]] for name in ("base_values", "new_values")}
     return data
+
+
+def blame(judgement: Judgement) -> list[dict[str, Any]]:
+    """The causes of all kinds: those of memory first where a peak is what failed, and no time."""
+    times = [_cause(cause) for cause in judgement.blame]
+    bytes_ = memory.causes_to_json(judgement.memory)
+    return [*bytes_, *times] if memory.comes_first(judgement) else [*times, *bytes_]
 
 
 def _cause(cause: Cause) -> dict[str, Any]:

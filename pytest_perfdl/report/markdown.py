@@ -10,9 +10,10 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 
+from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.units import format_percent, plural
-from pytest_perfdl.report import compared, figures, words
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.report import compared, figures, memory, words
 from pytest_perfdl.report.layout import shorten
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
@@ -148,15 +149,16 @@ def _body(result: Result, run: Run) -> str:
     if metrics:
         parts.append(_metrics(metrics))
     parts += [_prose(words.work_sentence(change)) for change in judgement.work]
-    if judgement.blame:
-        parts.append(_causes(judgement.blame))
+    times = [_causes(judgement.blame)] if judgement.blame else []
+    peaks = [_memory(change) for change in judgement.memory]
+    parts += [*peaks, *times] if memory.comes_first(judgement) else [*times, *peaks]
     if suggested := first_suggestion(result):
         how, gain = suggested
         parts.append(f"What would help: {code(how)}, {gain}.")
     findings = [f"- {finding.level}: {_prose(finding.message)}" for finding in words.told_findings(judgement)[:20]]
     if findings:
         parts.append("\n".join(findings))
-    if notes := words.budget_notes(result):
+    if notes := [*words.growth_notes(judgement), *words.budget_notes(result)]:
         parts.append("\n".join(f"- {_prose(note)}" for note in notes))
     todo = [f"{command}  # {purpose}" for purpose, command in words.commands(result, run.invocation)]
     if todo:
@@ -202,6 +204,26 @@ def _causes(blame: Sequence[Cause]) -> str:
         ),
     )
     return table + (f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else "")
+
+
+def _memory(change: MemoryChange) -> str:
+    """Whose the memory at the peak is that was not there before, and what accumulates."""
+    parts = [_prose(memory.peak_sentence(change))]
+    if change.causes:
+        rows = (
+            (
+                code(memory.cause_name(cause), _SENTENCE),
+                format_quantity(cause.bytes, "B", signed=True),
+                code(cause.module),
+                code(cause.row.line),
+            )
+            for cause in change.causes[:_CAUSES]
+        )
+        parts.append(_table(("what is alive at the peak", "bytes", "module", "line"), "lrll", rows))
+    parts += [
+        f"What would lower the peak: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]
+    ]
+    return "\n\n".join(parts)
 
 
 def _cause_name(cause: Cause) -> str:

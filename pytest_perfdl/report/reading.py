@@ -17,6 +17,7 @@ from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError
+from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
@@ -62,7 +63,7 @@ class _ResultForm(msgspec.Struct):
     fails: bool
     updated: bool
     metrics: dict[str, dict[str, Any]]
-    blame: tuple[Cause, ...]
+    blame: list[dict[str, Any]]
     integrity: tuple[Finding, ...]
     context_changes: list[_ChangeForm]
     base_path: str
@@ -74,6 +75,7 @@ class _ResultForm(msgspec.Struct):
     environment: list[dict[str, Any]] = []
     rounds: str = ""
     work: tuple[WorkChange, ...] = ()
+    memory: tuple[MemoryChange, ...] = ()
     operators: tuple[OperatorSides, ...] = ()
 
 
@@ -147,7 +149,8 @@ def _result(test: RunTest, file: RunFile) -> Result:
         metrics=tuple(_metric({**each, "name": name}) for name, each in form.metrics.items()),
         rounds=form.rounds,
         environment=tuple(map(_metric, form.environment)),
-        blame=form.blame,
+        blame=tuple(converted(each, Cause) for each in form.blame if each.get("kind") != "memory"),
+        memory=form.memory,
         work=form.work,
         operators=form.operators,
         integrity=form.integrity,

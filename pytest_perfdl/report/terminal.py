@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general, is_utilization
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import harmless
-from pytest_perfdl.report import compared, figures, layout, words
+from pytest_perfdl.report import compared, figures, layout, memory, words
 from pytest_perfdl.report.traces import kept, pattern
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
@@ -25,6 +26,7 @@ UNPAIRED = "unpaired"
 """Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
 FAILURE_WIDTH = 100
 _WORD = max(map(len, VERDICTS))
+_WARNS = {"yellow": True}
 _BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
 """Verdicts that one line can say."""
 
@@ -131,7 +133,8 @@ def _notes(run: Run, width: int) -> list[str]:
 def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     verdict = result.judgement.verdict
     if verdict in _BRIEF and verbosity < 2:
-        return _in_brief(result, _brief(result), width)
+        grows = [line for note in words.growth_notes(result.judgement) for line in layout.paragraph(note, 4, width)]
+        return [*_in_brief(result, _brief(result), width), *(TerminalLine(line, _WARNS) for line in grows)]
     lines = [TerminalLine(_title(result), _markup(result))]
     if verdict != "unchanged" or result.judgement.counts_changed or verbosity > 0:
         lines += [TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width)]
@@ -184,8 +187,10 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         for change in judgement.work:
             lines += [TerminalLine(text) for text in layout.paragraph(words.work_sentence(change), 4, width)]
-        lines += [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
-        lines += [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
+        peaks = [TerminalLine(text) for text in _memory_lines(judgement.memory, verbosity, width)]
+        times = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
+        source = [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
+        lines += [*peaks, *source, *times] if memory.comes_first(judgement) else [*times, *peaks, *source]
         lines += [TerminalLine(text) for text in _suggestion_lines(result, width)]
     for finding in words.told_findings(judgement):
         if finding.code == UNPAIRED and verbosity == 0:
@@ -193,6 +198,8 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         elif finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
             lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
+    for note in words.growth_notes(judgement):
+        lines += [TerminalLine(line, _WARNS) for line in layout.paragraph(note, 4, width)]
     for note in words.budget_notes(result):
         lines += [TerminalLine(line) for line in layout.paragraph(note, 4, width)]
     if traces and words.fails_or_warns(result):
@@ -256,6 +263,28 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
         lines += rows
     if len(shown) < len(blame):
         lines.append(f"        and {len(blame) - len(shown)} more (-vv)")
+    return lines
+
+
+def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -> list[str]:
+    """Whose the memory at the peak is that was not there before, and what accumulates."""
+    lines: list[str] = []
+    for change in changes:
+        if change.causes or verbosity > 0:
+            lines += layout.paragraph(memory.peak_sentence(change), 6, width)
+        shown = change.causes if verbosity > 1 else change.causes[: memory.CAUSES_SHOWN]
+        for cause in shown:
+            size = format_quantity(cause.bytes, "B", signed=True)
+            lines += layout.paragraph(f"{size}  {memory.cause_name(cause)}", 6, width)
+            lines += layout.paragraph(memory.cause_place(cause, change), 10, width)
+        if len(shown) < len(change.causes):
+            rest = sum(cause.bytes for cause in change.causes[len(shown) :])
+            lines.append(
+                f"        and {len(change.causes) - len(shown)} more, "
+                f"{format_quantity(rest, 'B', signed=True)} together (-vv)"
+            )
+        for advice in change.advice[:1] if verbosity < 1 else change.advice:
+            lines += layout.paragraph(f"what would lower the peak: {memory.advice_sentence(advice)}", 6, width)
     return lines
 
 

@@ -14,6 +14,7 @@ from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
+from pytest_perfdl.report import memory
 from pytest_perfdl.report.compared import by_verdict, compared
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
@@ -44,9 +45,10 @@ def fails_or_warns(result: Result) -> bool:
 
 
 def notable(result: Result) -> bool:
-    """Whether a summary names the test: it fails, warns, got better, counts otherwise or was written."""
+    """Whether a summary names the test: it fails, warns, got better, counts otherwise, was written, or keeps memory."""
     judgement = result.judgement
-    return fails_or_warns(result) or judgement.verdict == "improved" or judgement.counts_changed or result.updated
+    changed = judgement.verdict == "improved" or judgement.counts_changed or result.updated
+    return fails_or_warns(result) or changed or bool(judgement.growth)
 
 
 def severity(judgement: Judgement) -> float:
@@ -205,6 +207,16 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
     return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def growth_notes(judgement: Judgement) -> list[str]:
+    """For each call whose memory grows: what each step keeps, and who allocates it where that is known."""
+    told = {change.call: memory.growth_sentence(change) for change in judgement.memory}
+    found = []
+    for call, size in judgement.growth.items():
+        kept = f"{visible(call)}: " if call else ""
+        found.append(told.get(call) or f"{kept}memory grows: each step keeps {format_quantity(size, 'B')}")
+    return found
 
 
 def coverage_notes(judgement: Judgement) -> list[str]:

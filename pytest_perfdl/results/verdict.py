@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from pytest_perfdl.model.limits import is_budget
+from pytest_perfdl.model.memory import MemoryChange
+from pytest_perfdl.model.metrics import GROWTH, general
 from pytest_perfdl.model.record import Better, Finding, Kind
 
 Verdict = Literal[
@@ -275,6 +277,8 @@ class Judgement:
     """Of each call that got slower; empty where that is not known."""
     operators: tuple[OperatorSides, ...] = ()
     """What the operators of the profiled steps had to do, those that took most time first."""
+    memory: tuple[MemoryChange, ...] = ()
+    """Of each call whose memory changed or grows, whose it is."""
     rounds: str = ""
     """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()
@@ -287,6 +291,15 @@ class Judgement:
         So is a metric with a limit that the baseline has nothing for.
         """
         return any(metric.verdict == "changed" for metric in self.metrics)
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """Bytes that each step of a call keeps, of the calls whose memory grows."""
+        return {
+            each.name.removesuffix(GROWTH).removesuffix("."): each.new
+            for each in self.metrics
+            if general(each.name) == GROWTH and each.new
+        }
 
     @property
     def over_budget(self) -> tuple[MetricVerdict, ...]:

@@ -14,7 +14,7 @@ from pytest_perfdl.config.perf_items import is_perf_test
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
-from pytest_perfdl.model.metrics import METRICS, general, is_utilization
+from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
@@ -44,8 +44,16 @@ class PerfTest:
         return tuple(sorted(held))
 
     def unknown_metrics(self, record: Record) -> tuple[str, ...]:
-        """Metrics that the marker names and the test did not measure."""
-        return tuple(name for name in self.own_limits.unmatched(record.metrics()) if not is_utilization(name))
+        """Metrics that the marker holds and the test did not measure, without those that a test may be without."""
+        return tuple(
+            name
+            for name in self.own_limits.unmatched(record.metrics())
+            if not (is_utilization(name) or is_zero_if_absent(name) or self._is_left_alone(name))
+        )
+
+    def _is_left_alone(self, name: str) -> bool:
+        """Whether the marker names a metric only to say that it has no limit."""
+        return general(name) in METRICS and self.own_limits.is_off(name) and name not in self.own_limits.budgets
 
 
 def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:

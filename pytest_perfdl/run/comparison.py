@@ -25,6 +25,7 @@ from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import BaseSide, Measurement
+from pytest_perfdl.run.memory_accounts import memory_differs
 from pytest_perfdl.run.source_diff import source_diffs, touched
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -48,6 +49,12 @@ class ComparisonResult:
     """What it was held against."""
     traces: Mapping[str, str] = field(default_factory=dict)
     """Path of the trace of a step, by call, where that is another revision and not a baseline."""
+    checkout: Checkout | None = None
+    """The other side's code, where it was run."""
+    commit: str = ""
+    """Whose code that is."""
+    now: Record | None = None
+    """What was counted of that code."""
 
 
 def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) -> Baseline:
@@ -102,7 +109,7 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
                 found = pair.judged(found, new, base.record)
             else:
                 found = confirm(found, base.record, new, limits)
-        return ComparisonResult(found, base.record, base.traces)
+        return ComparisonResult(found, base.record, base.traces, checkout, commit, base.record)
     except SideSkipped as error:
         found = Judgement(measurement.test.item.nodeid, "incomparable", str(error), integrity=new.integrity)
         return ComparisonResult(found)
@@ -133,7 +140,20 @@ def against_baseline(
                 raise PerfError(str(error)) from None
             if more:
                 measurement.test.item.add_report_section("call", "the other side", more)
-    return ComparisonResult(_unpaired(measurement, baseline, why, tried=bool(code.commit)), baseline.own)
+    judgement = _unpaired(measurement, baseline, why, tried=bool(code.commit))
+    found = ComparisonResult(judgement, baseline.own)
+    # Nothing was to be paired: memory alone may have changed, and the other side's code tells why.
+    return _with_code(context, found, code.commit) if code.commit and not why else found
+
+
+def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> ComparisonResult:
+    """The result with the other side's code, where its memory is to be explained."""
+    if not memory_differs(found.judgement):
+        return found
+    try:
+        return replace(found, checkout=context.revisions.checkout(commit), commit=commit, now=found.base)
+    except CheckoutError:
+        return found
 
 
 def _depends_on_rounds(context: RunContext, measurement: Measurement, baseline: Baseline) -> bool:
@@ -196,7 +216,8 @@ def _in_pairs(
     if stored.key.slug != new.key.slug and base is now:
         odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
     notes = tuple(Finding("note", "pair", text) for text in odd)
-    return ComparisonResult(replace(judgement, integrity=(*judgement.integrity, *notes)), base)
+    judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
+    return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now)
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
@@ -241,7 +262,9 @@ class _Pair:
             touched=self._touched(),
         )
         judgement = self._located(judgement)
-        return replace(judgement, source_diffs=source_diffs(judgement.blame, self.checkout, self.commit))
+        return replace(
+            judgement, source_diffs=source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
+        )
 
     def _touched(self) -> frozenset[str]:
         """Full names of the kernels and operators below functions that differ between the sides; at best a few."""

@@ -30,6 +30,8 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.expectations import joined
 from pytest_perfdl.run.measurement import Measurement
+from pytest_perfdl.run.memory_accounts import with_accounts
+from pytest_perfdl.run.memory_advice import with_memory_advice
 from pytest_perfdl.run.revisions import UNTIED
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.run.suggestions import with_suggestions
@@ -85,7 +87,7 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
             )
         result = _with_expectations(context, measurement, confirmation, result)
         result = curves.judge(measurement, result)
-        return with_suggestions(result)
+        return with_memory_advice(with_suggestions(result))
 
 
 def tear_down(measurement: Measurement) -> None:
@@ -145,10 +147,10 @@ def _limits_held(
     measurement.draw(recording if writes_one else checking)
     _check_names(test, measurement.record())
     if settings.against is not None:
-        found = against_revision(context, measurement, confirmation)
+        found = _accounted(context, measurement, against_revision(context, measurement, confirmation))
         judgement = _limits_checked_again(context, measurement, found.judgement)
         return _result(context, measurement, measurement.record(), replace(found, judgement=judgement))
-    found = against_baseline(context, measurement, confirmation, baseline)
+    found = _accounted(context, measurement, against_baseline(context, measurement, confirmation, baseline))
     judgement = _limits_checked_again(context, measurement, found.judgement)
     writes = settings.update is not None and judgement.verdict != "invalid"
     if writes and base is not None and rewrites(settings.update, judgement):
@@ -174,6 +176,21 @@ def _limits_held(
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
+
+
+def _accounted(context: RunContext, measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
+    """What was found, with whose memory it is where that changed or grows."""
+    judgement = with_accounts(
+        context,
+        measurement.test,
+        found.judgement,
+        measurement.record(),
+        found.now,
+        checkout=found.checkout,
+        commit=found.commit,
+        origins=measurement.remote.origins,
+    )
+    return replace(found, judgement=judgement)
 
 
 def _limits_checked_again(context: RunContext, measurement: Measurement, judgement: Judgement) -> Judgement:

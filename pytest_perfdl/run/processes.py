@@ -80,6 +80,7 @@ class Processes:
         against: Checkout | None = None,
         side: str = "",
         parent: ForkParent | None = None,
+        attribute: bool = False,
     ) -> RemoteTest:
         """Start a worker on a test.
 
@@ -99,6 +100,8 @@ class Processes:
             Which alternative of a `perf.compare` to run.
         parent
             What to fork the worker from; by default it is started.
+        attribute
+            Whether the worker records every allocation, to say whose they are.
 
         Raises
         ------
@@ -132,6 +135,7 @@ class Processes:
                 names=() if top is None else code_names(self._revisions.import_folders(checkout)),
                 side=side,
                 inject=settings.inject if checkout is None and not side.startswith("base") else 0.0,
+                attribute=attribute,
             ),
             threads=test.plan.threads,
             timeout=self.timeout(test),

@@ -88,6 +88,10 @@ class Progress:
         """Python's frames are recorded, to see where a change comes from or which operators it touches."""
         self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
 
+    def start_memory(self, test: str) -> None:
+        """Every allocation is recorded, to see whose memory it is."""
+        self._show(f"perf: test {self._test} of {self._tests}, looking whose memory it is: {test}"[:118])
+
     def start_calibration(self, *, again: bool = False) -> None:
         """The machine's limits are measured, once a key; or once a run whether it still reaches them."""
         how = "again: about 5 s" if again else "once for all tests: about 20 s"

@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.results.verdict import Cause, SourceDiff
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.system.git import git
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -124,8 +124,8 @@ def _parsed(source: bytes) -> ast.Module | None:
         return None
 
 
-def source_diffs(causes: Sequence[Cause], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
-    """Of the functions on the causes' lines, how those differ from a commit that differ; the largest cause's first.
+def source_diffs(lines: Iterable[str], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
+    """Of the functions on these lines, how those differ from a commit that differ, in the order of the lines.
 
     A line's path is relative to some entry of `sys.path`: it is the one tracked file whose path ends with it, and
     nothing is said where several do, or none. Hunks are cut to the function. What is the same in the checkout, since
@@ -133,14 +133,14 @@ def source_diffs(causes: Sequence[Cause], checkout: Checkout, commit: str) -> tu
 
     Parameters
     ----------
-    causes
-        In the order of what they cost.
+    lines
+        Of the causes, in the order of what they cost, "train.py(12): step"; empty ones are passed over.
     checkout
         The other side's code, and the working tree.
     commit
         Whose code that is.
     """
-    frames = dict.fromkeys(cause.line for cause in causes if cause.line)
+    frames = dict.fromkeys(line for line in lines if line)
     matches = [match for frame in frames if (match := FRAME.fullmatch(frame))]
     if not matches:
         return ()
@@ -188,7 +188,7 @@ def _differing(file: str, checkout: Checkout) -> bytes | None:
 
 
 def _function(source: bytes, line: int, name: str) -> _Function | None:
-    """The function of a name that begins at a line, or, where the text moved, the only one of that name."""
+    """The function of a name that begins at a line or holds it, or, where the text moved, the only one of that name."""
     tree = _parsed(source)
     if tree is None:
         return None
@@ -203,6 +203,7 @@ def _function(source: bytes, line: int, name: str) -> _Function | None:
         elif isinstance(node, ast.expr) and _UNNAMED.get(type(node)) == name:
             found.append((node.lineno, _Function(node.lineno, _end(node), node.col_offset)))
     there = [function for begins, function in found if line in (begins, function.first)]
+    there = there or [function for _, function in found if function.first <= line <= function.last]
     chosen = there or [function for _, function in found]
     return chosen[0] if there or len(chosen) == 1 else None
 

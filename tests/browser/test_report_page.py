@@ -9,6 +9,7 @@ from unit.report import runs
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html
+from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.results.verdict import OperatorSides, WorkSide
 
 axe = pytest.importorskip(
@@ -227,3 +228,29 @@ def test_operators_stand_against_the_roofline_on_both_sides(opened, tmp_path, wi
     assert [name for name, _ in drawn if "100.0 Gflop/s" in name or "cache" in name] != []
     assert tab.complaints == []
     assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_peak_by_module_and_its_rows(opened, tmp_path):
+    """The page of a run whose memory changed: the cause, both peaks, the curves, and every row on request."""
+    data = Path(__file__).parents[1] / "data" / "memory.json"
+    page = tmp_path / "page.html"
+    html.write_html(read_run(data, tmp_path), page)
+    tab = opened(page)
+    tab.settled()
+    section = tab.page.locator("section.memory").first
+    cause = section.locator("tbody tr").first
+    assert "no longer shared with Model.embedding.weight" in cause.inner_text()
+    assert "test_model.py" in cause.inner_text()
+    (test,) = json.loads(data.read_text())["tests"]
+    peaks = tab.page.locator("[data-part=peaks]")
+    labels = [chart.get_attribute("aria-label") for chart in peaks.locator("div.chart").all()]
+    assert [label.partition(":")[0] for label in labels] == ["baseline", "this run", "baseline"]
+    # One part for each module and category, and the whole.
+    assert peaks.locator("div.chart").nth(1).locator("path.surface").count() > 20
+    peaks.locator("summary", has_text="All rows of the peak").click()
+    rows = peaks.locator("table tbody tr")
+    rows.first.wait_for()
+    account = test["memory"][0]["new"]
+    assert rows.count() == len(account["rows"])
+    bytes_ = peaks.locator("td[data-label=Bytes]").evaluate_all("cells => cells.map(cell => +cell.dataset.value)")
+    assert sum(bytes_) == account["peak_bytes"]

@@ -6,6 +6,7 @@
 points.csv          times of a formula, with noise of a fixed seed
 mixer.json.gz       three steps of the Mixer of examples/ on images that are jittered before they are cropped
 tutorial/           the run of docs/tutorial.md in which the test fails
+memory.json         a run of TIED, below, in which the head has weights of its own
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
 
@@ -55,6 +56,44 @@ def test_train_step(perf, batch):
     perf(train_step, model, optimizer, torch.randn(batch, 512))
 """
 ALIKE = ("hidden.square().mean()", "hidden.square().mean() - (hidden[:, None] - hidden).abs().mean()")
+
+TIED = """\
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+
+class Model(nn.Module):
+    def __init__(self, words=4096, width=128):
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, 256, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(width, words, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, words):
+        hidden = self.embedding(words)
+        for block in self.blocks:
+            hidden = block(hidden)
+        return self.head(hidden)
+
+
+@pytest.mark.perf(limits={"step_time": "off", "block_time": "off"})
+def test_train_step(perf):
+    model, words = Model(), torch.randint(4096, (4, 65))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step():
+        logits = model(words[:, :-1])
+        loss = cross_entropy(logits.flatten(0, 1), words[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    perf(step)
+"""
+UNTIED = ("        self.head.weight = self.embedding.weight\n", "")
 
 
 def points() -> None:
@@ -127,6 +166,16 @@ def curve() -> None:
         (DATA / "sizes.json").write_text(json.dumps(run_file, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
+def memory() -> None:
+    """Weights that are no longer shared."""
+    with regressed("test_model.py", TIED, UNTIED) as report:
+        run_file = json.loads((report / "run.json").read_bytes())
+        for test in run_file["tests"]:
+            # The accounts are what this is for.
+            test["traces"] = []
+        (DATA / "memory.json").write_text(json.dumps(run_file, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
 @contextlib.contextmanager
 def regressed(name: str, code: str, change: tuple[str, str], *options: str, git: bool = True) -> Iterator[Path]:
     """Record baselines of the code, change it, and measure again: the report of the run that fails."""
@@ -165,7 +214,7 @@ def run(folder: str, *words: str, expected: int = 0) -> None:
         sys.exit(f"{words[0]} ended with exit code {code} instead of {expected}")
 
 
-PARTS = {each.__name__: each for each in (points, campaign, mixer, tutorial, curve)}
+PARTS = {each.__name__: each for each in (points, campaign, mixer, tutorial, curve, memory)}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

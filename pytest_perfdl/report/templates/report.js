@@ -344,6 +344,73 @@
     }
   };
 
+  // The peak by module, one drawing for each side: the same module has the same color, darker where it changed more.
+  const fillPeaks = (place, found) => {
+    for (const { call, device, sides, rows, more } of found.peaks) {
+      const own = section(place, `The peak of ${device} by module${call ? `: ${call}` : ""}`);
+      const both = [["baseline", sides.base], ["this run", sides.new]].filter(([, side]) => side);
+      const before = new Map((sides.base?.nodes ?? []).map(([id, , , bytes]) => [id, bytes]));
+      const after = new Map(sides.new.nodes.map(([id, , , bytes]) => [id, bytes]));
+      const change = (id) => (sides.base ? (after.get(id) ?? 0) - (before.get(id) ?? 0) : 0);
+      const largest = Math.max(1, ...[...before.keys(), ...after.keys()].map((id) => Math.abs(change(id))));
+      for (const [word, side] of perfdl.hasCharts ? both : []) {
+        const levels = Math.max(...side.nodes.map(([id]) => id.split(".").length));
+        chart(own, {
+          title: `Alive at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
+          note: `width: bytes${sides.base ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
+          label: `${word}: ${Object.entries(side.categories).map(([name, bytes]) => `${name} ${quantity(bytes, "B")}`).join(", ")}. The table below has all rows.`,
+          height: Math.min(420, 40 + 30 * levels),
+          make: (colors) => ({
+            data: [{
+              type: "icicle", tiling: { orientation: "v" }, branchvalues: "total", sort: true, pathbar: { visible: true, thickness: 18 },
+              ids: side.nodes.map(([id]) => id), parents: side.nodes.map(([, parent]) => parent),
+              labels: side.nodes.map(([, , label, bytes]) => `${plain(shorten(label, 40))} ${quantity(bytes, "B")}`),
+              values: side.nodes.map(([, , , bytes]) => bytes), textinfo: "label", hoverinfo: "text",
+              hovertext: side.nodes.map(([id, , , bytes]) => `${plain(shorten(id, 200))}<br>${quantity(bytes, "B")}${sides.base ? `, ${quantity(change(id), "B", true)}` : ""}`),
+              marker: {
+                colors: side.nodes.map(([id]) => change(id) / largest), cmin: -1, cmax: 1, line: { color: colors.card, width: 1 },
+                colorscale: [[0, colors.good], [0.5, colors.soft], [1, colors.bad]],
+              },
+              insidetextfont: { color: side.nodes.map(([id]) => (Math.abs(change(id) / largest) > 0.6 ? colors.card : colors.ink)) },
+            }],
+            layout: { ...base(colors), uniformtext: { minsize: 10, mode: "hide" }, margin: { l: 0, r: 0, t: 4, b: 4 } },
+          }),
+        });
+      }
+      const [scale, word] = scaleOf(both.map(([, side]) => side.peak_bytes), "B");
+      const [ticks, unit] = scaleOf(both.map(([, side]) => side.step_ns), "ns");
+      if (perfdl.hasCharts) chart(own, {
+        title: "Allocated over the step, every allocation recorded",
+        note: `a step is slower so; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
+        label: both.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.at_ns, "ns")} after the step began.`).join(" "),
+        height: 220,
+        make: (colors) => ({
+          data: both.flatMap(([side, one]) => {
+            const color = side === "baseline" ? colors.quiet : colors.link;
+            return [
+              { type: "scatter", mode: "lines", name: side, x: one.curve[0].map((ns) => ns / ticks), y: one.curve[1].map((bytes) => bytes / scale),
+                line: { shape: "hv", width: 1.5, color, dash: side === "baseline" ? "dot" : "solid" }, hovertemplate: `${side}: %{y:.4g} ${word} at %{x:.4g} ${unit}<extra></extra>` },
+              { type: "scatter", mode: "markers", showlegend: false, x: [one.at_ns / ticks], y: [one.peak_bytes / scale], marker: { size: 9, color, symbol: "diamond" }, hovertemplate: `${side}: the peak<extra></extra>` },
+            ];
+          }),
+          layout: { ...base(colors), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colors, { title: { text: `${unit} since the step began` } }), yaxis: axis(colors, { title: { text: word }, rangemode: "tozero" }) },
+        }),
+      });
+      folded(own, `All rows of the peak (${rows.length}${more ? ` of ${rows.length + more}` : ""})`, (details) => table(details, "What was alive at the peak, the largest differences first", [
+        ["Category", "text", ([category]) => [category]],
+        ["Module", "text", ([, module]) => [module]],
+        ["Line", "text", ([, , line]) => [line]],
+        ["Operator", "text", ([, , , operator]) => [operator]],
+        ["Shape", "text", ([, , , , shape]) => [shape]],
+        ["Baseline tensors", "number", (row) => [quantity(row[5], "1"), row[5]]],
+        ["Tensors", "number", (row) => [quantity(row[6], "1"), row[6]]],
+        ["Baseline bytes", "number", (row) => [quantity(row[7], "B"), row[7]]],
+        ["Bytes", "number", (row) => [quantity(row[8], "B"), row[8]]],
+        ["Difference", "number", (row) => [quantity(row[8] - row[7], "B", true), row[8] - row[7]]],
+      ], rows));
+    }
+  };
+
   const fillHistory = (place, found) => {
     if (!found.history.length) return;
     const own = section(place, "History");
@@ -368,7 +435,7 @@
     }
   };
 
-  const FILL = { rows: fillRows, waterfall: fillWaterfall, roofline: fillRoofline, modules: fillModules, memory: fillMemory, history: fillHistory };
+  const FILL = { rows: fillRows, waterfall: fillWaterfall, roofline: fillRoofline, modules: fillModules, peaks: fillPeaks, memory: fillMemory, history: fillHistory };
   const fillParts = (test, found) => {
     if (perfdl.hasCharts) FILL.repeats = fillRepeats;
     for (const place of test.querySelectorAll("[data-part]")) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import re
 import subprocess
 
@@ -14,7 +15,7 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
 from pytest_perfdl.model.record import Row
 from pytest_perfdl.model.record_json import to_json
-from unit.trace.chrome import kernel, launch, step, text, x
+from unit.trace.chrome import kernel, launch, memory, step, text, x
 
 
 def events(gemm=4000, *, steps=3, name="gemm_128"):
@@ -428,3 +429,71 @@ def test_a_trace_that_shows_both_sides_is_no_side(tmp_path, files, capsys):
     both.write_bytes(text(events(), perfdl={"verdict": "regressed"}))
     assert main(["diff", str(files[0]), str(both)]) == 2
     assert "shows both sides of a comparison" in capsys.readouterr().err
+
+
+def allocated(*sizes):
+    """A step that allocates so many bytes, one after the other."""
+    total, found = 0, [step(0, 0, 550), x("aten::mm", 10, 400)]
+    for number, size in enumerate(sizes, 1):
+        total += size
+        found.append(memory(20 + number, size, 0, -1, Addr=number, **{"Total Allocated": total, "Total Reserved": 0}))
+    return text(found)
+
+
+@pytest.fixture
+def peaks(tmp_path):
+    """Two traces with memory, and one without."""
+    (tmp_path / "small.json").write_bytes(allocated(1000, 500))
+    (tmp_path / "large.json").write_bytes(allocated(1000, 2500))
+    (tmp_path / "none.json").write_bytes(text(events()))
+    return tmp_path
+
+
+def test_peaks_of_traces_are_subtracted(peaks, capsys):
+    assert main(["diff", "--memory", "--json", str(peaks / "small.json"), str(peaks / "large.json")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (change,) = found["memory"]
+    assert (change["base"]["peak_bytes"], change["new"]["peak_bytes"]) == (1500, 3500)
+    assert (change["base"]["residual"], change["new"]["residual"]) == (0, 0)
+    (cause,) = found["blame"]
+    assert (cause["kind"], cause["bytes"], cause["operator"]) == ("memory", 2000, "aten::mm")
+    assert main(["diff", "--memory", str(peaks / "small.json"), str(peaks / "large.json")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("cpu: the peak went from 1.465 KiB to 3.418 KiB")
+    assert re.search(r"^  temporaries +1\.465 KiB +-> +3\.418 KiB +\+1\.953 KiB$", said, re.MULTILINE)
+
+
+def test_peaks_of_snapshots_are_subtracted(tmp_path, capsys):
+    for name, size in (("before", 512), ("after", 2048)):
+        frames = [{"filename": "/repo/train.py", "line": 7, "name": "step"}]
+        trace = [{"action": "alloc", "addr": 4096, "size": size, "stream": 0, "time_us": 1, "frames": frames}]
+        block = {"size": size, "requested_size": size, "address": 4096, "state": "active_allocated", "frames": frames}
+        segment = {"device": 0, "address": 4096, "total_size": 2048, "stream": 0, "segment_type": "small"}
+        segment |= {"allocated_size": size, "active_size": size, "blocks": [block]}
+        (tmp_path / f"{name}.pickle").write_bytes(
+            pickle.dumps({"segments": [segment], "device_traces": [trace], "allocator_settings": {}})
+        )
+    assert main(["diff", "--memory", "--json", str(tmp_path / "before.pickle"), str(tmp_path / "after.pickle")]) == 0
+    (change,) = json.loads(capsys.readouterr().out)["memory"]
+    assert (change["call"], change["base"]["peak_bytes"], change["new"]["peak_bytes"]) == ("cuda:0", 512, 2048)
+    (cause,) = change["causes"]
+    assert cause["changes"][0]["new"]["line"].endswith("train.py(7): step")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.json", "large.json"], "none.json has no memory events with addresses: record it with"),
+        (["absent.json", "large.json"], "absent.json cannot be read: No such file or directory"),
+        (["absent.pickle", "large.json"], "absent.pickle"),
+        (["small.json", "large.json", "--html", "page.html"], "--memory goes with --json, -k and --top only"),
+        (["small.json", "large.json", "--fail-on", "regressed"], "--memory goes with --json, -k and --top only"),
+    ],
+)
+def test_peaks_that_are_not_there_are_one_line(peaks, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(peaks)
+    assert main(["diff", "--memory", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (peaks / "page.html").exists()

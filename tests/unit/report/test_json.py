@@ -18,6 +18,8 @@ TEST_KEYS = {
     "fails",
     "updated",
     "caught_by",
+    "growth",
+    "memory",
     "metrics",
     "environment",
     "rounds",

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from pytest_perfdl.model.step_part import Part
-from pytest_perfdl.results.verdict import Cause, SourceDiff
+from pytest_perfdl.results.verdict import SourceDiff
 from pytest_perfdl.run.source_diff import LINES, Touched, source_diffs, touched
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -69,8 +69,7 @@ class Project:
         path.write_text(text)
 
     def found(self, *lines):
-        causes = [Cause("operator", "aten::mm", "", 1, 1, 1, 2, None, line=line) for line in lines]
-        return source_diffs(causes, Checkout(self.root, self.other), self.commit)
+        return source_diffs(lines, Checkout(self.root, self.other), self.commit)
 
 
 @pytest.fixture
@@ -213,8 +212,7 @@ def test_the_module_itself(project):
 
 def test_without_git(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
-    cause = Cause("operator", "aten::mm", "", 1, 1, 1, 2, None, line="train.py(8): step")
-    assert source_diffs([cause], Checkout(tmp_path, tmp_path / "other"), "HEAD") == ()
+    assert source_diffs(["train.py(8): step"], Checkout(tmp_path, tmp_path / "other"), "HEAD") == ()
 
 
 def places(project, files=("train.py",)):

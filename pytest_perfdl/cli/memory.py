@@ -1,0 +1,101 @@
+"""`perfdl diff --memory`: two peaks subtracted, of traces, snapshots of a device's allocator, or runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
+from pytest_perfdl.analysis.account.trace_peak import trace_accounts
+from pytest_perfdl.cli.common import one_run
+from pytest_perfdl.diff.memory import peak_causes
+from pytest_perfdl.model import run_json
+from pytest_perfdl.model.errors import CommandError, RecordError
+from pytest_perfdl.model.memory import MemoryAccount, MemoryChange
+from pytest_perfdl.model.record_json import converted
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.trace import read
+from pytest_perfdl.trace.memory_snapshot import read_snapshot
+
+_SNAPSHOTS = (".pickle", ".pkl")
+
+
+def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
+    """How the peaks of two sources differ, by device or by test and call.
+
+    Parameters
+    ----------
+    base, new
+        Paths of a trace with memory events, of a snapshot (`torch.cuda.memory._dump_snapshot`), or of a run.json.
+    tests
+        Of runs, only tests whose id contains it.
+
+    Raises
+    ------
+    CommandError
+        When one has no account, or both have none in common.
+    """
+    before, after = _accounts(base, tests, "new"), _accounts(new, tests, "new")
+    if base == new:
+        # One run has both of its sides.
+        before = _accounts(base, tests, "base")
+    names = [name for name in after if name in before]
+    if not names and len(before) == len(after) == 1:
+        ((name, now),), (was,) = after.items(), before.values()
+        return [MemoryChange(name, was, now, peak_causes(was, now))]
+    if not names:
+        raise CommandError(f"{base} and {new} have no memory in common: {_listed(before)}; {_listed(after)}")
+    return [
+        MemoryChange(name, before[name], after[name], peak_causes(before[name], after[name]))
+        for name in sorted(names, key=lambda name: -after[name].peak_bytes)
+    ]
+
+
+def _listed(accounts: Mapping[str, MemoryAccount]) -> str:
+    return ", ".join(map(visible, sorted(accounts))) or "none"
+
+
+def _accounts(source: str, tests: str, side: str) -> dict[str, MemoryAccount]:
+    path = Path(source)
+    path = path / "run.json" if path.is_dir() else path
+    if path.suffix in _SNAPSHOTS:
+        found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
+        what = "says of no allocation who made it: call torch.cuda.memory._record_memory_history() first"
+    elif path.name.endswith("run.json") or _is_run(path):
+        found = _of_run(path, tests, side)
+        what = "has no account of a peak: run it with pytest --perf --perf-memory=all"
+    else:
+        found = {_named(account): account for account in trace_accounts(one_run(read(path)))}
+        what = "has no memory events with addresses: record it with profile_memory=True"
+    if not found:
+        raise CommandError(f"{source} {what}")
+    return found
+
+
+def _named(account: MemoryAccount) -> str:
+    """A device as torch's API names it, whoever made it."""
+    return account.device.replace("hip:", "cuda:")
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
+    return head.startswith(b"{") and b'"traceEvents"' not in head and b'"schemaVersion"' not in head
+
+
+def _of_run(path: Path, tests: str, side: str) -> dict[str, MemoryAccount]:
+    found: dict[str, MemoryAccount] = {}
+    try:
+        for test in run_json.read(path).tests:
+            each: dict[str, Any]
+            for each in test.data.get("memory") or ():
+                data = each.get(side)
+                if tests in test.id and data is not None:
+                    found[f"{test.id} {each.get('call', '')}".strip()] = converted(data, MemoryAccount)
+    except (RecordError, AttributeError, TypeError) as error:
+        raise CommandError(f"{path} is not a whole run file: {error}") from error
+    return found

@@ -1,0 +1,349 @@
+"""Whose the memory at a peak is, in words and as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_perfdl.diff.memory import subtracted
+from pytest_perfdl.model.memory import (
+    Category,
+    MemoryAccount,
+    MemoryAdvice,
+    MemoryCause,
+    MemoryChange,
+    Movement,
+    RowChange,
+)
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import layout
+from pytest_perfdl.results.verdict import Judgement
+
+CAUSES_SHOWN = 3
+_TELLING = 0.01
+"""Share of a cause's largest change that another one must have to be counted in words."""
+_NAMED: dict[Category, str] = {
+    "parameters": "parameter",
+    "gradients": "gradient",
+    "optimizer state": "optimizer state",
+    "activations": "activation",
+    "temporaries": "temporary",
+    "inputs": "input",
+    "other": "tensor",
+    "allocator": "rounding",
+}
+_MOVED: dict[Movement, str] = {
+    "new": "new",
+    "gone": "gone",
+    "more": "more of them",
+    "fewer": "fewer of them",
+    "larger": "larger",
+    "smaller": "smaller",
+    "dtype": "of another type",
+    "longer": "freed later than before and alive at the peak now",
+    "shorter": "freed earlier than before the peak now",
+    "moment": "on both sides, alive at the moment of one peak",
+}
+
+
+def comes_first(judgement: Judgement) -> bool:
+    """Whether memory is what there is to explain, rather than time."""
+    moved = {each.kind for each in judgement.metrics if each.verdict in ("regressed", "suspect", "improved")}
+    return bool(judgement.memory) and "timed" not in moved
+
+
+def peak_sentence(change: MemoryChange) -> str:
+    """How high the peak is now, and when it is reached."""
+    new, base = change.new, change.base
+    call = f"{visible(change.call)}: " if change.call else ""
+    at = _moment(new)
+    if change.growth:
+        call += f"after {plural(len(new.step_ends) - 1, 'step')}, "
+    if base is None:
+        return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
+    before = _moment(base)
+    where = f"reached {at}" if at == before else f"reached {at}, before {before}"
+    return f"{call}the peak went from {_bytes(base.peak_bytes)} to {_bytes(new.peak_bytes)}, {where}"
+
+
+def _moment(account: MemoryAccount) -> str:
+    row = account.moment
+    if row is None:
+        return "before the step allocates anything"
+    phase = {"forward": "in the forward pass", "backward": "in the backward pass", "input": "while a batch is fetched"}
+    where = phase.get(row.phase, "in the optimizer" if row.phase == "optimizer" else "in the step")
+    operator = f", in {visible(row.operator)}" if row.operator else ""
+    module = f" of {visible(row.module)}" if row.module else ""
+    return f"{where}{operator}{module}"
+
+
+def cause_name(cause: MemoryCause) -> str:
+    """What the tensors are, and what became of them.
+
+    "1 parameter of 2.0 MiB, its gradient and 2 optimizer states, new"
+    """
+    families = {change.row.category for change in cause.changes}
+    if families <= {"parameters", "gradients", "optimizer state"} and any(c.row.parameters for c in cause.changes):
+        what = _of_parameters(cause)
+    else:
+        what = _of_line(cause)
+    if cause.shared:
+        return f"{what}, {'no longer' if cause.bytes > 0 else 'now'} shared with {visible(cause.shared)}"
+    return f"{what}, {_became(cause)}"
+
+
+def _of_parameters(cause: MemoryCause) -> str:
+    counts = {category: _tensors(cause.changes, category) for category in ("parameters", "gradients")}
+    states = _tensors(cause.changes, "optimizer state")
+    names = list(dict.fromkeys(name for change in cause.changes for name in change.row.parameters))
+    count = counts["parameters"]
+    parts = []
+    if count:
+        size = sum(_size(change) for change in cause.changes if change.row.category == "parameters") / count
+        each = f" of {_bytes(size)}" if count == 1 else ""
+        parts.append(f"{plural(count, 'parameter')}{each}")
+    if counts["gradients"]:
+        own = "its gradient" if count == 1 else "their gradients" if count else ""
+        parts.append(own or plural(counts["gradients"], "gradient"))
+    if states:
+        parts.append(plural(states, "optimizer state"))
+    what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+    shown = ", ".join(visible(name) for name in names[:2])
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"{what} ({shown}{more})"
+
+
+def _tensors(changes: Sequence[RowChange], category: Category) -> int:
+    """How many tensors of a category are concerned, counters of a few bytes not counted."""
+    found = 0
+    largest = max((abs(change.bytes) for change in changes), default=0)
+    for change in changes:
+        if change.row.category == category and abs(change.bytes) >= _TELLING * largest:
+            before, after = (0 if row is None else row.tensors for row in (change.base, change.new))
+            found += abs(after - before) or after
+    return found
+
+
+def _size(change: RowChange) -> int:
+    return abs(change.bytes)
+
+
+def _of_line(cause: MemoryCause) -> str:
+    row = cause.row
+    tensors = sum(_tensors(cause.changes, category) for category in {each.row.category for each in cause.changes})
+    shapes = {each.row.shape for each in cause.changes}
+    shape = f" {row.shape} {row.dtype}".rstrip() if len(shapes) == 1 and row.shape else f" {row.dtype}".rstrip()
+    if row.kept:
+        return f"{plural(tensors, 'tensor')}{shape} kept from an earlier step"
+    role = _NAMED[row.category]
+    if row.category == "other":
+        return "memory from before the recording"
+    if row.category == "activations":
+        return f"{plural(tensors, 'tensor')}{shape} saved for the backward pass"
+    if row.category == "temporaries":
+        return f"{plural(tensors, 'temporary', 'temporaries')}{shape}"
+    return f"{plural(tensors, role)}{shape}"
+
+
+def _became(cause: MemoryCause) -> str:
+    change = cause.changes[0]
+    base, new = change.base, change.new
+    if change.movement == "dtype" and base is not None and new is not None:
+        return f"{new.dtype} instead of {base.dtype}"
+    if change.movement in ("larger", "smaller") and base is not None and new is not None and base.shape != new.shape:
+        return f"{base.shape or 'unknown shape'} -> {new.shape or 'unknown shape'}"
+    if change.movement in ("more", "fewer") and base is not None and new is not None:
+        return f"{new.tensors} instead of {base.tensors}"
+    return _MOVED[change.movement]
+
+
+def cause_place(cause: MemoryCause, change: MemoryChange) -> str:
+    """Where in the model and in the code, and from when to when it is alive.
+
+    "in GPT.lm_head, at model.py(41): GPT.__init__, alive from before the step to its end"
+    """
+    row = cause.row
+    module = f"in {visible(cause.module)}" if cause.module else ""
+    line = f"at {visible(row.line)}" if row.line else ""
+    return ", ".join(filter(None, (module, line, lifetime(cause, change))))
+
+
+def lifetime(cause: MemoryCause, change: MemoryChange) -> str:
+    """From when to when a cause's tensors are alive, as shares of their side's step."""
+    row = cause.row
+    side = change.base if cause.changes[0].new is None else change.new
+    step_ns = side.step_ns if side is not None else 0
+    begin = "before the step" if row.lives_from < 0 else f"{_share(row.lives_from, step_ns)} of the step"
+    end = "its end" if row.lives_to is None else f"{_share(row.lives_to, step_ns)}"
+    return f"alive from {begin} to {end}"
+
+
+def _share(ns: int, step_ns: int) -> str:
+    return f"{ns / max(step_ns, 1):.0%}"
+
+
+def terminal(change: MemoryChange, most: int, width: int) -> str:
+    """Why two peaks differ, and what the second one consists of, as text of some columns."""
+    lines = layout.paragraph(peak_sentence(change), 0, width)
+    for cause in change.causes[:most]:
+        lines += layout.paragraph(f"{_signed(cause.bytes)}  {cause_name(cause)}", 2, width)
+        lines += layout.paragraph(cause_place(cause, change), 6, width)
+    if len(change.causes) > most:
+        rest = sum(cause.bytes for cause in change.causes[most:])
+        lines.append(f"  and {len(change.causes) - most} more, {_signed(rest)} together (--top)")
+    before = change.base.by_category() if change.base else {}
+    table = [
+        (category, _bytes(before.get(category, 0)), "->", _bytes(size), _signed(size - before.get(category, 0)))
+        for category, size in (dict.fromkeys(before, 0) | change.new.by_category()).items()
+    ]
+    lines += ["", "at the peak", *layout.rows(table, "lrlrr", 2, width)]
+    if change.base and (change.base.reserved_bytes or change.new.reserved_bytes):
+        held = (_bytes(each.reserved_bytes or 0) for each in (change.base, change.new))
+        lines.append(f"  reserved by the allocator: {' -> '.join(held)}")
+    lines += [line for note in change.new.notes for line in layout.paragraph(note, 0, width)]
+    return "\n".join(lines)
+
+
+def advice_sentence(advice: MemoryAdvice) -> str:
+    """What would lower the peak, how far, and what that costs in time."""
+    cost = "" if advice.step_change is None else f", step {format_percent(advice.step_change)}"
+    saved = f"{_bytes(advice.predicted_peak_bytes)} ({_signed(-advice.saved_bytes)})"
+    return f"{advice.how}: predicted peak {saved}{cost}"
+
+
+def growth_sentence(change: MemoryChange) -> str:
+    """What each step keeps, and who allocates it; empty where nothing grows."""
+    if not change.growth:
+        return ""
+    call = f"{visible(change.call)}: " if change.call else ""
+    rows = change.new.growing
+    said = f"{call}memory grows: each step keeps {_bytes(change.growth)}"
+    if not rows:
+        return f"{said}, of which no allocation could be named"
+    first = rows[0]
+    at = f"at {visible(first.line)}" if first.line else ""
+    place = ", ".join(filter(None, (f"in {visible(first.module)}" if first.module else "", at)))
+    shape = f" {first.shape} {first.dtype}".rstrip() if first.shape else ""
+    what = plural(first.tensors, "tensor")
+    return f"{said}; most of it, {_bytes(first.bytes)}, is {what}{shape} allocated {place or 'outside of the code'}"
+
+
+def to_json(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
+    """The accounts as plain data, in bytes and nanoseconds, with what their rows add up to."""
+    found = []
+    for change in changes:
+        data = dataclasses.asdict(change)
+        for side, account in (("base", change.base), ("new", change.new)):
+            if account is not None:
+                data[side] |= {"residual": account.residual, "by_category": account.by_category()}
+        found.append(data)
+    return found
+
+
+def causes_to_json(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:
+    """The causes as entries of `blame` of kind `memory`."""
+    return [
+        {
+            "kind": "memory",
+            "call": change.call,
+            "name": cause_name(cause),
+            "module": cause.module,
+            "line": cause.row.line,
+            "callers": list(cause.row.callers),
+            "category": cause.row.category,
+            "tensors": sum(_tensors(cause.changes, each) for each in {row.row.category for row in cause.changes}),
+            "movement": cause.movement,
+            "phase": cause.row.phase,
+            "operator": cause.row.operator,
+            "dtype": cause.row.dtype,
+            "shape": cause.row.shape,
+            "bytes": cause.bytes,
+            "base_tensors": sum(each.base.tensors for each in cause.changes if each.base),
+            "new_tensors": sum(each.new.tensors for each in cause.changes if each.new),
+            "lives_from": cause.row.lives_from,
+            "lives_to": cause.row.lives_to,
+            "parameters": list(cause.row.parameters),
+            "shared": cause.shared,
+        }
+        for change in changes
+        for cause in change.causes
+    ]
+
+
+def growth_to_json(judgement: Judgement) -> list[dict[str, Any]]:
+    """What each step of a call keeps: bytes, and the line that allocates most of it where that is known."""
+    known = {change.call: change.new.growing for change in judgement.memory}
+    found = []
+    for call, size in judgement.growth.items():
+        first = next(iter(known.get(call, ())), None)
+        line, module = (first.line, first.module) if first else ("", "")
+        found.append({"call": call, "bytes": round(size), "line": line, "module": module})
+    return found
+
+
+MOST_ROWS = 300
+"""Rows of the page's table."""
+OUTSIDE = "no module"
+"""What memory outside of all modules is called in the page's chart."""
+WHOLE = "the peak"
+
+
+def page_data(change: MemoryChange) -> dict[str, Any]:
+    """What the page draws of one call: the peaks by module, their rows, and the curves of allocated bytes."""
+    sides = {"base": change.base, "new": change.new}
+    pairs = subtracted(change.base or MemoryAccount("", (), 0, 0, 0), change.new)
+    ordered = sorted(pairs, key=lambda pair: (-abs(pair.bytes), -(pair.new or pair.row).bytes, pair.row.module))
+    return {
+        "call": change.call,
+        "device": change.new.device,
+        "sides": {
+            side: {
+                "peak_bytes": account.peak_bytes,
+                "at_ns": account.at_ns,
+                "step_ns": account.step_ns,
+                "curve": [list(column) for column in zip(*account.curve, strict=True)] or [[], []],
+                "nodes": _nodes(account),
+                "categories": account.by_category(),
+            }
+            for side, account in sides.items()
+            if account is not None
+        },
+        "rows": [_page_row(pair) for pair in ordered[:MOST_ROWS]],
+        "more": max(0, len(ordered) - MOST_ROWS),
+    }
+
+
+def _nodes(account: MemoryAccount) -> list[tuple[str, str, str, int]]:
+    """The peak by module and, inside each, by category: id, id of what it is in, label, bytes with what is inside."""
+    totals: dict[tuple[str, ...], int] = {}
+    for row in account.rows:
+        path = (*(row.module.split(".") if row.module else (OUTSIDE,)), f" {row.category}")
+        for depth in range(1, len(path) + 1):
+            totals[path[:depth]] = totals.get(path[:depth], 0) + row.bytes
+    inside = [(".".join(path), ".".join(path[:-1]) or WHOLE, path[-1].strip(), size) for path, size in totals.items()]
+    return [(WHOLE, "", WHOLE, account.peak_bytes), *inside]
+
+
+def _page_row(pair: RowChange) -> list[Any]:
+    row = pair.row
+    return [
+        row.category,
+        row.module,
+        row.line,
+        row.operator,
+        f"{row.shape} {row.dtype}".strip(),
+        pair.base.tensors if pair.base else 0,
+        pair.new.tensors if pair.new else 0,
+        pair.base.bytes if pair.base else 0,
+        pair.new.bytes if pair.new else 0,
+    ]
+
+
+def _signed(size: float) -> str:
+    return format_quantity(size, "B", signed=True) if size else "0 B"
+
+
+def _bytes(size: float) -> str:
+    return format_quantity(size, "B")

@@ -1,0 +1,187 @@
+"""Whose the memory at a test's peak is: accounts of both sides, taken where a peak differs or memory grows.
+
+The account of a side comes from a process of its own, which records every allocation with its line and is slower for
+it. What it counts is held against what the ordinary processes counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.diff.memory import peak_causes
+from pytest_perfdl.measure.commands import CallInfo, attribution
+from pytest_perfdl.measure.optional import unmeasured
+from pytest_perfdl.model.errors import SideError, WorkerDied, WorkerTimeout
+from pytest_perfdl.model.memory import MemoryAccount, MemoryChange, MemoryRow
+from pytest_perfdl.model.metrics import GROWTH, general
+from pytest_perfdl.model.record import Finding, Record, metric_name
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.results.verdict import Judgement
+from pytest_perfdl.run.collection import PerfTest
+from pytest_perfdl.run.context import RunContext
+from pytest_perfdl.run.paired_rounds import RoundSide, failure
+from pytest_perfdl.run.source_diff import Touched, source_diffs, touched
+from pytest_perfdl.workers.checkout import Checkout
+from pytest_perfdl.workers.messages import Origins
+from pytest_perfdl.workers.remote_test import Script
+
+_EXPLAINED = frozenset({"peak_memory", "static_memory", GROWTH})
+"""Metrics whose change is explained by accounts."""
+
+
+def with_accounts(
+    context: RunContext,
+    test: PerfTest,
+    judgement: Judgement,
+    new: Record,
+    base: Record | None,
+    *,
+    checkout: Checkout | None,
+    commit: str,
+    origins: Origins | None,
+) -> Judgement:
+    """The judgement with the accounts of the calls whose memory changed or grows, and what explains the change.
+
+    Parameters
+    ----------
+    new, base
+        What was counted of the working tree, and of the other side's code.
+    checkout, commit
+        The other side's code, where there is one that can be run.
+    origins
+        What the working tree's process loaded.
+    """
+    grown = {call.name: call.series[GROWTH].values[0] for call in new.calls if GROWTH in call.series}
+    calls = {call.name for call in new.calls if memory_differs(judgement, call.name)} | grown.keys()
+    if context.settings.memory == "all":
+        calls = {call.name for call in new.calls}
+    if not calls or context.settings.memory == "off" or judgement.verdict in ("invalid", "outdated"):
+        return judgement
+    context.progress.start_memory(test.item.nodeid)
+    notes: list[Finding] = []
+    try:
+        side = RoundSide("head", against=checkout)
+        head = {call: _account(context, test, side, call, growth=call in grown) for call in sorted(calls)}
+        before: dict[str, MemoryAccount] = {}
+        if checkout is not None:
+            side = RoundSide("base", checkout)
+            for call in filter(partial(memory_differs, judgement), head):
+                before[call] = _account(context, test, side, call, growth=call in grown)
+    except SideError as error:
+        why = str(error).partition("\n")[0]
+        return _noted(judgement, [unmeasured("no-account", "whose memory it is", why)])
+    finally:
+        context.progress.clear()
+    changed = touched(origins.files, checkout) if origins is not None and checkout is not None else ()
+    placed = partial(_placed, changed=changed)
+    found: list[MemoryChange] = []
+    for call in (each.name for each in new.calls if each.name in calls and each.name in head):
+        if call not in grown:
+            # What grows has another peak after every step.
+            notes += _unequal(head[call], new, call, "this run")
+        if call in before and base is not None:
+            notes += _unequal(before[call], base, call, "the other side")
+        causes = peak_causes(before[call], head[call], placed) if call in before else ()
+        found.append(MemoryChange(call, before.get(call), head[call], causes, round(grown.get(call, 0))))
+    explained = replace(judgement, memory=tuple(found))
+    if checkout is not None:
+        diffs = source_diffs(_lines(found), checkout, commit)
+        known = {(each.file, each.function) for each in judgement.source_diffs}
+        more = tuple(each for each in diffs if (each.file, each.function) not in known)
+        explained = replace(explained, source_diffs=(*more, *judgement.source_diffs))
+    return _noted(explained, notes)
+
+
+def memory_differs(judgement: Judgement, call: str | None = None) -> bool:
+    """Whether a metric of memory, of one call or of any, is another than the other side's for certain.
+
+    Where the repeats of a side disagree there is no effect, unless it is one on nothing.
+    """
+    names = {metric_name(call, name) for name in _EXPLAINED} if call is not None else None
+    return any(
+        (each.name in names if names is not None else general(each.name) in _EXPLAINED)
+        and each.new is not None
+        and (bool(each.effect) or (each.base == 0 and each.new > 0))
+        for each in judgement.metrics
+    )
+
+
+def _noted(judgement: Judgement, notes: Sequence[Finding]) -> Judgement:
+    return replace(judgement, integrity=(*judgement.integrity, *notes))
+
+
+def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *, growth: bool) -> MemoryAccount:
+    """The account of a call on a side, from a process of its own: recording ends with the call.
+
+    Raises
+    ------
+    SideError
+        When the test does not pass there or has no such call, or its worker dies or hangs.
+    """
+
+    def script(info: CallInfo) -> Script:
+        return attribution(info, call, growth=growth)
+
+    remote = context.processes.start(test, script, checkout=side.checkout, against=side.against, attribute=True)
+    try:
+        remote.finish()
+    except WorkerTimeout:
+        raise SideError("not finished in time with every allocation recorded", invalid=False) from None
+    except WorkerDied as error:
+        raise SideError(str(error), invalid=False) from None
+    if mistake := context.revisions.mistaken(remote.origins, side.checkout):
+        raise SideError(f"the {side.name} side {mistake}", invalid=False)
+    if text := failure(remote, context.config):
+        what = f"the test did not pass on the {side.name} side with every allocation recorded"
+        raise SideError(f"{what}\n{text}", invalid=False)
+    found: MemoryAccount | None = next((result.account for result in remote.results if result is not None), None)
+    if found is None:
+        raise SideError(f"the test has no call {call!r} on the {side.name} side", invalid=False)
+    return found
+
+
+def _unequal(account: MemoryAccount, record: Record, call: str, side: str) -> list[Finding]:
+    """A note that an account is not of the peak that was counted."""
+    series = record.metrics().get(metric_name(call, "peak_memory"))
+    counted = None if series is None or not series.stable else series.values[0]
+    if counted is None or counted == account.peak_bytes:
+        return []
+    there, here = (format_quantity(each, "B") for each in (account.peak_bytes, counted))
+    named = f"{call}: " if call else ""
+    why = f" ({'; '.join(account.notes)})" if account.notes else ""
+    message = f"{named}the account of {side} is of a peak of {there}, and {here} were counted{why}"
+    return [Finding("note", "account", message)]
+
+
+def _placed(row: MemoryRow, changed: Sequence[Touched]) -> MemoryRow:
+    """The row with the innermost line of its stack whose function changed, where there is one."""
+    line = next((line for line in (row.line, *row.callers) if _is_changed(line, changed)), row.line)
+    if line == row.line:
+        return row
+    return replace(row, line=line, callers=(row.line, *(each for each in row.callers if each != line)))
+
+
+def _is_changed(line: str, changed: Sequence[Touched]) -> bool:
+    match = FRAME.fullmatch(line)
+    if match is None:
+        return False
+    path = match["path"].replace("\\", "/")
+    owner, _, name = match["function"].rpartition(".")
+    return any(
+        each.name == name
+        # Before Python 3.11 a frame does not say whose method it is.
+        and (not owner or owner.rpartition(".")[2] == each.owner)
+        and (f"/{path}".endswith(f"/{each.file}") or f"/{each.file}".endswith(f"/{path}"))
+        for each in changed
+    )
+
+
+def _lines(found: Iterable[MemoryChange]) -> list[str]:
+    """The lines that causes come from, and those that led to them."""
+    rows = [cause.row for change in found for cause in change.causes]
+    lines = [row.line for row in rows] + [line for row in rows for line in row.callers]
+    grown = [line for change in found for row in change.new.growing for line in (row.line, *row.callers)]
+    return [line for line in dict.fromkeys((*lines, *grown)) if line]

@@ -159,3 +159,18 @@ def test_copies_that_nothing_hides_are_exposed(project):
     write(project, "copy")
     _, test = run(project, "--perf-update", "--perf-repeats=1")
     assert 0 < test["metrics"]["exposed_copies"]["new"] <= 100
+
+
+def test_the_peak_of_the_device_is_accounted_for(project):
+    write(project, "eager")
+    _, test = run(project, "--perf-update", "--perf-repeats=1", "--perf-memory=all")
+    (found,) = test["memory"]
+    account = found["new"]
+    assert account["device"] == "cuda:0"
+    assert account["residual"] == 0
+    assert account["peak_bytes"] == test["metrics"]["peak_memory"]["new"]
+    assert account["reserved_bytes"] >= account["peak_bytes"]
+    # Two weights and two biases, each rounded up by the allocator.
+    weights = 2 * (512 * 512 + 512) * 4
+    assert weights <= account["by_category"]["parameters"] < weights + 4 * 512
+    assert account["by_category"].get("other", 0) <= 0.02 * account["peak_bytes"]

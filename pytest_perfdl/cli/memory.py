@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
 from pytest_perfdl.analysis.account.trace_peak import trace_accounts
@@ -36,10 +36,9 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
     CommandError
         When one has no account, or both have none in common.
     """
-    before, after = _accounts(base, tests, "new"), _accounts(new, tests, "new")
-    if base == new:
-        # One run has both of its sides.
-        before = _accounts(base, tests, "base")
+    if base == new and (both := _of_one_run(Path(new), tests)):
+        return both
+    before, after = _accounts(base, tests), _accounts(new, tests)
     names = [name for name in after if name in before]
     if not names and len(before) == len(after) == 1:
         ((name, now),), (was,) = after.items(), before.values()
@@ -56,14 +55,13 @@ def _listed(accounts: Mapping[str, MemoryAccount]) -> str:
     return ", ".join(map(visible, sorted(accounts))) or "none"
 
 
-def _accounts(source: str, tests: str, side: str) -> dict[str, MemoryAccount]:
-    path = Path(source)
-    path = path / "run.json" if path.is_dir() else path
+def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
+    path = _file(Path(source))
     if path.suffix in _SNAPSHOTS:
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
         what = "says of no allocation who made it: call torch.cuda.memory._record_memory_history() first"
-    elif path.name.endswith("run.json") or _is_run(path):
-        found = _of_run(path, tests, side)
+    elif _is_run(path):
+        found = {name: change.new for name, change in _of_run(path, tests).items()}
         what = "has no account of a peak: run it with pytest --perf --perf-memory=all"
     else:
         found = {_named(account): account for account in trace_accounts(one_run(read(path)))}
@@ -87,15 +85,27 @@ def _is_run(path: Path) -> bool:
     return head.startswith(b"{") and b'"traceEvents"' not in head and b'"schemaVersion"' not in head
 
 
-def _of_run(path: Path, tests: str, side: str) -> dict[str, MemoryAccount]:
-    found: dict[str, MemoryAccount] = {}
+def _of_one_run(path: Path, tests: str) -> list[MemoryChange]:
+    """What a run says of both of its sides; empty for what is no run, or has one side only."""
+    path = _file(path)
+    if path.suffix in _SNAPSHOTS or not _is_run(path):
+        return []
+    found = _of_run(path, tests).items()
+    return [replace(change, call=name) for name, change in found if change.base is not None]
+
+
+def _of_run(path: Path, tests: str) -> dict[str, MemoryChange]:
+    """What a run says of memory, by test and call."""
+    found: dict[str, MemoryChange] = {}
     try:
         for test in run_json.read(path).tests:
-            each: dict[str, Any]
-            for each in test.data.get("memory") or ():
-                data = each.get(side)
-                if tests in test.id and data is not None:
-                    found[f"{test.id} {each.get('call', '')}".strip()] = converted(data, MemoryAccount)
-    except (RecordError, AttributeError, TypeError) as error:
+            if tests in test.id:
+                changes = [converted(each, MemoryChange) for each in test.data.get("memory") or ()]
+                found |= {f"{test.id} {change.call}".strip(): change for change in changes}
+    except (RecordError, TypeError) as error:
         raise CommandError(f"{path} is not a whole run file: {error}") from error
     return found
+
+
+def _file(path: Path) -> Path:
+    return path / "run.json" if path.is_dir() else path

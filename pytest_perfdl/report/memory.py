@@ -13,6 +13,7 @@ from pytest_perfdl.model.memory import (
     MemoryAdvice,
     MemoryCause,
     MemoryChange,
+    MemoryRow,
     Movement,
     RowChange,
 )
@@ -22,8 +23,8 @@ from pytest_perfdl.report import layout
 from pytest_perfdl.results.verdict import Judgement
 
 CAUSES_SHOWN = 3
-_TELLING = 0.01
-"""Share of a cause's largest change that another one must have to be counted in words."""
+_COUNTER = 8
+"""Bytes of a state that an optimizer counts its steps in: it is not counted in words."""
 _NAMED: dict[Category, str] = {
     "parameters": "parameter",
     "gradients": "gradient",
@@ -60,7 +61,8 @@ def peak_sentence(change: MemoryChange) -> str:
     call = f"{visible(change.call)}: " if change.call else ""
     at = _moment(new)
     if change.growth:
-        call += f"after {plural(len(new.step_ends) - 1, 'step')}, "
+        # The counted one comes after as many steps as a test has.
+        call += f"after {plural(len(new.step_ends) - 1, 'step')}, of which each keeps more, "
     if base is None:
         return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
     before = _moment(base)
@@ -112,16 +114,18 @@ def _of_parameters(cause: MemoryCause) -> str:
     what = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     shown = ", ".join(visible(name) for name in names[:2])
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{what} ({shown}{more})"
+    left = " of an earlier step" if all(change.new and _is_left(change.new) for change in cause.changes) else ""
+    return f"{what}{left} ({shown}{more})"
 
 
 def _tensors(changes: Sequence[RowChange], category: Category) -> int:
-    """How many tensors of a category are concerned, counters of a few bytes not counted."""
+    """How many tensors of a category are concerned, without the counters of optimizers."""
     found = 0
-    largest = max((abs(change.bytes) for change in changes), default=0)
     for change in changes:
-        if change.row.category == category and abs(change.bytes) >= _TELLING * largest:
-            before, after = (0 if row is None else row.tensors for row in (change.base, change.new))
+        row = change.row
+        counts_steps = category == "optimizer state" and row.bytes <= _COUNTER * row.tensors
+        if row.category == category and not counts_steps:
+            before, after = (0 if each is None else each.tensors for each in (change.base, change.new))
             found += abs(after - before) or after
     return found
 
@@ -133,10 +137,9 @@ def _size(change: RowChange) -> int:
 def _of_line(cause: MemoryCause) -> str:
     row = cause.row
     tensors = sum(_tensors(cause.changes, category) for category in {each.row.category for each in cause.changes})
-    shapes = {each.row.shape for each in cause.changes}
-    shape = f" {row.shape} {row.dtype}".rstrip() if len(shapes) == 1 and row.shape else f" {row.dtype}".rstrip()
+    shape = _shape(cause)
     if row.kept:
-        return f"{plural(tensors, 'tensor')}{shape} kept from an earlier step"
+        return f"{plural(tensors, 'tensor')}{shape} of an earlier step"
     role = _NAMED[row.category]
     if row.category == "other":
         return "memory from before the recording"
@@ -147,9 +150,23 @@ def _of_line(cause: MemoryCause) -> str:
     return f"{plural(tensors, role)}{shape}"
 
 
+def _shape(cause: MemoryCause) -> str:
+    """Of what shape and type the tensors are; of several, the largest."""
+    rows = [change.row for change in cause.changes]
+    kinds = {(row.shape, row.dtype) for row in rows}
+    largest = max(rows, key=lambda row: row.bytes // max(row.tensors, 1))
+    what = f"{largest.shape} {largest.dtype}".strip() if largest.shape else largest.dtype
+    if len(kinds) == 1:
+        return f" {what}" if what else ""
+    size = _bytes(largest.bytes / max(largest.tensors, 1))
+    return f" (the largest: {what}, {size})" if what else f" (the largest: {size})"
+
+
 def _became(cause: MemoryCause) -> str:
     change = cause.changes[0]
     base, new = change.base, change.new
+    if new is not None and change.movement in ("new", "more", "longer", "moment") and _is_left(new):
+        return "still held"
     if change.movement == "dtype" and base is not None and new is not None:
         return f"{new.dtype} instead of {base.dtype}"
     if change.movement in ("larger", "smaller") and base is not None and new is not None and base.shape != new.shape:
@@ -157,6 +174,11 @@ def _became(cause: MemoryCause) -> str:
     if change.movement in ("more", "fewer") and base is not None and new is not None:
         return f"{new.tensors} instead of {base.tensors}"
     return _MOVED[change.movement]
+
+
+def _is_left(row: MemoryRow) -> bool:
+    """Whether what a step made has outlived it."""
+    return row.kept or (row.category == "gradients" and row.lives_from < 0)
 
 
 def cause_place(cause: MemoryCause, change: MemoryChange) -> str:
@@ -176,7 +198,7 @@ def lifetime(cause: MemoryCause, change: MemoryChange) -> str:
     side = change.base if cause.changes[0].new is None else change.new
     step_ns = side.step_ns if side is not None else 0
     begin = "before the step" if row.lives_from < 0 else f"{_share(row.lives_from, step_ns)} of the step"
-    end = "its end" if row.lives_to is None else f"{_share(row.lives_to, step_ns)}"
+    end = "beyond its end" if row.lives_to is None else f"{_share(row.lives_to, step_ns)}"
     return f"alive from {begin} to {end}"
 
 

@@ -84,7 +84,7 @@ def _checkpointing(account: MemoryAccount) -> Iterator[MemoryAdvice]:
     again = max(whole) if moment is None or (moment.module or "").startswith(f"{stack}.") else 0
     peak = others + left + again
     yield MemoryAdvice(
-        how=f"torch.utils.checkpoint.checkpoint around each of {stack}",
+        how=f"torch.utils.checkpoint.checkpoint around each block of {stack}",
         predicted_peak_bytes=peak,
         saved_bytes=account.peak_bytes - peak,
         step_change=None,

@@ -58,10 +58,7 @@ class Allocation:
         self.read_by_node |= by_node
         if self._fills:
             return
-        elements = 1
-        for size in shape:
-            elements *= size
-        fills = elements * _ITEM_BYTES.get(dtype, 0) == self.bytes
+        fills = _filled(dtype, shape) == self.bytes
         if self.shape is None or fills:
             self.dtype, self.shape, self._fills = dtype, shape, fills
 
@@ -73,6 +70,14 @@ _ITEM_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
     "complex128": 16,
 }
+
+
+def _filled(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor without gaps; 0 for a type that is not known."""
+    elements = 1
+    for size in shape:
+        elements *= size
+    return elements * _ITEM_BYTES.get(dtype, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,9 +322,13 @@ class _Rows:
         return made and self.first <= each.begin < self.begin
 
     def _shape(self, each: Allocation, owner: Held | None) -> tuple[str, str]:
-        if owner is not None and owner.bytes == each.bytes:
-            return owner.dtype, _text(owner.shape)
-        return each.dtype, "" if each.shape is None else _text(each.shape)
+        # What Python holds may be a view of a part: the bytes are of what fills them.
+        views = [(owner.dtype, owner.shape)] if owner is not None else []
+        views += [(each.dtype, each.shape)] if each.shape is not None else []
+        for dtype, shape in views:
+            if _filled(dtype, shape) == each.bytes:
+                return dtype, _text(shape)
+        return views[0][0] if views else "", ""
 
     def _row(self, members: Sequence[tuple[Allocation, Category, Held | None]]) -> MemoryRow:
         each, category, owner = members[0]

@@ -352,12 +352,14 @@
       const before = new Map((sides.base?.nodes ?? []).map(([id, , , bytes]) => [id, bytes]));
       const after = new Map(sides.new.nodes.map(([id, , , bytes]) => [id, bytes]));
       const change = (id) => (sides.base ? (after.get(id) ?? 0) - (before.get(id) ?? 0) : 0);
-      const largest = Math.max(1, ...[...before.keys(), ...after.keys()].map((id) => Math.abs(change(id))));
+      // Parts have colors, and not what they are in: that has all of their changes.
+      const isPart = (id) => id.includes(". ");
+      const largest = Math.max(1, ...[...before.keys(), ...after.keys()].filter(isPart).map((id) => Math.abs(change(id))));
       for (const [word, side] of perfdl.hasCharts ? both : []) {
         const levels = Math.max(...side.nodes.map(([id]) => id.split(".").length));
         chart(own, {
           title: `Alive at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
-          note: `width: bytes${sides.base ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
+          note: `width: bytes${sides.base && side === sides.new ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
           label: `${word}: ${Object.entries(side.categories).map(([name, bytes]) => `${name} ${quantity(bytes, "B")}`).join(", ")}. The table below has all rows.`,
           height: Math.min(420, 40 + 30 * levels),
           make: (colors) => ({
@@ -368,10 +370,10 @@
               values: side.nodes.map(([, , , bytes]) => bytes), textinfo: "label", hoverinfo: "text",
               hovertext: side.nodes.map(([id, , , bytes]) => `${plain(shorten(id, 200))}<br>${quantity(bytes, "B")}${sides.base ? `, ${quantity(change(id), "B", true)}` : ""}`),
               marker: {
-                colors: side.nodes.map(([id]) => change(id) / largest), cmin: -1, cmax: 1, line: { color: colors.card, width: 1 },
+                colors: side.nodes.map(([id]) => (side === sides.new && isPart(id) ? change(id) / largest : 0)), cmin: -1, cmax: 1, line: { color: colors.card, width: 1 },
                 colorscale: [[0, colors.good], [0.5, colors.soft], [1, colors.bad]],
               },
-              insidetextfont: { color: side.nodes.map(([id]) => (Math.abs(change(id) / largest) > 0.6 ? colors.card : colors.ink)) },
+              insidetextfont: { color: side.nodes.map(([id]) => (side === sides.new && isPart(id) && Math.abs(change(id) / largest) > 0.6 ? colors.card : colors.ink)) },
             }],
             layout: { ...base(colors), uniformtext: { minsize: 10, mode: "hide" }, margin: { l: 0, r: 0, t: 4, b: 4 } },
           }),
@@ -381,7 +383,7 @@
       const [ticks, unit] = scaleOf(both.map(([, side]) => side.step_ns), "ns");
       if (perfdl.hasCharts) chart(own, {
         title: "Allocated over the step, every allocation recorded",
-        note: `a step is slower so; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
+        note: `recording makes a step slower: its time is not to be compared; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
         label: both.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.at_ns, "ns")} after the step began.`).join(" "),
         height: 220,
         make: (colors) => ({

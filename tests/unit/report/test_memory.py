@@ -81,7 +81,7 @@ def test_the_peak_is_reached_at_another_moment():
 def test_where_memory_grows_the_peak_is_that_of_a_later_step(ends, said):
     new = account(row(MIB), step_ends=ends)
     assert memory.peak_sentence(change(None, new, growth=8, call="a")) == (
-        f"a: {said}, the peak of 1.000 MiB is reached before the step allocates anything"
+        f"a: {said}, of which each keeps more, the peak of 1.000 MiB is reached before the step allocates anything"
     )
 
 
@@ -119,8 +119,8 @@ def test_names_are_made_visible():
             cause(parameter(2 * MIB, "parameters", "a", "b", "c", "d", tensors=4)),
             "4 parameters (a, b and 2 more), new",
         ),
-        (cause(parameter(MIB, "gradients", tensors=3)), "3 gradients (Net.fc.weight), new"),
-        (cause(parameter(MIB, "gradients")), "1 gradient (Net.fc.weight), new"),
+        (cause(parameter(MIB, "gradients", tensors=3)), "3 gradients of an earlier step (Net.fc.weight), still held"),
+        (cause(parameter(MIB, "gradients")), "1 gradient of an earlier step (Net.fc.weight), still held"),
         (cause(parameter(MIB, "optimizer state", tensors=2)), "2 optimizer states (Net.fc.weight), new"),
         (
             # A count of steps is no state to speak of.
@@ -137,7 +137,14 @@ def test_names_are_made_visible():
         ),
         (cause(row(MIB)), "1 tensor [8, 128] float32 saved for the backward pass, new"),
         (cause(row(MIB, tensors=2)), "2 tensors [8, 128] float32 saved for the backward pass, new"),
-        (cause(row(MIB), row(MIB, shape="[2]")), "2 tensors float32 saved for the backward pass, new"),
+        (
+            cause(row(MIB), row(4 * MIB, shape="[2]", tensors=2)),
+            "3 tensors (the largest: [2] float32, 2.000 MiB) saved for the backward pass, new",
+        ),
+        (
+            cause(row(MIB, shape="", dtype=""), row(KIB)),
+            "2 tensors (the largest: 1.000 MiB) saved for the backward pass, new",
+        ),
         (cause(row(MIB, shape="", dtype="")), "1 tensor saved for the backward pass, new"),
         (cause(row(MIB, "temporaries")), "1 temporary [8, 128] float32, new"),
         (cause(row(MIB, "temporaries", tensors=2)), "2 temporaries [8, 128] float32, new"),
@@ -145,7 +152,7 @@ def test_names_are_made_visible():
         (cause(row(MIB, "parameters", tensors=2)), "2 parameters [8, 128] float32, new"),
         (cause(row(MIB, "other")), "memory from before the recording, new"),
         (cause(row(MIB, "allocator", shape="", dtype="", tensors=2)), "2 roundings, new"),
-        (cause(row(MIB, kept=True)), "1 tensor [8, 128] float32 kept from an earlier step, new"),
+        (cause(row(MIB, kept=True)), "1 tensor [8, 128] float32 of an earlier step, still held"),
         (
             cause((row(MIB), row(3 * MIB, tensors=3)), movement="more"),
             "2 tensors [8, 128] float32 saved for the backward pass, 3 instead of 1",
@@ -199,8 +206,11 @@ def test_what_a_cause_is(found, said):
     "found, said",
     [
         (cause(row(MIB)), f"in Net.fc, at {LINE}, alive from 10% of the step to 75%"),
-        (cause(parameter(MIB, line="")), "in Net.fc, alive from before the step to its end"),
-        (cause(row(MIB, module="", lives_from=0, lives_to=None)), f"at {LINE}, alive from 0% of the step to its end"),
+        (cause(parameter(MIB, line="")), "in Net.fc, alive from before the step to beyond its end"),
+        (
+            cause(row(MIB, module="", lives_from=0, lives_to=None)),
+            f"at {LINE}, alive from 0% of the step to beyond its end",
+        ),
         (
             cause(row(MIB, module="Net.h.0.a"), row(KIB, module="Net.h.1.a")),
             f"in Net.h, at {LINE}, alive from 10% of the step to 75%",
@@ -247,7 +257,7 @@ def test_the_terminal_s_text():
         "train: the peak went from 2.001 MiB to 3.500 MiB, reached in the forward pass, in aten::linear of",
         "Net.fc, before before the step allocates anything",
         "  +2.000 MiB  2 parameters (Net.fc.weight), 3 instead of 1",
-        f"      in Net.fc, at {LINE}, alive from before the step to its end",
+        f"      in Net.fc, at {LINE}, alive from before the step to beyond its end",
         "  -512.0 KiB  1 tensor [8, 128] float32 saved for the backward pass, smaller",
         "      in Net.fc, at model.py(9): f, alive from 10% of the step to 75%",
         "  and 1 more, -1.000 KiB together (--top)",

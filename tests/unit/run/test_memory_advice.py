@@ -34,7 +34,7 @@ def test_layers_that_repeat_keep_their_results_alone():
     # At the loss all layers have run, and none is computed again yet.
     loss = row("temporaries", 300)
     assert advised(*LAYERS, loss, moment=loss) == [
-        ("torch.utils.checkpoint.checkpoint around each of Net.blocks", 1000 + 300 + 100 + 100, 900)
+        ("torch.utils.checkpoint.checkpoint around each block of Net.blocks", 1000 + 300 + 100 + 100, 900)
     ]
 
 
@@ -42,7 +42,7 @@ def test_while_a_layer_runs_again_it_has_all_of_its_own():
     inside = row("temporaries", 300, "Net.blocks.1.fc")
     # The larger of the two is the one that counts.
     assert advised(*LAYERS, inside, moment=inside) == [
-        ("torch.utils.checkpoint.checkpoint around each of Net.blocks", 1000 + 300 + 100 + 100 + 600, 300)
+        ("torch.utils.checkpoint.checkpoint around each block of Net.blocks", 1000 + 300 + 100 + 100 + 600, 300)
     ]
 
 

@@ -48,6 +48,7 @@ WITH_INI = [
     ("perf_resolution", "6%", lambda settings: settings.resolution, 0.06, None),
     ("perf_budget", "90", lambda settings: settings.budget, 90.0, 300.0),
     ("perf_calibrate", "off", lambda settings: settings.calibrate, "off", "auto"),
+    ("perf_memory", "all", lambda settings: settings.memory, "all", "changed"),
     ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
     ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),
 ]

@@ -164,7 +164,7 @@ def data(folder):
         shutil.copy(source, folder / name)
     for rank in (0, 1):
         _as_rank(source, [folder / f"rank{rank}.json.gz", folder / "traces" / f"{rank}.json.gz"], rank)
-    for name in ("mixer.json.gz", "points.csv", "sizes.json"):
+    for name in ("mixer.json.gz", "points.csv", "sizes.json", "memory.json"):
         shutil.copy(ROOT / "tests" / "data" / name, folder)
 
 

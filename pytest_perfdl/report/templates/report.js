@@ -361,12 +361,12 @@
           title: `Alive at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
           note: `width: bytes${sides.base && side === sides.new ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
           label: `${word}: ${Object.entries(side.categories).map(([name, bytes]) => `${name} ${quantity(bytes, "B")}`).join(", ")}. The table below has all rows.`,
-          height: Math.min(420, 40 + 30 * levels),
+          height: Math.min(520, 40 + 42 * levels),
           make: (colors) => ({
             data: [{
               type: "icicle", tiling: { orientation: "v" }, branchvalues: "total", sort: true, pathbar: { visible: true, thickness: 18 },
               ids: side.nodes.map(([id]) => id), parents: side.nodes.map(([, parent]) => parent),
-              labels: side.nodes.map(([, , label, bytes]) => `${plain(shorten(label, 40))} ${quantity(bytes, "B")}`),
+              labels: side.nodes.map(([, , label, bytes]) => `${plain(shorten(label, 40))}<br>${quantity(bytes, "B")}`),
               values: side.nodes.map(([, , , bytes]) => bytes), textinfo: "label", hoverinfo: "text",
               hovertext: side.nodes.map(([id, , , bytes]) => `${plain(shorten(id, 200))}<br>${quantity(bytes, "B")}${sides.base ? `, ${quantity(change(id), "B", true)}` : ""}`),
               marker: {

@@ -180,7 +180,9 @@ never NaN.
 
 `perf-report/run.json`, schema {run_schema}. At the top the key, the context, the date, the commit and how many tests
 have each verdict; in `tests` one object, on one line, for each test: its verdict and reason, `metrics` by name, `blame`
-(the parts that changed), `work` (whether a slower step does more work), `operators` (what they had to do and took, of a
+(the parts that changed; entries of kind `memory` say by how many bytes tensors change the peak, and from when to when
+they are alive), `memory` (the [account](../memory.md) of each peak that changed), `growth` (what each step keeps),
+`work` (whether a slower step does more work), `operators` (what they had to do and took, of a
 mean step of either side, with FLOPs, bytes, the share of their roofline and what that is bound by), `source_diffs`,
 `integrity`, `traces` (paths beside the file), and the records of both sides,
 `record` and `base_record`.

@@ -10,11 +10,13 @@ import atexit
 import contextlib
 import gc
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl.analysis.account.peak import GROWING_STEPS, Recorded, Window, peak_account
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Attribute, Attributed
+from pytest_perfdl.measure.memory_lines import MOST_LINES
 from pytest_perfdl.measure.module_ranges import module_ranges
 from pytest_perfdl.measure.timed_pass import synchronize, uses_device
 from pytest_perfdl.model.record import Finding
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 WARM_UP = 2
 """Periods before the one whose peak is accounted for: the first makes the optimizer's state, the second is as all."""
+
+_GAVE_UP = f"lines are known of the first {MOST_LINES:,} that ran, and not of the allocations after them"
 
 _recorder: MemoryRecorder | None = None
 
@@ -90,7 +94,10 @@ def run(command: Attribute) -> Generator[bool, Aside | None, Attributed]:
     )
     device = _device()
     recorded = Recorded(recorder.allocations, recorder.foreign.get(device, ()), periods, recorder.lines)
-    return Attributed(peak_account(recorded, held, device, growth=command.growth), tuple(notes))
+    account = peak_account(recorded, held, device, growth=command.growth)
+    if recorder.gave_up:
+        account = replace(account, notes=(*account.notes, _GAVE_UP))
+    return Attributed(account, tuple(notes))
 
 
 def _step(*, last: bool) -> Generator[bool, Aside | None, None]:

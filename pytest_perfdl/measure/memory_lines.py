@@ -18,6 +18,8 @@ from pytest_perfdl.analysis.events.source_lines import is_user_code
 
 LINE = "perfdl.line#"
 """Begins the name of a range; the number of its place follows."""
+MOST_LINES = 2_000_000
+"""Lines that are told of, each of which the profiler keeps: a setup may run many more of them than matter."""
 NO_PLACE = 0
 """Number of the place outside of all of the user's code."""
 
@@ -49,6 +51,7 @@ class LineRanges:
         """Number of the place and open range of each of the user's frames that this thread is in."""
         self._before: Any = None
         self._running = False
+        self._left = MOST_LINES
 
     def start(self) -> None:
         """Begin with frames that are entered from now on."""
@@ -63,6 +66,11 @@ class LineRanges:
             sys.settrace(self._before)
             while self._stack:
                 self._close(self._stack.pop()[1])
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were more lines than are told of: what runs after them has none."""
+        return self._left < 0
 
     def lines(self, place: int) -> tuple[str, ...]:
         """The lines of a place, "model.py(41): GPT.__init__", the innermost first."""
@@ -86,6 +94,10 @@ class LineRanges:
         if not self._running or not self._stack:
             return None
         if event == "line":
+            self._left -= 1
+            if self._left < 0:
+                self.stop()
+                return None
             _, opened = self._stack.pop()
             self._close(opened)
             around = self._stack[-1][0] if self._stack else NO_PLACE

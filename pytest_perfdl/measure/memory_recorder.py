@@ -93,6 +93,11 @@ class MemoryRecorder:
         """The lines of the user's code at a place, the innermost first."""
         return self._lines.lines(place)
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether there were more lines than are told of: see `memory_lines.MOST_LINES`."""
+        return self._lines.gave_up
+
     def watch(self) -> None:
         """From now on note gradients and what is saved for the backward pass.
 

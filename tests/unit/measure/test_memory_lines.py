@@ -609,3 +609,14 @@ def test_an_allocation_in_a_profile_has_its_line(module):
         1024: (at("torch.empty(256)", "allocates"),),
         2048: (at("torch.empty(512)", "allocates"),),
     }
+
+
+def test_more_lines_than_are_told_of_end_the_tracing(module, monkeypatch):
+    """What a long setup runs is not all kept; the tracer before is there again, and every range is closed."""
+    monkeypatch.setattr(module.ranges, "_left", 3)
+    numbers = []
+    make = module.ranges._range
+    monkeypatch.setattr(module.ranges, "_range", no_user(lambda name: numbers.append(name) or make(name)))
+    module.run("nested", no_user(lambda: None))
+    assert module.ranges.gave_up
+    assert len(numbers) == 3

@@ -296,11 +296,16 @@ def mark(name: str) -> None:
 
 
 def _note_saved(tensor: Any) -> Any:
+    """Mark a tensor that is saved for the backward pass; what is kept of it has no graph.
+
+    A node that saves its own result would else hold itself alive, through Python, until garbage is collected. What is
+    saved gets its node back when it is unpacked.
+    """
     import torch
 
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
         mark(f"{SAVED}{tensor.device}@{tensor.untyped_storage().data_ptr()}")
-    return tensor
+    return tensor.detach()
 
 
 def _as_it_is(tensor: Any) -> Any:

@@ -787,3 +787,35 @@ def test_hooks_are_taken_away(code, recorder):
     recorder.stop()
     assert recorder.allocations
     assert not any(each.saved or each.parameter for each in recorder.allocations)
+
+
+def test_watching_keeps_no_graph_alive(code, recorder):
+    """A node that saves its own result is freed with its graph, and not when garbage is collected."""
+    weight = torch.ones(1000, requires_grad=True)
+    recorder.watch()
+    gc.disable()
+    try:
+        loss = (weight * 2).exp().relu().sum()
+        del loss
+    finally:
+        gc.enable()
+    recorder.stop()
+    made = [
+        each for each in recorder.allocations if each.bytes == 4000 and each.operator in ("aten::exp", "aten::relu")
+    ]
+    assert len(made) == 2
+    assert all(each.saved and each.end is not None for each in made)
+
+
+def test_watching_changes_no_gradient(code, recorder):
+    """Also of a gradient's gradient, which needs the graph of what was saved."""
+
+    def gradients():
+        weight = torch.linspace(0.1, 1, 10, requires_grad=True)
+        (first,) = torch.autograd.grad((weight * weight).exp().sum(), weight, create_graph=True)
+        return first.detach(), *torch.autograd.grad(first.square().sum(), weight)
+
+    without = gradients()
+    recorder.watch()
+    watched = gradients()
+    assert all(map(torch.equal, without, watched))

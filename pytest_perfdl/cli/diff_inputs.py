@@ -112,14 +112,14 @@ def _of_folder(path: Path, label: str) -> Sides:
     if (path / "run.json").is_file():
         return _of_file(path / "run.json", label)
     files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_TRACES))
-    records = [file for file in files if file.suffix == ".json" and not _is_trace(file)]
+    records = [file for file in files if file.suffix == ".json" and not is_trace(file)]
     if records:
         return {name: side for file in records for name, side in _of_file(file, label).items()}
     return _of_traces(files, label) if files else {}
 
 
 def _of_file(path: Path, label: str) -> Sides:
-    if _is_trace(path):
+    if is_trace(path):
         return _of_traces([path], label)
     try:
         data = json.loads(bounded.read_bytes(path, run_json.LIMIT))
@@ -130,7 +130,7 @@ def _of_file(path: Path, label: str) -> Sides:
     return dict(_of_data(data, path, label))
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
     """Whether a file's beginning says so: records and run files are plain JSON objects with other keys."""
     try:
         with path.open("rb") as file:

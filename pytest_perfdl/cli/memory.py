@@ -9,6 +9,7 @@ from pathlib import Path
 from pytest_perfdl.analysis.account.snapshot_peak import snapshot_accounts
 from pytest_perfdl.analysis.account.trace_peak import trace_accounts
 from pytest_perfdl.cli.common import one_run
+from pytest_perfdl.cli.diff_inputs import is_trace
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model.errors import CommandError, RecordError
@@ -60,7 +61,7 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     if path.suffix in _SNAPSHOTS:
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
         what = "says of no allocation who made it: call torch.cuda.memory._record_memory_history() first"
-    elif _is_run(path):
+    elif not is_trace(path):
         found = {name: change.new for name, change in _of_run(path, tests).items()}
         what = "has no account of a peak: run it with pytest --perf --perf-memory=all"
     else:
@@ -76,19 +77,10 @@ def _named(account: MemoryAccount) -> str:
     return account.device.replace("hip:", "cuda:")
 
 
-def _is_run(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-    except OSError as error:
-        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
-    return head.startswith(b"{") and b'"traceEvents"' not in head and b'"schemaVersion"' not in head
-
-
 def _of_one_run(path: Path, tests: str) -> list[MemoryChange]:
     """What a run says of both of its sides; empty for what is no run, or has one side only."""
     path = _file(path)
-    if path.suffix in _SNAPSHOTS or not _is_run(path):
+    if path.suffix in _SNAPSHOTS or is_trace(path):
         return []
     found = _of_run(path, tests).items()
     return [replace(change, call=name) for name, change in found if change.base is not None]

@@ -7,9 +7,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_perfdl.analysis.events.source_lines import FRAME
-from pytest_perfdl.model.memory import Category, MemoryAccount, MemoryCause, MemoryRow, Movement, RowChange
+from pytest_perfdl.model.memory import (
+    OF_PARAMETERS,
+    Category,
+    MemoryAccount,
+    MemoryCause,
+    MemoryRow,
+    Movement,
+    RowChange,
+)
 
-_OF_PARAMETERS: frozenset[Category] = frozenset({"parameters", "gradients", "optimizer state"})
 _LEADS: tuple[Category, ...] = ("parameters", "optimizer state", "gradients")
 """Of the rows of one parameter, that which says where it comes from."""
 _ELSEWHERE: frozenset[Movement] = frozenset({"longer", "shorter", "moment"})
@@ -42,7 +49,7 @@ def peak_causes(base: MemoryAccount, new: MemoryAccount, placed: Placed = _as_it
     """
     changes = [
         replace(each, base=each.base and placed(each.base), new=each.new and placed(each.new))
-        for each in _changes(base, new)
+        for each in subtracted(base, new)
         if each.bytes
     ]
     groups: dict[object, list[RowChange]] = {}
@@ -54,7 +61,7 @@ def peak_causes(base: MemoryAccount, new: MemoryAccount, placed: Placed = _as_it
 
     def order(cause: MemoryCause) -> tuple[object, ...]:
         row = cause.row
-        elsewhere = all(change.movement in _ELSEWHERE - {"longer"} for change in cause.changes)
+        elsewhere = all(change.movement in ("shorter", "moment") for change in cause.changes)
         return cause.bytes * (way or 1) < 0, elsewhere, -abs(cause.bytes), row.category, row.module, row.line
 
     return tuple(sorted((cause for cause in causes if cause.bytes), key=order))
@@ -69,11 +76,6 @@ def _cause(changes: Sequence[RowChange], base: MemoryAccount, new: MemoryAccount
             if other.category == "parameters" and row.parameters[0] in other.parameters[1:]:
                 shared = other.parameters[0]
     return MemoryCause(tuple(changes), shared)
-
-
-def subtracted(base: MemoryAccount, new: MemoryAccount) -> tuple[RowChange, ...]:
-    """Every row of two accounts with its counterpart; their bytes add up to the difference of the peaks."""
-    return tuple(_changes(base, new))
 
 
 class _Key(NamedTuple):
@@ -110,7 +112,8 @@ def _key(row: MemoryRow) -> _Key:
     return _Key(row.category, row.module, function, row.line, row.phase, row.operator, row.dtype, row.shape, row.kept)
 
 
-def _changes(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
+def subtracted(base: MemoryAccount, new: MemoryAccount) -> list[RowChange]:
+    """Every row of two accounts with its counterpart; their bytes add up to the difference of the peaks."""
     pairs, gone, added = _matched(base.rows, new.rows)
     found = [RowChange(old, now, _moved(old, now)) for old, now in pairs]
     same_moment = _same_moment(base, new)
@@ -189,7 +192,7 @@ def _constructors(changes: Sequence[RowChange]) -> dict[str, str]:
 
 def _reason(change: RowChange, lines: dict[str, str]) -> object:
     row = change.row
-    if row.category in _OF_PARAMETERS and row.parameters:
+    if row.category in OF_PARAMETERS and row.parameters:
         return "parameters", lines[row.parameters[0]], change.bytes > 0
     return row.kept or row.category, row.line, change.movement in _ELSEWHERE, change.bytes > 0
 

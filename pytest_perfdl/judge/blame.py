@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
+from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.stats.quantiles import student
 
@@ -256,17 +257,7 @@ def _functions(whole: Diff) -> list[_Function]:
             grown[place] += change.own_ns
             modules[place].append(part.module)
     order = sorted((place for place, ns in grown.items() if ns > 0), key=lambda place: (-grown[place], place))
-    return [place._replace(module=_common(modules[place]), grown_ns=grown[place]) for place in order]
-
-
-def _common(modules: Sequence[str]) -> str:
-    """The innermost module around all of these."""
-    shared = []
-    for levels in zip(*(module.split(".") for module in modules), strict=False):
-        if len(set(levels)) > 1:
-            break
-        shared.append(levels[0])
-    return ".".join(shared)
+    return [place._replace(module=common_module(modules[place]), grown_ns=grown[place]) for place in order]
 
 
 def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tuple[str, str]]) -> _Function | None:

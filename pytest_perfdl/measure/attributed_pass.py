@@ -95,9 +95,8 @@ def run(command: Attribute) -> Generator[bool, Aside | None, Attributed]:
     device = _device()
     recorded = Recorded(recorder.allocations, recorder.foreign.get(device, ()), periods, recorder.lines)
     account = peak_account(recorded, held, device, growth=command.growth)
-    if recorder.gave_up:
-        account = replace(account, notes=(*account.notes, _GAVE_UP))
-    return Attributed(account, tuple(notes))
+    said = [note.message for note in notes] + ([_GAVE_UP] if recorder.gave_up else [])
+    return Attributed(replace(account, notes=(*account.notes, *said)))
 
 
 def _step(*, last: bool) -> Generator[bool, Aside | None, None]:

@@ -229,7 +229,6 @@ class Attributed:
     """Answer to `Attribute`."""
 
     account: MemoryAccount
-    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +275,6 @@ class ExplainedResult:
 
     call: str
     parts: StepParts | None
-
-
-@dataclass(frozen=True, slots=True)
-class AttributedResult:
-    """Whose the memory at the peak of one call's step is."""
-
-    call: str
-    account: MemoryAccount
-    findings: tuple[Finding, ...] = ()
 
 
 def one_repeat(
@@ -365,9 +355,7 @@ def one_side(
     return SideResult(info, settled, timed, compiled, profile)
 
 
-def attribution(
-    info: CallInfo, call: str, *, growth: bool
-) -> Generator[Command | None, Reply, AttributedResult | None]:
+def attribution(info: CallInfo, call: str, *, growth: bool) -> Generator[Command | None, Reply, MemoryAccount | None]:
     """The commands for a process that only says whose the memory at the peak of one call is; others run once."""
     if info.name != call:
         yield Time(1, 1, last=True)
@@ -376,7 +364,7 @@ def attribution(
     attributed = yield Attribute(info.period, growth)
     yield Finish()
     assert isinstance(attributed, Attributed)
-    return AttributedResult(info.name, attributed.account, attributed.findings)
+    return attributed.account
 
 
 def explanation(

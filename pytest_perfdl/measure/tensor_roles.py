@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,13 +18,9 @@ def held_storages() -> dict[int, Held]:
     A parameter that several modules share has the name of the first. Tensors that only C++ holds, such as those that a
     graph saved for its backward pass, are not among them.
     """
-    import torch
-
     gc.unfreeze()
     found: dict[int, Held] = {}
-    for thing in gc.get_objects():
-        if type(thing) not in (torch.Tensor, torch.nn.Parameter):
-            continue
+    for thing in _tensors_among(gc.get_objects()):
         for tensor in (thing, thing.grad if thing.is_leaf else None):
             if tensor is not None:
                 for address, held in _storages(tensor):
@@ -37,20 +34,15 @@ def with_roles(held: Mapping[int, Held]) -> dict[int, Held]:
 
     found = dict(held)
     names: dict[int, str] = {}
-    # The type is asked, since `isinstance` runs code of objects that stand for others.
     kept = gc.get_objects()
-    modules = [thing for thing in kept if issubclass(type(thing), torch.nn.Module)]
-    for root, label in _roots(modules):
-        members = (*root.named_parameters(remove_duplicate=False), *root.named_buffers(remove_duplicate=False))
-        for name, tensor in members:
-            names.setdefault(id(tensor), f"{label}.{name}")
-            _assign(found, tensor, "parameters", f"{label}.{name}")
-    for thing in kept:
-        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.is_leaf:
-            if type(thing) is torch.nn.Parameter:
-                _assign(found, thing, "parameters", names.get(id(thing), ""))
-            if thing.grad is not None:
-                _assign(found, thing.grad, "gradients", names.get(id(thing), ""))
+    for name, tensor in _named(kept):
+        names.setdefault(id(tensor), name)
+        _assign(found, tensor, "parameters", name)
+    for leaf in (tensor for tensor in _tensors_among(kept) if tensor.is_leaf):
+        if type(leaf) is torch.nn.Parameter:
+            _assign(found, leaf, "parameters", names.get(id(leaf), ""))
+        if leaf.grad is not None:
+            _assign(found, leaf.grad, "gradients", names.get(id(leaf), ""))
     for states in _states(kept):
         for parameter, state in states.items():
             for tensor in _tensors(state):
@@ -60,16 +52,29 @@ def with_roles(held: Mapping[int, Held]) -> dict[int, Held]:
 
 def parameter_names() -> list[tuple[Any, str]]:
     """The leaves that gradients are accumulated for, with their names; a name is empty where no module has it."""
-    import torch
-
     kept = gc.get_objects()
     names: dict[int, str] = {}
-    for root, label in _roots([thing for thing in kept if issubclass(type(thing), torch.nn.Module)]):
-        for name, parameter in root.named_parameters():
-            names.setdefault(id(parameter), f"{label}.{name}")
-    kinds = (torch.Tensor, torch.nn.Parameter)
-    leaves = (thing for thing in kept if type(thing) in kinds and thing.is_leaf and thing.requires_grad)
+    for name, tensor in _named(kept):
+        names.setdefault(id(tensor), name)
+    leaves = (tensor for tensor in _tensors_among(kept) if tensor.is_leaf and tensor.requires_grad)
     return [(leaf, names.get(id(leaf), "")) for leaf in leaves]
+
+
+def _tensors_among(kept: list[Any]) -> Iterator[Any]:
+    """Plain tensors and parameters; by their types, since `isinstance` runs code of objects that stand for others."""
+    import torch
+
+    return (thing for thing in kept if type(thing) in (torch.Tensor, torch.nn.Parameter))
+
+
+def _named(kept: list[Any]) -> Iterator[tuple[str, Any]]:
+    """The parameters and buffers of all modules, one that is shared under each of its names."""
+    import torch
+
+    for root, label in _roots([thing for thing in kept if issubclass(type(thing), torch.nn.Module)]):
+        for members in (root.named_parameters(remove_duplicate=False), root.named_buffers(remove_duplicate=False)):
+            for name, tensor in members:
+                yield f"{label}.{name}", tensor
 
 
 def _states(kept: list[object]) -> Iterator[Mapping[Any, object]]:
@@ -112,15 +117,8 @@ def _storages(tensor: Any) -> Iterator[tuple[int, Held]]:
 def _keep(found: dict[int, Held], address: int, held: Held) -> None:
     """Of the tensors that share a storage, keep the one with most elements: views have fewer."""
     known = found.get(address)
-    if known is None or _elements(held.shape) > _elements(known.shape):
+    if known is None or math.prod(held.shape) > math.prod(known.shape):
         found[address] = held
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _assign(found: dict[int, Held], tensor: Any, category: Category, name: str) -> None:

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from pytest_perfdl.model.step_part import common_module
+
 Category = Literal[
     "parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "other", "allocator"
 ]
 """`activations` are saved for the backward pass, `other` is what was allocated before anybody looked, and `allocator`
 what a device's allocator adds: rounding."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
+OF_PARAMETERS: frozenset[Category] = frozenset({"parameters", "gradients", "optimizer state"})
+"""What there is because there is a parameter."""
 Phase = Literal["setup", "input", "forward", "backward", "optimizer", ""]
 """In which part of a test memory was allocated: before its steps, fetching a batch, or in a step."""
 
@@ -199,17 +203,3 @@ class MemoryChange:
     """Bytes that each step keeps."""
     advice: tuple[MemoryAdvice, ...] = ()
     """What would lower the peak, what saves most first."""
-
-
-def common_module(modules: Sequence[str]) -> str:
-    """The innermost module around all of these.
-
-    >>> common_module(["GPT.h.0.attn", "GPT.h.1.attn"]), common_module(["GPT", ""])
-    ('GPT.h', '')
-    """
-    shared = []
-    for levels in zip(*(module.split(".") for module in modules), strict=False):
-        if len(set(levels)) > 1:
-            break
-        shared.append(levels[0])
-    return ".".join(shared)

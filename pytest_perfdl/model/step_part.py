@@ -6,6 +6,7 @@ This is the word that `analysis` (which finds the parts of a trace), `judge` (wh
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,3 +42,17 @@ class Part:
         if self.kind == "operator":
             return self.name
         return self.path[-1] if self.path else ""
+
+
+def common_module(modules: Iterable[str]) -> str:
+    """The innermost module around all of these.
+
+    >>> common_module(["GPT.h.0.attn", "GPT.h.1.attn"]), common_module(["GPT", ""])
+    ('GPT.h', '')
+    """
+    shared = []
+    for levels in zip(*(module.split(".") for module in modules), strict=False):
+        if len(set(levels)) > 1:
+            break
+        shared.append(levels[0])
+    return ".".join(shared)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_perfdl.diff.memory import subtracted
 from pytest_perfdl.model.memory import (
+    OF_PARAMETERS,
     Category,
     MemoryAccount,
     MemoryAdvice,
@@ -87,7 +88,7 @@ def cause_name(cause: MemoryCause) -> str:
     "1 parameter of 2.0 MiB, its gradient and 2 optimizer states, new"
     """
     families = {change.row.category for change in cause.changes}
-    if families <= {"parameters", "gradients", "optimizer state"} and any(c.row.parameters for c in cause.changes):
+    if families <= OF_PARAMETERS and any(c.row.parameters for c in cause.changes):
         what = _of_parameters(cause)
     else:
         what = _of_line(cause)
@@ -103,7 +104,7 @@ def _of_parameters(cause: MemoryCause) -> str:
     count = counts["parameters"]
     parts = []
     if count:
-        size = sum(_size(change) for change in cause.changes if change.row.category == "parameters") / count
+        size = sum(abs(change.bytes) for change in cause.changes if change.row.category == "parameters") / count
         each = f" of {_bytes(size)}" if count == 1 else ""
         parts.append(f"{plural(count, 'parameter')}{each}")
     if counts["gradients"]:
@@ -128,10 +129,6 @@ def _tensors(changes: Sequence[RowChange], category: Category) -> int:
             before, after = (0 if each is None else each.tensors for each in (change.base, change.new))
             found += abs(after - before) or after
     return found
-
-
-def _size(change: RowChange) -> int:
-    return abs(change.bytes)
 
 
 def _of_line(cause: MemoryCause) -> str:

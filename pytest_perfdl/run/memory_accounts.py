@@ -137,7 +137,7 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
     if text := failure(remote, context.config):
         what = f"the test did not pass on the {side.name} side with every allocation recorded"
         raise SideError(f"{what}\n{text}", invalid=False)
-    found: MemoryAccount | None = next((result.account for result in remote.results if result is not None), None)
+    found: MemoryAccount | None = next((account for account in remote.results if account is not None), None)
     if found is None:
         raise SideError(f"the test has no call {call!r} on the {side.name} side", invalid=False)
     return found
@@ -168,15 +168,9 @@ def _is_changed(line: str, changed: Sequence[Touched]) -> bool:
     match = FRAME.fullmatch(line)
     if match is None:
         return False
-    path = match["path"].replace("\\", "/")
-    owner, _, name = match["function"].rpartition(".")
-    return any(
-        each.name == name
-        # Before Python 3.11 a frame does not say whose method it is.
-        and (not owner or owner.rpartition(".")[2] == each.owner)
-        and (f"/{path}".endswith(f"/{each.file}") or f"/{each.file}".endswith(f"/{path}"))
-        for each in changed
-    )
+    # Before Python 3.11 a frame does not say whose method it is.
+    owner = match["function"].rpartition(".")[0].rpartition(".")[2]
+    return any(each.has_name_and_file(match) and owner in ("", each.owner) for each in changed)
 
 
 def _lines(found: Iterable[MemoryChange]) -> list[str]:

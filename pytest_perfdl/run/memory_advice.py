@@ -104,12 +104,8 @@ def _simulated(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) 
         trace = read(path)
         if not is_whole(trace):
             return
-        context = Context(task_graph(trace), machine_of_key(parts))
+        found = predict(Context(task_graph(trace), machine_of_key(parts)), "amp")
     except (InputError, OSError):
-        return
-    try:
-        found = predict(context, "amp")
-    except InputError:
         return
     before, after = found.peak_bytes, found.predicted_peak_bytes
     if before is not None and after is not None:

@@ -62,13 +62,17 @@ class Touched:
     owner: str = ""
     """The class that it is a method of."""
 
+    def has_name_and_file(self, frame: re.Match[str]) -> bool:
+        """Whether a frame (`FRAME`) is of a function of this name in this file, of whichever class."""
+        path = frame["path"].replace("\\", "/")
+        named = frame["function"].rpartition(".")[2] == self.name
+        return named and (f"/{path}".endswith(f"/{self.file}") or f"/{self.file}".endswith(f"/{path}"))
+
     def holds(self, part: Part) -> bool:
         """Whether a part of a step runs in the function: called on its lines, or in a module of its class."""
         match = FRAME.fullmatch(part.line)
-        if match and match["function"].rpartition(".")[2] == self.name:
-            path = match["path"].replace("\\", "/")
-            if path.endswith(f"/{self.file}") or f"/{self.file}".endswith(f"/{path}"):
-                return True
+        if match and self.has_name_and_file(match):
+            return True
         modules = (each.rpartition("_") for each in part.module.split("."))
         return bool(self.owner) and any(name == self.owner and number.isdigit() for name, _, number in modules)
 

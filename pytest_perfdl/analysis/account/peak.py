@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -74,10 +75,7 @@ _ITEM_BYTES = {
 
 def _filled(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a tensor without gaps; 0 for a type that is not known."""
-    elements = 1
-    for size in shape:
-        elements *= size
-    return elements * _ITEM_BYTES.get(dtype, 0)
+    return math.prod(shape) * _ITEM_BYTES.get(dtype, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +177,12 @@ _UNREACHED = "{} bytes are alive between steps that no Python object reaches"
 
 def step_ends(recorded: Recorded, device: str = "cpu") -> tuple[int, ...]:
     """Bytes alive at the end of each step, before the next one begins, of those that the recorder saw allocated."""
-    found = []
-    for index, step in enumerate(recorded.steps):
-        after = recorded.steps[index + 1].begin if index + 1 < len(recorded.steps) else None
-        found.append(sum(each.bytes for each in recorded.allocations if _outlives(each, step.end, after, device)))
-    return tuple(found)
+    own = [each for each in recorded.allocations if each.device == device]
+    after = [*(step.begin for step in recorded.steps[1:]), None]
+    return tuple(
+        sum(each.bytes for each in own if _outlives(each, step.end, begin))
+        for step, begin in zip(recorded.steps, after, strict=True)
+    )
 
 
 def growing(recorded: Recorded, device: str = "cpu") -> tuple[MemoryRow, ...]:
@@ -211,10 +210,8 @@ def growing(recorded: Recorded, device: str = "cpu") -> tuple[MemoryRow, ...]:
     return tuple(sorted(found, key=_order))
 
 
-def _outlives(each: Allocation, end: int, after: int | None = None, device: str | None = None) -> bool:
+def _outlives(each: Allocation, end: int, after: int | None = None) -> bool:
     """Whether an allocation of a step or before it is alive once that has ended, and garbage is collected."""
-    if device is not None and each.device != device:
-        return False
     return each.begin < end and (each.end is None or (after is not None and each.end > after))
 
 

@@ -16,16 +16,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import numpy.typing as npt
 
+from pytest_perfdl.analysis.account.peak import CURVE_POINTS, MOST_CALLERS
 from pytest_perfdl.analysis.events.source_lines import is_user_code
 from pytest_perfdl.model.memory import Category, MemoryAccount, MemoryRow, Phase
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.trace.memory_snapshot import Action, DeviceSnapshot, Frame, Snapshot
 from pytest_perfdl.trace.model import I32, I64, Rows
 
-CURVE_POINTS = 400
-"""Of the curve of allocated bytes, the peak among them."""
-MOST_CALLERS = 6
-"""Lines that led to a row's own."""
 ROUNDING = 512
 """Bytes of which every block is a multiple: `kMinBlockSize` of CUDACachingAllocator."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pytest_perfdl.analysis.account.peak import Allocation, Recorded, Window, peak_account
+from pytest_perfdl.analysis.events.enclosing import innermost
 from pytest_perfdl.analysis.events.modules import module_paths
 from pytest_perfdl.analysis.events.operator_time import operator_at
 from pytest_perfdl.analysis.events.source_lines import source_lines
@@ -13,7 +14,7 @@ from pytest_perfdl.analysis.events.threads import backward_rows, input_rows, opt
 from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.memory_timeline import device_name
 from pytest_perfdl.model.memory import MemoryAccount, Phase
-from pytest_perfdl.trace.model import I64, Rows, Trace
+from pytest_perfdl.trace.model import Rows, Trace
 
 
 def trace_accounts(trace: Trace) -> tuple[MemoryAccount, ...]:
@@ -59,11 +60,13 @@ def _allocations(
     tree = call_tree(trace)
     modules, paths = module_paths(trace, tree)
     lines, texts = source_lines(trace, tree)
-    operators = operator_at(trace, memory.time[own], memory.pid[own], memory.tid[own])
-    backward = _inside(trace, backward_rows(trace), own)
-    optimizer = _inside(trace, optimizer_rows(trace), own)
-    fetching = _inside(trace, input_rows(trace), own)
-    last_backward = int(trace.end[backward_rows(trace)].max(initial=-1))
+    nodes = backward_rows(trace)
+    moments = memory.time[own], memory.pid[own], memory.tid[own]
+    backward, optimizer, fetching = (
+        innermost(trace, rows, *moments) >= 0 for rows in (nodes, optimizer_rows(trace), input_rows(trace))
+    )
+    operators = operator_at(trace, *moments)
+    last_backward = int(trace.end[nodes].max(initial=-1))
     known: list[tuple[str, ...]] = [(), *((text,) for text in texts)]
     allocations: list[Allocation] = []
     foreign: list[tuple[int, int, int]] = []
@@ -101,20 +104,3 @@ def _allocations(
     for each in allocations:
         each.gradient = each.by_node and (each.end is None or each.end > last_backward)
     return allocations, foreign, known
-
-
-def _inside(trace: Trace, rows: Rows, own: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether each memory event is within one of these rows, on its thread."""
-    memory = trace.memory
-    found = np.zeros(len(own), dtype=np.bool_)
-    for pid, tid in set(zip(trace.pid[rows].tolist(), trace.tid[rows].tolist(), strict=True)):
-        there = rows[(trace.pid[rows] == pid) & (trace.tid[rows] == tid)]
-        events = np.flatnonzero((memory.pid[own] == pid) & (memory.tid[own] == tid))
-        if not len(there) or not len(events):
-            continue
-        there = there[np.argsort(trace.start[there], kind="stable")]
-        ends: I64 = np.maximum.accumulate(trace.end[there])
-        time = memory.time[own[events]]
-        before = np.searchsorted(trace.start[there], time, side="right") - 1
-        found[events] = (before >= 0) & (ends[np.maximum(before, 0)] >= time)
-    return found

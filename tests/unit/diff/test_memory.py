@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.diff.memory import peak_causes, subtracted
-from pytest_perfdl.model.memory import CATEGORIES, MemoryAccount, MemoryRow, common_module
+from pytest_perfdl.model.memory import CATEGORIES, MemoryAccount, MemoryRow
+from pytest_perfdl.model.step_part import common_module
 
 LINE = "model.py(12): Net.forward"
 

@@ -348,7 +348,7 @@ def driven(step, steps=1, *, growth=False):
             asked.append(running.send(None))
     except StopIteration as end:
         answer = end.value
-    assert answer.findings == ()
+    assert answer.account.notes == ()
     assert answer.account.residual == 0
     return answer.account, asked
 

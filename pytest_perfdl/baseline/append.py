@@ -35,7 +35,7 @@ def append(base: Record, new: Record) -> Record:
         ("test", base.test, new.test),
         ("key", base.key.slug, new.key.slug),
         ("test source", base.test_hash, new.test_hash),
-        ("plan", base.plan, new.plan),
+        ("plan", base.plan.shape, new.plan.shape),
         ("calls", [call.name for call in base.calls], [call.name for call in new.calls]),
     ):
         _agree(new, what, before, after)

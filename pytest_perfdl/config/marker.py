@@ -14,7 +14,7 @@ from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.record import MeasurementPlan
+    from pytest_perfdl.model.record import LoopCount, MeasurementPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class MarkerOptions:
     steps: int | None = None
     repeats: int | None = None
     threads: int | None = None
+    loops: LoopCount | None = None
+    """Calls of the function in one measured step, or "auto" for as many as take 100 us; times are reported per call."""
     seed: int | None = None
     timeout: float | None = None
     """Seconds that one repeat may take."""
@@ -145,6 +147,11 @@ def _whole(least: int) -> Callable[[str, Any], None]:
     return check
 
 
+def _check_loops(name: str, value: Any) -> None:
+    if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name}= takes a whole number, 1 or more, or 'auto', not {value!r}")
+
+
 def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
         raise ValueError(f"{name}= takes a number of seconds above 0, not {value!r}")
@@ -172,6 +179,7 @@ _CHECKS: dict[str, Callable[[str, Any], object]] = {
     "steps": _whole(2),
     "repeats": _whole(1),
     "threads": _whole(1),
+    "loops": _check_loops,
     "seed": _whole(0),
     "timeout": _check_seconds,
     "resolution": _percent,

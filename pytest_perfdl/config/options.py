@@ -217,6 +217,12 @@ OPTIONS: tuple[Option, ...] = (
 
 INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...] = (
     ("perf_marker", "string", "name of the marker of perf tests", "perf"),
+    (
+        "perf_loops",
+        "string",
+        "calls of the function in one timed step: a number, or `auto` for as many as take 100 us (times are per call)",
+        "1",
+    ),
     ("perf_key_extra", "linelist", "context names that also decide whether times are comparable", ""),
     ("perf_against_setup", "string", "command that builds the other revision, run in its folder", ""),
     ("perf_against_tests", "string", "whose tests --perf-against runs on the other revision: base or head", "base"),

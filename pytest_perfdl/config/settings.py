@@ -13,6 +13,7 @@ from pytest_perfdl.config import short_names
 from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, FLAGS, INI_KEYS, UPDATE_MODES, UpdateMode, option_value
 from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.metrics import CONTEXT
+from pytest_perfdl.model.record import LoopCount
 from pytest_perfdl.model.units import plural
 
 Isolate = Literal["process", "none"]
@@ -44,6 +45,8 @@ class Settings:
     """Run shape from the command line, which wins over the marker; `None` where not given."""
     ini_shape: Mapping[str, int]
     """Run shape from ini, over which the marker wins."""
+    loops: LoopCount | None
+    """Calls in a measured step, from ini, over which the marker wins; `None` where not given."""
     timeout: float
     against: str | None
     """Revision to measure against, as it was given."""
@@ -149,6 +152,7 @@ def resolve(config: pytest.Config) -> Settings:
             for name, least in (("warmup", 0), ("steps", 2), ("repeats", 1), ("threads", 1))
             if (value := reader.ini_number(f"perf_{name}", least)) is not None
         },
+        loops=reader.loops("perf_loops"),
         timeout=reader.seconds("perf_timeout", 600.0),
         against=against,
         against_setup=read_ini(config, "perf_against_setup") or "",
@@ -257,6 +261,10 @@ class _Reader:
 
     def integer(self, name: str, value: str) -> int:
         return self._number(f"ini {name}", value, -10)
+
+    def loops(self, name: str) -> LoopCount | None:
+        """Calls in a step; `None` where the ini file says nothing."""
+        return "auto" if read_ini(self.config, name) == "auto" else self.ini_number(name, 1)
 
     def seconds(self, name: str, default: float) -> float:
         text = self.text(name, str(default))

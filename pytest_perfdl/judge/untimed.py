@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, counted, log_ratios, reasons
@@ -10,7 +10,7 @@ from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
 from pytest_perfdl.model.limits import BUILT_IN, parse_limit
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
-from pytest_perfdl.model.record import MeasurementPlan, Series
+from pytest_perfdl.model.record import Series
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def outdated(base: Record, new: Record) -> str:
     """Why a baseline is of another test than the one that was measured; empty if it is not."""
     if base.test_hash != new.test_hash:
         return "the test changed since its baseline (source, parameters or run shape)"
-    before, after = _plan(base.plan), _plan(new.plan)
+    before, after = base.plan.shape, new.plan.shape
     changed = reasons.differences(before, after, after)
     return f"the plan changed since the baseline: {changed}" if changed else ""
 
@@ -284,7 +284,3 @@ def _held(name: str, series: Series, limits: Limits) -> bool:
 def _same_test(other: Record, new: Record) -> bool:
     """Whether a record of another key is of the same test; its threads are part of its key."""
     return not outdated(replace(other, plan=replace(other.plan, threads=new.plan.threads)), new)
-
-
-def _plan(plan: MeasurementPlan) -> dict[str, object]:
-    return {field.name: getattr(plan, field.name) for field in fields(MeasurementPlan)}

@@ -11,7 +11,6 @@ from pytest_perfdl.machine.utilization import NO_LIMITS, mix_of
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.measure.commands import CallResult, Profiled, SideResult
 from pytest_perfdl.measure.step_utilization import step_utilization
-from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.metrics import GROWTH, METRICS, better
 from pytest_perfdl.model.record import (
     Better,
@@ -262,14 +261,20 @@ def _timed_values(
 def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     """Nanoseconds a step, by metric."""
     cycles = _cycles(result)
+    loops = result.timed.loops
+
+    def of_call(share: float) -> float:
+        """A quantile over cycles, of one call: whole nanoseconds where a step is one call."""
+        return round(quantile(cycles, share)) if loops == 1 else quantile(cycles, share) / loops
+
     found = {"block_time": _block_time(result)}
-    found |= {f"step_p{q}": round(quantile(cycles, q / 100)) for q in (50, 95, 99)}
+    found |= {f"step_p{q}": of_call(q / 100) for q in (50, 95, 99)}
     if result.info.kind == "iterable":
         # Single steps of a loop fed by others alternate between waiting and not: only their mean says anything.
-        found["step_p25"] = round(quantile(cycles, 0.25))
+        found["step_p25"] = of_call(0.25)
         found["data_wait"] = _mean(result.timed.wait_ns)
     else:
-        found["step_time"] = lower_quartile(cycles)
+        found["step_time"] = of_call(0.25)
     if result.info.key.parts.get("threads") == 1:
         # With more threads processor time counts spinning.
         found["cpu_time"] = result.timed.per_step("cpu_ns")

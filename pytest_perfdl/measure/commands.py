@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.machine.utilization import OperatorWork
+from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
 from pytest_perfdl.measure.sizes import Pace, Sizes, full
 from pytest_perfdl.model.memory import MemoryAccount
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
@@ -47,6 +48,17 @@ class CallInfo:
     """Names that the key had in earlier versions, if others: baselines may still lie there."""
     model_flops: float | None = None
     """That the author says the model needs for a step."""
+    not_looped: str = ""
+    """Why several calls cannot be one step, as "with SOMETHING"; empty where they can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrate:
+    """Find out how many calls a step must be of to take at least so long."""
+
+    least_ns: int
+    most: int
+    """Calls that are tried at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,8 @@ class Settle:
     period: int = 1
     core: int | None = None
     """Processor that the process is bound to from here on to the end of the timed steps."""
+    loops: int = 1
+    """Calls of the function in each step from here on to the end of the timed steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +133,14 @@ class Finish:
     """Leave the call; the test goes on."""
 
 
-Command = Settle | Time | Profile | Count | Attribute | Finish
+Command = Calibrate | Settle | Time | Profile | Count | Attribute | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """Answer to `Calibrate`."""
+
+    loops: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +160,7 @@ class Block:
     """Totals of one timed block."""
 
     steps: int
+    """Calls of the function: several for each step that is looped."""
     wall_ns: int
     cpu_ns: int
     system_ns: int
@@ -149,7 +171,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Answer to `Time`: what every step and every block took."""
+    """Answer to `Time`: what every step and every block took; a step is of `loops` calls."""
 
     step_ns: tuple[int, ...]
     wait_ns: tuple[int, ...]
@@ -168,9 +190,10 @@ class Timed:
     """The same directly after them."""
     surroundings: Surroundings = field(default_factory=Surroundings)
     findings: tuple[Finding, ...] = ()
+    loops: int = 1
 
     def per_step(self, field: str) -> float:
-        """Mean over the steps of a total that each block has."""
+        """Mean over the calls of a total that each block has."""
         total: int = sum(getattr(block, field) for block in self.blocks)
         return total / sum(block.steps for block in self.blocks)
 
@@ -242,7 +265,7 @@ class Compiled:
     findings: tuple[Finding, ...] = ()
 
 
-Reply = Settled | Timed | Profiled | Counted | Attributed | Compiled
+Reply = Calibrated | Settled | Timed | Profiled | Counted | Attributed | Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +301,13 @@ class ExplainedResult:
 
 
 def one_repeat(
-    plan: MeasurementPlan, info: CallInfo, scratch: str, *, flops: bool, seconds: float = math.inf
+    plan: MeasurementPlan,
+    info: CallInfo,
+    scratch: str,
+    *,
+    flops: bool,
+    seconds: float = math.inf,
+    loops: Loops | None = None,
 ) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
@@ -287,7 +316,8 @@ def one_repeat(
     """
     pace, period = Pace(seconds), info.period
     wanted = full(plan, period, BLOCKS)
-    settled = yield _settle(wanted, info, pace)
+    number = yield from _loops(info, loops)
+    settled = yield _settle(wanted, info, pace, number)
     assert isinstance(settled, Settled)
     pace.warmed_up(info.name, settled.steps, settled.step_ns)
     sizes = pace.agreed(wanted, period, info.name, besides=_COUNTING * period)
@@ -312,6 +342,7 @@ def one_side(
     profiled: bool,
     pace: Pace | None = None,
     core: int | None = None,
+    loops: Loops | None = None,
 ) -> Generator[Command | None, Reply, SideResult]:
     """The commands for one of two processes that alternate in blocks; `None` is where the other has its turn.
 
@@ -325,13 +356,16 @@ def one_side(
         The sizes, which both share; by default what the test asks for.
     core
         Processor that both are bound to while they warm up and are timed.
+    loops
+        How many calls make a step, of both; by default one.
     """
     pace, period = pace or Pace(), info.period
     wanted = full(plan, period, TURNS)
     if not profiled:
         wanted = replace(wanted, profiled=0)
     yield None
-    settled = yield replace(_settle(wanted, info, pace), core=core)
+    number = yield from _loops(info, loops)
+    settled = yield replace(_settle(wanted, info, pace, number), core=core)
     assert isinstance(settled, Settled)
     pace.warmed_up(info.name, settled.steps, settled.step_ns)
     yield None
@@ -368,11 +402,12 @@ def attribution(info: CallInfo, call: str, *, growth: bool) -> Generator[Command
 
 
 def explanation(
-    plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf
+    plan: MeasurementPlan, info: CallInfo, scratch: str, *, seconds: float = math.inf, loops: Loops | None = None
 ) -> Generator[Command | None, Reply, ExplainedResult]:
     """The commands for a process that only says where its steps' parts come from: the stack pass."""
     pace, period = Pace(seconds), info.period
-    yield _settle(full(plan, period, TURNS), info, pace)
+    number = yield from _loops(info, loops)
+    yield _settle(full(plan, period, TURNS), info, pace, number)
     kept = math.ceil(EXPLAINED_STEPS / period) * period
     profiled = yield Profile(kept, period, scratch, exemplar=False, last=True, parts=True, stacks=True)
     yield Finish()
@@ -380,9 +415,23 @@ def explanation(
     return ExplainedResult(info.name, profiled.parts)
 
 
-def _settle(wanted: Sizes, info: CallInfo, pace: Pace) -> Settle:
+def _loops(info: CallInfo, loops: Loops | None) -> Generator[Command, Reply, int]:
+    """How many calls make a step: what the test asks for, or what its first process calibrates."""
+    loops = loops or Loops()
+    number = loops.number(info.name, info.not_looped)
+    if number is not None:
+        return number
+    answer = yield Calibrate(LEAST_STEP_NS, MOST_LOOPS)
+    assert isinstance(answer, Calibrated)
+    loops.calibrated(info.name, answer.loops)
+    return answer.loops
+
+
+def _settle(wanted: Sizes, info: CallInfo, pace: Pace, loops: int) -> Settle:
     sizes = pace.before(wanted, info.period, info.name)
-    return Settle(sizes.warmup, sizes.most, sizes.block, pace.warmup_seconds(info.name), info.period)
+    return Settle(
+        sizes.warmup, sizes.most, sizes.block, pace.warmup_seconds(info.name), info.period, core=None, loops=loops
+    )
 
 
 def _named(info: CallInfo, text: str) -> str:
@@ -402,4 +451,5 @@ def _joined(parts: Sequence[Timed]) -> Timed:
         reference_after=tuple(ns for part in parts for ns in part.reference_after),
         surroundings=Surroundings.joined([part.surroundings for part in parts]),
         findings=tuple(finding for part in parts for finding in part.findings),
+        loops=parts[0].loops,
     )

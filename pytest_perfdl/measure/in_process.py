@@ -7,14 +7,18 @@ from typing import Any
 
 from pytest_perfdl.measure.assemble import Repeat, UserValue
 from pytest_perfdl.measure.commands import CallInfo, CallResult, one_repeat
+from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.record import Better, MeasurementPlan
 
 
 class LocalHost:
     """Plays the orchestrating process's part (`fixture.Host`) for one repeat of one test."""
 
-    def __init__(self, plan: MeasurementPlan, key_extra: tuple[str, ...], scratch: str) -> None:
+    def __init__(
+        self, plan: MeasurementPlan, key_extra: tuple[str, ...], scratch: str, loops: Loops | None = None
+    ) -> None:
         self.plan = plan
+        self._loops = loops or Loops()
         self.key_extra = key_extra
         self._scratch = scratch
         self._script: Any = None
@@ -33,7 +37,8 @@ class LocalHost:
 
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""
-        self._script = one_repeat(replace(self.plan, period=call.period), call, self._scratch, flops=True)
+        plan = replace(self.plan, period=call.period)
+        self._script = one_repeat(plan, call, self._scratch, flops=True, loops=self._loops)
         self._command = next(self._script)
 
     def command(self) -> object:

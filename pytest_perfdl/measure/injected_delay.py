@@ -51,15 +51,20 @@ class Delay:
         medians = [statistics.median(step_ns[place :: self._period]) for place in range(self._period)]
         self.wait_ns = max(0, round(self.share * statistics.fmean(medians)))
 
-    def wait(self) -> None:
-        """Wait as long as that, keeping the processor busy."""
+    def wait(self, part: float = 1.0) -> None:
+        """Wait as long as that, or for a part of it, keeping the processor busy."""
         synchronize()
-        end = perf_counter_ns() + self.wait_ns
+        end = perf_counter_ns() + round(self.wait_ns * part)
         while perf_counter_ns() < end:
             pass
 
-    def after_each(self, steps: Generator[bool, Aside | None, T]) -> Generator[bool, Aside | None, T]:
-        """The same steps, each with the delay at its end; without a delay just the same."""
+    def after_each(
+        self, steps: Generator[bool, Aside | None, T], part: float = 1.0
+    ) -> Generator[bool, Aside | None, T]:
+        """The same steps, each with the delay at its end; without a delay just the same.
+
+        `part` is what a step is of those that the delay was fixed for: one call of several, for instance.
+        """
         if not self.wait_ns:
             return (yield from steps)
         with contextlib.closing(steps):
@@ -67,7 +72,7 @@ class Delay:
                 keep = next(steps)
                 while True:
                     aside = yield keep
-                    self.wait()
+                    self.wait(part)
                     keep = steps.send(aside)
             except StopIteration as stop:
                 result: T = stop.value

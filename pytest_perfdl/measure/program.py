@@ -16,11 +16,26 @@ from typing import Protocol
 from pytest_perfdl.machine import state
 from pytest_perfdl.machine.state import Helpers, collect_garbage, run_delay_reader
 from pytest_perfdl.measure import attributed_pass, compiling, counted_pass, profiled_pass, timed_pass
-from pytest_perfdl.measure.commands import Attribute, Count, Finish, Profile, Reply, Settle, Settled, Time
+from pytest_perfdl.measure.commands import (
+    Attribute,
+    Calibrate,
+    Calibrated,
+    Count,
+    Finish,
+    Profile,
+    Reply,
+    Settle,
+    Settled,
+    Time,
+)
 from pytest_perfdl.measure.injected_delay import Delay
 from pytest_perfdl.measure.steps import NOTHING, Aside, Steps
 from pytest_perfdl.model.record import Finding
 
+CALIBRATING = 5
+"""Steps that are tried with each number of calls; the fastest counts."""
+SURELY = 10
+"""Times the wanted length of a step after which two tries are enough."""
 SETTLED_WITHIN = 0.05
 """Warm-up ends when the medians of two successive blocks differ by less."""
 
@@ -77,8 +92,12 @@ class Program:
         self._tell_finished = finished
         self.annotating = False
         """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
+        self.loops = 1
+        """Calls of the function in the step that is asked for."""
+        self._loops = 1
+        """The same of the steps that are timed, and of their warm-up; those that are profiled are of one call."""
         self.step_ns = 0
-        """Lower quartile of the timed steps, once they are timed."""
+        """Lower quartile of the timed steps, once they are timed; of all their calls."""
         self.finished = False
         """Whether everything that was asked for has been measured."""
         self.had_children = False
@@ -91,13 +110,19 @@ class Program:
         self.loaded: tuple[str, ...] = ()
         """Modules that were loaded while steps were profiled or counted."""
 
+    @property
+    def call_ns(self) -> float:
+        """What one call took in the timed steps."""
+        return self.step_ns / self._loops
+
     def steps(self) -> Steps:
         """Run until told to finish."""
         binding = state.Binding()
         try:
             while True:
                 command = self._conversation.command()
-                if not isinstance(command, Settle | Time):
+                self.loops = self._loops if isinstance(command, Time) else 1
+                if not isinstance(command, Calibrate | Settle | Time):
                     binding.free()
                 elif isinstance(command, Settle) and command.core is not None:
                     binding.bind(command.core)
@@ -126,11 +151,14 @@ class Program:
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:
+        if isinstance(command, Calibrate):
+            return (yield from self._calibrate(command))
         if isinstance(command, Settle):
+            self.loops = self._loops = command.loops
             return (yield from self._settle(command))
         if isinstance(command, Time):
             collect_garbage()
-            timing = timed_pass.run(command, iterates=self._iterates, prepares=self._prepares)
+            timing = timed_pass.run(command, iterates=self._iterates, prepares=self._prepares, loops=self._loops)
             helpers = Helpers.now()
             result = yield from self._delay.after_each(timing)
             children, threads = Helpers.now().since(helpers)
@@ -144,15 +172,34 @@ class Program:
         loaded = set(sys.modules)
         try:
             if isinstance(command, Profile):
-                return self._delay.mark_injected((yield from self._delay.after_each(profiled_pass.run(command))))
+                profiling = profiled_pass.run(command)
+                return self._delay.mark_injected((yield from self._delay.after_each(profiling, 1 / self._loops)))
             if isinstance(command, Count):
-                return (yield from self._delay.after_each(counted_pass.run(command)))
+                return (yield from self._delay.after_each(counted_pass.run(command), 1 / self._loops))
             if isinstance(command, Attribute):
                 return (yield from attributed_pass.run(command))
         finally:
             self.annotating = False
             self.loaded += tuple(name for name in sys.modules if name not in loaded)
         raise TypeError(f"unknown command {command!r}")
+
+    def _calibrate(self, command: Calibrate) -> Generator[bool, Aside | None, Calibrated]:
+        """Double the number of calls until a step takes long enough: powers of two are the same in most runs."""
+        self.loops = 1
+        while True:
+            fastest = sys.maxsize
+            for step in range(1, CALIBRATING + 1):
+                timed_pass.synchronize()
+                start = perf_counter_ns()
+                yield False
+                timed_pass.synchronize()
+                fastest = min(fastest, perf_counter_ns() - start)
+                # The first one may load or compile something; of two that are surely long enough a third says nothing.
+                if step > 1 and fastest > SURELY * command.least_ns:
+                    break
+            if fastest >= command.least_ns or self.loops >= command.most:
+                return Calibrated(self.loops)
+            self.loops *= 2
 
     def _settle(self, command: Settle) -> Generator[bool, Aside | None, Settled]:
         medians: list[float] = []

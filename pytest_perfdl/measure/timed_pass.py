@@ -94,8 +94,11 @@ class _DeviceClock:
         return []
 
 
-def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Aside | None, Timed]:
-    """Time `blocks` blocks of `block` steps, between two looks at the machine; see `Program` for the flags."""
+def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Generator[bool, Aside | None, Timed]:
+    """Time `blocks` blocks of `block` steps, each of `loops` calls, between two looks at the machine.
+
+    See `Program` for the flags.
+    """
     notes: list[Finding] = []
     reference_before = _reference_ns(command.opens, notes)
     steps: list[int] = []
@@ -121,7 +124,7 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
             setups = [aside.setup_ns if aside else 0 for aside in asides]
             blocks.append(
                 Block(
-                    steps=command.block,
+                    steps=command.block * loops,
                     wall_ns=after.wall_ns - before.wall_ns - sum(setups),
                     cpu_ns=after.cpu_ns - before.cpu_ns,
                     system_ns=after.system_ns - before.system_ns,
@@ -146,6 +149,7 @@ def run(command: Time, *, iterates: bool, prepares: bool) -> Generator[bool, Asi
         reference_after=_reference_ns(command.closes, notes),
         surroundings=surroundings,
         findings=tuple(notes),
+        loops=loops,
     )
 
 

@@ -10,13 +10,15 @@ Units: every duration is an integer number of nanoseconds, every size a number o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Kind = Literal["timed", "counted"]
 Better = Literal["lower", "higher"]
 RowKind = Literal["operator", "kernel", "idle"]
 Scalar = str | int | float | bool | None
+LoopCount = int | Literal["auto"]
+"""Calls of the function in one measured step, or `auto` for as many as make it long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,23 @@ class MeasurementPlan:
     threads: int = 1
     """Intra-op threads of the worker."""
     seed: int = 0
+    loops: Mapping[str, int] = field(default_factory=dict)
+    """Calls of the function in one timed step, by name of the `perf(...)` call; 1 for those that are not named.
+
+    Also 1 where `loops="auto"` found that one call is long enough: later runs then need not decide again.
+    """
+
+    @property
+    def shape(self) -> dict[str, str | int]:
+        """Every part as text or a number: two plans measure alike where these are equal.
+
+        >>> MeasurementPlan(15, 40, loops={"": 64, "backward": 1}).shape["loops"]
+        '64'
+        """
+        looped = {name: number for name, number in sorted(self.loops.items()) if number != 1}
+        loops = ", ".join(f"{name} {number}".strip() for name, number in looped.items())
+        parts = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "loops"}
+        return {**parts, "loops": loops or "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +123,8 @@ class Finding:
     message: str
 
 
+SHORT_STEP = "short-step"
+"""Code of the note on a step that is too short to be timed well."""
 INJECTED = "injected"
 """Code of the finding that every measurement carries whose steps were slowed down on purpose."""
 

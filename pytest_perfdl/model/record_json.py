@@ -85,6 +85,7 @@ class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
     profiled: _Small = 4
     threads: _Small = 1
     seed: int = 0
+    loops: dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**31)]] = {}
 
 
 class _OccasionForm(msgspec.Struct):
@@ -165,7 +166,7 @@ def to_json(record: Record) -> dict[str, Any]:
         "key": {"slug": record.key.slug, "parts": dict(record.key.parts)},
         "context": dict(record.context),
         "test_hash": record.test_hash,
-        "plan": dataclasses.asdict(record.plan),
+        "plan": _plan_to_json(record.plan),
         "occasions": [_occasion_to_json(occasion) for occasion in record.occasions],
         "modes": {name: list(labels) for name, labels in record.modes.items()},
         "integrity": [dataclasses.asdict(finding) for finding in record.integrity],
@@ -232,6 +233,11 @@ def converted(data: Any, form: type[_T]) -> _T:
         raise RecordError(f"is malformed ({visible(said[:_SAID])})") from None
     except UnicodeError:
         raise RecordError("is malformed (a name is no Unicode text)") from None
+
+
+def _plan_to_json(plan: MeasurementPlan) -> dict[str, Any]:
+    """Its fields; without loops where there are none, as in files of before there were any."""
+    return {name: value for name, value in dataclasses.asdict(plan).items() if name != "loops" or value}
 
 
 def _occasion_to_json(occasion: Occasion) -> dict[str, Any]:

@@ -133,8 +133,9 @@ def _notes(run: Run, width: int) -> list[str]:
 def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     verdict = result.judgement.verdict
     if verdict in _BRIEF and verbosity < 2:
-        grows = [line for note in words.growth_notes(result.judgement) for line in layout.paragraph(note, 4, width)]
-        return [*_in_brief(result, _brief(result), width), *(TerminalLine(line, _WARNS) for line in grows)]
+        notes = [*words.growth_notes(result.judgement), *words.recording_notes(result)]
+        warnings = [TerminalLine(line, _WARNS) for note in notes for line in layout.paragraph(note, 4, width)]
+        return [*_in_brief(result, _brief(result), width), *warnings]
     lines = [TerminalLine(_title(result), _markup(result))]
     if verdict != "unchanged" or result.judgement.counts_changed or verbosity > 0:
         lines += [TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width)]
@@ -192,8 +193,9 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         source = [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
         lines += [*peaks, *source, *times] if memory.comes_first(judgement) else [*times, *peaks, *source]
         lines += [TerminalLine(text) for text in _suggestion_lines(result, width)]
+    recording = words.recording_notes(result)
     for finding in words.told_findings(judgement):
-        if finding.code == UNPAIRED and verbosity == 0:
+        if (finding.code == UNPAIRED and verbosity == 0) or finding.message in recording:
             lines += [TerminalLine(line) for line in layout.paragraph(words.visible(finding.message), 4, width)]
         elif finding.level == "invalid" or verbosity > 0:
             text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.utilization import TELLING
-from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.record import SHORT_STEP, Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report import memory
@@ -217,6 +217,12 @@ def growth_notes(judgement: Judgement) -> list[str]:
         kept = f"{visible(call)}: " if call else ""
         found.append(told.get(call) or f"{kept}memory grows: each step keeps {format_quantity(size, 'B')}")
     return found
+
+
+def recording_notes(result: Result) -> list[str]:
+    """What whoever has recorded a baseline can still improve before it is committed."""
+    findings = result.judgement.integrity if result.updated else ()
+    return [visible(finding.message) for finding in findings if finding.code == SHORT_STEP]
 
 
 def coverage_notes(judgement: Judgement) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -13,6 +13,7 @@ from pytest_perfdl.config.marker import KEYWORDS, MarkerOptions
 from pytest_perfdl.config.perf_items import is_perf_test
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.config.short_names import marks, uses_fixture
+from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
@@ -35,6 +36,8 @@ class PerfTest:
     """The marker's alone."""
     hash: str
     """Of the test's source and parameters."""
+    loops: Loops = field(default_factory=Loops, compare=False)
+    """How many calls make a step."""
 
     @property
     def demands(self) -> tuple[str, ...]:
@@ -123,7 +126,8 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTes
         raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
-    return PerfTest(item, options, options.plan(settings), own.over(merged), own, test_hash(item))
+    loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
+    return PerfTest(item, options, options.plan(settings), own.over(merged), own, test_hash(item), loops)
 
 
 def _parsed(parse: Callable[[], Limits]) -> Limits:

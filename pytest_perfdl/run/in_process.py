@@ -37,7 +37,8 @@ class LocalSession:
         """Who asks for this item's measurements."""
         test = (self._tests or {}).get(item.nodeid)
         if test is not None and item.nodeid not in self._hosts:
-            self._hosts[item.nodeid] = LocalHost(test.plan, self._settings.key_extra, str(self._folder.path))
+            folder = str(self._folder.path)
+            self._hosts[item.nodeid] = LocalHost(test.plan, self._settings.key_extra, folder, test.loops)
         return self._hosts.get(item.nodeid)
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:

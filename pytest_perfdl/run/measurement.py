@@ -158,7 +158,14 @@ class Measurement:
     def _commands(self, info: CallInfo, *, flops: bool) -> Script:
         context = self.context
         plan = replace(self.test.plan, period=info.period)
-        return one_repeat(plan, info, str(context.processes.scratch), flops=flops, seconds=context.step_seconds)
+        return one_repeat(
+            plan,
+            info,
+            str(context.processes.scratch),
+            flops=flops,
+            seconds=context.step_seconds,
+            loops=self.test.loops,
+        )
 
     def _spoiled(self, remote: RemoteTest) -> str:
         """Why the test must be measured again without counting FLOPs: it failed meanwhile; empty if it did not.
@@ -319,7 +326,11 @@ class Measurement:
         record = assemble(
             test.item.nodeid,
             test_hash or test.hash,
-            replace(test.plan, period=max(call.info.period for call in repeats[0].calls)),
+            replace(
+                test.plan,
+                period=max(call.info.period for call in repeats[0].calls),
+                loops=test.loops.planned({call.info.name: call.info.not_looped for call in repeats[0].calls}),
+            ),
             repeats,
             date=self.context.date,
             commit=commit or self.context.revisions.commit,

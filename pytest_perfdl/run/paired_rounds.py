@@ -236,7 +236,13 @@ class Rounds:
     def _script(self, info: CallInfo) -> Script:
         plan = replace(self._test.plan, period=info.period)
         return one_side(
-            plan, info, str(self._context.processes.scratch), profiled=self._profiled, pace=self._pace, core=self._core
+            plan,
+            info,
+            str(self._context.processes.scratch),
+            profiled=self._profiled,
+            pace=self._pace,
+            core=self._core,
+            loops=self._test.loops,
         )
 
     def _learn(self, remotes: Iterable[RemoteTest]) -> None:
@@ -308,7 +314,8 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
 
     def script(info: CallInfo) -> Script:
         plan = replace(test.plan, period=info.period)
-        return explanation(plan, info, str(context.processes.scratch), seconds=context.step_seconds)
+        seconds = context.step_seconds
+        return explanation(plan, info, str(context.processes.scratch), seconds=seconds, loops=test.loops)
 
     remote = context.processes.start(test, script, checkout=side.checkout, against=side.against)
     try:

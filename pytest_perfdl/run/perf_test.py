@@ -10,17 +10,19 @@ pytest's setup and teardown phases wait for the same phases of the first process
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
 from pytest_perfdl.measure.assemble import exemplars
+from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.errors import SideError
 from pytest_perfdl.model.failures import PerfError
-from pytest_perfdl.model.record import Finding, Record
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.record import SHORT_STEP, Finding, Record, metric_name
+from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.baseline_update import rewrites, update
@@ -74,6 +76,7 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
         baseline = load_baseline(context, measurement.test, info)
         if info and measurement.remote.waits and context.revisions.is_same(measurement.test, baseline.own, info):
             return _same_code(context, measurement)
+        measurement.test.loops.reuse(_calibrated(context, baseline))
         _check_passed(measurement.finish_first())
         _check_measured(measurement)
         confirmation = Confirmation(context, measurement.test, _questions(measurement))
@@ -101,6 +104,14 @@ def tear_down(measurement: Measurement) -> None:
     phase = measurement.remote.phases.get("teardown")
     if phase is not None:
         replay(phase)
+
+
+def _calibrated(context: RunContext, baseline: Baseline) -> Mapping[str, int]:
+    """How many calls the steps of the baseline are of; nothing where it is to be written anew."""
+    if context.settings.update == "all":
+        return {}
+    others = () if context.recording else baseline.others[-1:]
+    return next((record.plan.loops for record in (baseline.own, *others) if record is not None), {})
 
 
 def _same_code(context: RunContext, measurement: Measurement) -> Result:
@@ -167,6 +178,7 @@ def _limits_held(
                 f"machine is {new.key.slug}; pytest --perf-update moves it there, if it was recorded here",
             )
         )
+    notes += _short_steps(measurement)
     if refused:
         why = f"the limits of this machine were not measured: {refused}; perfdl constants measures them later"
         notes.append(Finding("note", "no-machine", why))
@@ -176,6 +188,20 @@ def _limits_held(
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
+
+
+def _short_steps(measurement: Measurement) -> list[Finding]:
+    """One note for each call whose step is too short to be timed well, and could be looped."""
+    repeat, numbers = measurement.repeats[0], measurement.test.loops
+    times = measurement.record().metrics()
+    found = []
+    for info in (result.info for result in repeat.calls):
+        step = statistics.median(times[metric_name(info.name, "block_time")].values)
+        if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:
+            call = f"{info.name}: " if info.name else ""
+            text = f"{call}one step takes {format_quantity(step, 'ns')}, which is too short to be timed well: "
+            found.append(Finding("note", SHORT_STEP, f'{text}write @pytest.mark.perf(loops="auto")'))
+    return found
 
 
 def _accounted(context: RunContext, measurement: Measurement, found: ComparisonResult) -> ComparisonResult:

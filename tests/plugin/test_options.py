@@ -81,6 +81,8 @@ def test_the_table_above_is_complete():
     "key, text, read, value, default",
     [
         ("perf_marker", "speed", lambda settings: settings.markers[-1], "speed", "perf"),
+        ("perf_loops", "auto", lambda settings: settings.loops, "auto", None),
+        ("perf_loops", "8", lambda settings: settings.loops, 8, None),
         ("perf_key_extra", "torch", lambda settings: settings.key_extra, ("torch",), ()),
         ("perf_baseline_trace", "false", lambda settings: settings.baseline_trace, False, True),
         ("perf_against_setup", "make", lambda settings: settings.against_setup, "make", ""),

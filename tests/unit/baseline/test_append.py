@@ -91,6 +91,7 @@ def test_appending_twice_is_appending_in_order():
     (of(1.0, key=Key("gpu", {})), "not the same key (cpu-epyc-8c-1t there, gpu now)"),
     (of(1.0, test_hash="other"), "not the same test source"),
     (of(1.0, plan=MeasurementPlan(15, 20)), "not the same plan"),
+    (of(1.0, plan=MeasurementPlan(15, 40, loops={"": 8})), "not the same plan"),
     (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "not the same context torch (2.13.0 there, 2.14.0 now)"),
     (of(1.0, context={**CONTEXT, "flags": "tf32"}), "not the same context flags"),
     (of(1.0, context={**CONTEXT, "device": "cuda"}), "not the same context device"),

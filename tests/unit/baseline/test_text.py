@@ -127,7 +127,9 @@ def records(draw):
         key=Key(draw(WORD), draw(st.dictionaries(WORD, scalar, max_size=3))),
         context=draw(st.dictionaries(WORD, scalar, max_size=3)),
         test_hash=draw(WORD),
-        plan=MeasurementPlan(*draw(st.tuples(*[st.integers(0, 99)] * 6))),
+        plan=MeasurementPlan(
+            *draw(st.tuples(*[st.integers(0, 99)] * 6)), draw(st.dictionaries(WORD, st.integers(1, 99), max_size=2))
+        ),
         calls=tuple(draw(st.lists(call, min_size=1, max_size=2))),
         occasions=(Occasion(repeats, draw(WORD), draw(HASH), draw(HASH)),),
         modes=draw(st.dictionaries(WORD, st.lists(WORD, max_size=2).map(tuple), max_size=2)),
@@ -145,6 +147,11 @@ def test_reading_and_writing_again_gives_the_same_bytes(value):
     assert data.endswith(b"}\n")
     assert data.isascii()
     assert b"\r" not in data
+
+
+def test_a_plan_without_loops_is_written_as_it_was_before_there_were_any():
+    assert "loops" not in json.loads(dump(record()))["plan"]
+    assert json.loads(dump(record(plan=MeasurementPlan(15, 40, loops={"": 64}))))["plan"]["loops"] == {"": 64}
 
 
 def test_a_file_takes_a_line_so_that_a_review_sees_which_changed():

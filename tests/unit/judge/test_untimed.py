@@ -78,9 +78,16 @@ def test_no_baseline_at_all_is_missing_with_figures():
     assert {metric.base for metric in judgement.metrics} == {None}
 
 
+def test_a_number_of_loops_that_is_one_changes_no_plan():
+    noted = record({"step_time": timed(100.0), "ops": counted(10)}, plan=MeasurementPlan(15, 40, loops={"": 1}))
+    assert judged(noted, BASE, (), UNPAIRED).verdict != "outdated"
+    assert MeasurementPlan(15, 40, loops={"b": 8, "a": 4, "c": 1}).shape["loops"] == "a 4, b 8"
+
+
 @pytest.mark.parametrize("change, why", [
     ({"test_hash": "def"}, "the test changed since its baseline (source, parameters or run shape)"),
     ({"plan": MeasurementPlan(warmup=15, steps=20)}, "the plan changed since the baseline: steps 40 -> 20"),
+    ({"plan": MeasurementPlan(15, 40, loops={"": 64})}, "the plan changed since the baseline: loops 1 -> 64"),
     (
         {"plan": MeasurementPlan(15, 40, threads=4, seed=1)},
         "the plan changed since the baseline: threads 1 -> 4, seed 0 -> 1",

@@ -85,7 +85,7 @@ def test_it_follows_every_step_and_hands_everything_through(monkeypatch):
     log = []
     delay = Delay(1.0)
     delay.fix([10])
-    monkeypatch.setattr(delay, "wait", lambda: log.append("wait"), raising=False)
+    monkeypatch.setattr(delay, "wait", lambda part: log.append("wait"), raising=False)
 
     assert driven(steps(log), delay, log) == "result"
     assert log == [("step", False), "wait", 1, ("step", True), "wait", 2, "closed"]
@@ -95,7 +95,7 @@ def test_without_a_share_nothing_waits(monkeypatch):
     log = []
     delay = Delay(0.0)
     delay.fix([10])
-    monkeypatch.setattr(delay, "wait", lambda: log.append("wait"), raising=False)
+    monkeypatch.setattr(delay, "wait", lambda part: log.append("wait"), raising=False)
 
     assert driven(steps(log), delay, log) == "result"
     assert "wait" not in log
@@ -115,7 +115,7 @@ def test_a_step_that_fails_ends_the_pass():
 def test_a_program_warms_up_without_it_and_then_keeps_it(clock, monkeypatch):
     waits = []
     delay = Delay(0.3)
-    monkeypatch.setattr(delay, "wait", lambda: waits.append(delay.wait_ns), raising=False)
+    monkeypatch.setattr(delay, "wait", lambda part: waits.append(delay.wait_ns), raising=False)
     conversation = Conversation(Settle(least=4, most=8, block=2), Time(1, 3), Time(2, 1))
     durations = iter([900, 900, *[500] * 20])
     before = None
@@ -126,6 +126,22 @@ def test_a_program_warms_up_without_it_and_then_keeps_it(clock, monkeypatch):
     assert conversation.answers[0].steps == 6
     assert waits == [150] * 5
     assert before == 1, "the warm-up had been answered before anything waited"
+
+
+def test_a_profiled_call_waits_for_its_part_of_a_looped_step(clock, monkeypatch):
+    def profile(command):
+        yield False
+        return profiled()
+
+    monkeypatch.setattr(program.profiled_pass, "run", profile)
+    parts = []
+    delay = Delay(0.3)
+    monkeypatch.setattr(delay, "wait", parts.append, raising=False)
+    conversation = Conversation(Settle(2, 4, 2, loops=8), Time(1, 1), Profile(1, 0, "", exemplar=False))
+    for _ in Program(conversation, delay=delay).steps():
+        clock.now += 800
+
+    assert parts == [1.0, 1 / 8]
 
 
 def test_a_profile_tells_of_it(monkeypatch):

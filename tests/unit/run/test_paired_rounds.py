@@ -7,6 +7,7 @@ import pytest
 
 from pytest_perfdl.judge.round_data import orders
 from pytest_perfdl.measure.commands import CallInfo, Finish, Settle, Settled, Time
+from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.errors import ForkError, WorkerDied
 from pytest_perfdl.model.record import Key, MeasurementPlan
 from pytest_perfdl.run import paired_rounds as rounds
@@ -51,7 +52,7 @@ def in_rounds(start, parent=None, shown=None, scripts=None, threads=1, **options
     settings = SimpleNamespace(**{"pin": "auto", "start": "auto", "budget": 300.0, **options})
     processes = SimpleNamespace(start=begin, parent=parent, scratch="/scratch")
     context = SimpleNamespace(processes=processes, config=None, settings=settings)
-    test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads))
+    test = SimpleNamespace(plan=MeasurementPlan(warmup=15, steps=40, threads=threads), loops=Loops())
     sides = RoundSide("base", variant="base"), RoundSide("head", variant="head")
     return Rounds(context, test, *sides, seed=1, profiled=False, shown=shown)
 

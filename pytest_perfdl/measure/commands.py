@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.machine.state import Load, Surroundings
 from pytest_perfdl.machine.utilization import OperatorWork
 from pytest_perfdl.measure.loops import LEAST_STEP_NS, MOST_LOOPS, Loops
-from pytest_perfdl.measure.sizes import Pace, Sizes, full
+from pytest_perfdl.measure.sizes import Pace, Sizes, TimeLimit, cannot_finish, full, longest_ns
+from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.memory import MemoryAccount
 from pytest_perfdl.model.record import Finding, Key, MeasurementPlan, RowKind, Scalar
 
@@ -75,6 +76,8 @@ class Settle:
     """Processor that the process is bound to from here on to the end of the timed steps."""
     loops: int = 1
     """Calls of the function in each step from here on to the end of the timed steps."""
+    longest_ns: float = math.inf
+    """A longer step ends the warm-up at once: all that is planned would not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,19 +311,32 @@ def one_repeat(
     flops: bool,
     seconds: float = math.inf,
     loops: Loops | None = None,
+    limit: TimeLimit | None = None,
 ) -> Generator[Command, Reply, CallResult]:
     """The commands of one whole repeat, in order; send each reply to get the next command.
 
     One repeat of a test is enough to count `flops`: they follow from the operators and shapes, which every repeat
     records, and the counter costs the import of torch._dynamo. Steps are reduced to what `seconds` hold of them.
+
+    Raises
+    ------
+    StepsTooLong
+        What is left cannot end within the limit, as the first steps of the warm-up show.
     """
     pace, period = Pace(seconds), info.period
     wanted = full(plan, period, BLOCKS)
     number = yield from _loops(info, loops)
-    settled = yield _settle(wanted, info, pace, number)
+    settle, besides = _settle(wanted, info, pace, number), _COUNTING * period
+    if limit is not None:
+        settle = replace(settle, longest_ns=longest_ns(wanted, period, seconds, limit.left, besides=besides))
+    settled = yield settle
     assert isinstance(settled, Settled)
+    if limit is not None and (
+        why := cannot_finish(plan, period, BLOCKS, settled.step_ns, seconds, limit, besides=besides)
+    ):
+        raise StepsTooLong(_named(info, why))
     pace.warmed_up(info.name, settled.steps, settled.step_ns)
-    sizes = pace.agreed(wanted, period, info.name, besides=_COUNTING * period)
+    sizes = pace.agreed(wanted, period, info.name, besides=besides)
     timed = yield Time(sizes.turns, sizes.steps, opens=True, closes=True)
     assert isinstance(timed, Timed)
     if pace.note:

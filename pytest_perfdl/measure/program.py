@@ -206,6 +206,7 @@ class Program:
         recent: tuple[int, ...] = ()
         steps = 0
         spent_ns = 0
+        shortest = sys.maxsize
         spread = float("inf")
         with run_delay_reader() as run_delay_ns:
             while True:
@@ -222,8 +223,11 @@ class Program:
                     setups += aside.setup_ns
                     before, compiled = compiled, compiling.events()
                     # The first step says little about the others, and so do those that wait for a compiler.
+                    shortest = min(shortest, taken)
                     if steps + len(durations) > 1 and compiled == before:
                         spent_ns += taken
+                        if shortest > command.longest_ns:
+                            return Settled(steps + len(durations), settled=False, spread=float("inf"), step_ns=shortest)
                     late = spent_ns > command.seconds * 1e9 and len(durations) % command.period == 0
                 timed_pass.synchronize()
                 whole = perf_counter_ns() - block_start - setups

@@ -6,6 +6,7 @@ quarter for those that are profiled and counted.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -88,6 +89,97 @@ def within(wanted: Sizes, period: int, step_ns: int, seconds: float, *, besides:
         steps=min(wanted.steps, timed // turns * period),
         profiled=min(wanted.profiled, max(1, int(cycles * PROFILED) - besides // period) * period),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long a process may take."""
+
+    seconds: float
+    setting: str = "--perf-timeout"
+    """Where that is set."""
+    elapsed: float = 0.0
+    """Seconds that have passed when its steps begin."""
+
+    @property
+    def left(self) -> float:
+        """Seconds for its steps."""
+        return self.seconds - self.elapsed
+
+
+_MARGIN = 1.3
+"""What is suggested holds so many times what is expected."""
+_FEWER = ((30, None), (20, None), (15, None), (10, None), (8, None), (8, 5), (8, 2), (8, 1))
+"""Timed steps and least number of warm-up steps that are tried for a suggestion; `None` for as many as planned."""
+_SMALLER = (0.7, 0.5, 0.3, 0.2)
+"""Shares of the time that is left which the steps are reduced to for a suggestion."""
+
+
+def step_count(sizes: Sizes, besides: int) -> int:
+    """All steps of a process, of which `besides` are neither warm-up nor timed nor kept."""
+    return sizes.warmup + sizes.turns * sizes.steps + sizes.profiled + besides
+
+
+def longest_ns(wanted: Sizes, period: int, seconds: float, left: float, *, besides: int) -> float:
+    """The longest step with which a process ends in time, even with its steps reduced to what `seconds` hold."""
+    least = step_count(within(wanted, period, 2**62, 0.0, besides=besides), besides)
+    first, last = left * 1e9 / step_count(wanted, besides), left * 1e9 / least
+    for tried in range(100, 0, -1):
+        step_ns = max(1, int(first * (last / first) ** (tried / 100)))
+        if step_count(within(wanted, period, step_ns, seconds, besides=besides), besides) * step_ns <= left * 1e9:
+            return step_ns
+    return first
+
+
+def cannot_finish(
+    plan: MeasurementPlan, period: int, turns: int, step_ns: int, seconds: float, limit: TimeLimit, *, besides: int
+) -> str:
+    """Why a process will not end in time, with settings that help, in one line; empty where it will.
+
+    >>> cannot_finish(MeasurementPlan(15, 40), 1, 4, 10**9, 300.0, TimeLimit(60.0), besides=4).partition(": ")[0]
+    'one step takes 1.000 s; 63 steps need 63 s, more than --perf-timeout=60'
+    """
+
+    def needed(of: MeasurementPlan, share: float = seconds) -> tuple[int, float]:
+        count = step_count(within(full(of, period, turns), period, step_ns, share, besides=besides), besides)
+        return count, count * step_ns / 1e9
+
+    def fits(of: MeasurementPlan, share: float = seconds) -> bool:
+        return _MARGIN * needed(of, share)[1] <= limit.left
+
+    count, need = needed(plan)
+    if need <= limit.left:
+        return ""
+    fewer = (
+        f"--perf-steps={steps}" + ("" if warmup is None else f" --perf-warmup={warmup}")
+        for steps, warmup in _FEWER
+        if steps < plan.steps
+        and fits(replace(plan, steps=steps, warmup=plan.warmup if warmup is None else min(warmup, plan.warmup)))
+    )
+    budgets = (_round_down(ROUNDS * limit.left * share) for share in _SMALLER)
+    smaller = (f"--perf-budget={budget}" for budget in budgets if fits(plan, budget / ROUNDS))
+    less = next(itertools.chain(fewer, smaller), "")
+    longer = f"{limit.setting}={_round_up(_MARGIN * (need + limit.elapsed))}"
+    start = f" leaves after {limit.elapsed:.0f} s of setup" if need <= limit.seconds else ""
+    return (
+        f"one step takes {format_quantity(float(step_ns), 'ns')}; {count} steps need {need:.0f} s, more than "
+        f"{limit.setting}={limit.seconds:g}{start}: {f'add {less}, or set' if less else 'set'} {longer}"
+    )
+
+
+def _round_up(seconds: float) -> int:
+    """To two digits, so that it reads like a setting."""
+    unit = _unit(seconds)
+    return math.ceil(seconds / unit) * unit
+
+
+def _round_down(seconds: float) -> int:
+    unit = _unit(seconds)
+    return max(1, math.floor(seconds / unit) * unit)
+
+
+def _unit(seconds: float) -> int:
+    return int(10 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1))
 
 
 def told(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:

@@ -9,7 +9,7 @@
     +-- CheckoutError, SideError (SideSkipped)
     |                               the other side of a comparison cannot be had, or measured
     +-- WorkerError                 a process that measures
-        +-- WorkerDied (TestAbsent), WorkerTimeout, ForkError, ChannelClosed, ChannelTimeout
+        +-- WorkerDied (TestAbsent), WorkerTimeout, StepsTooLong, ForkError, ChannelClosed, ChannelTimeout
 
 How a *test* fails is pytest's own kind of failure: see `failures`. Importing this imports nothing.
 """
@@ -158,6 +158,10 @@ class TestAbsent(WorkerDied):
 
 class WorkerTimeout(WorkerError):
     """The worker did not finish in time; the message holds where it stood."""
+
+
+class StepsTooLong(WorkerError):
+    """The worker cannot finish in time; the message says why, and which settings help, in one line."""
 
 
 class ForkError(WorkerError):

@@ -35,6 +35,7 @@ from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
+from pytest_perfdl.run.stacks import user_stack
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
@@ -95,7 +96,9 @@ class Measurement:
             except WorkerTimeout as error:
                 self.broken = True
                 limit = processes.timeout(self.test)
-                message = f"not finished after {limit:g} s (--perf-timeout); it stood here:\n{error}"
+                where, stack = user_stack(str(error), str(self.context.config.rootpath))
+                at = f" at {where}" if where else ""
+                message = f"not finished after {limit.seconds:g} s ({limit.setting}){at}\nStack at timeout:\n{stack}"
                 raise PerfError(message) from None
             except (WorkerError, BaselineError, ConstantsError) as error:
                 self.broken = True
@@ -165,6 +168,7 @@ class Measurement:
             flops=flops,
             seconds=context.step_seconds,
             loops=self.test.loops,
+            limit=context.processes.timeout(self.test),
         )
 
     def _spoiled(self, remote: RemoteTest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.measure.commands import CallInfo
+from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.model.errors import ForkError
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.revisions import Revisions
@@ -60,15 +62,19 @@ class Processes:
         self._forks = Forks()
         self._running: list[RemoteTest] = []
         self._numbers = itertools.count(1)
+        self._last_start = 0.0
 
     @property
     def scratch(self) -> Path:
         """Path of the folder."""
         return self._folder.path
 
-    def timeout(self, test: PerfTest) -> float:
-        """Seconds that one worker may take."""
-        return test.options.timeout or self._settings.timeout
+    def timeout(self, test: PerfTest) -> TimeLimit:
+        """How long one worker may take, and how much of that the one that was started last has taken."""
+        elapsed = time.monotonic() - self._last_start
+        if test.options.timeout:
+            return TimeLimit(test.options.timeout, "timeout", elapsed)
+        return TimeLimit(self._settings.timeout, elapsed=elapsed)
 
     def start(
         self,
@@ -113,6 +119,7 @@ class Processes:
         # pytest makes this folder when a test first asks for one, and removes what is there: no two workers share it.
         basetemp = self.scratch / f"basetemp-{next(self._numbers)}"
         packages = plugin_packages(config)
+        self._last_start = time.monotonic()
         options = worker_options(vars(config.option), str(basetemp), config.rootpath, config.inipath, packages)
         own, foreign = "" if top is None else str(top), ""
         if checkout is not None:
@@ -138,7 +145,7 @@ class Processes:
                 attribute=attribute,
             ),
             threads=test.plan.threads,
-            timeout=self.timeout(test),
+            timeout=self.timeout(test).seconds,
             # What pytest does not capture is the user's to see; later repeats would only repeat it.
             inherit_output=first and capture != "fd",
             import_path=None if checkout is None else checkout.import_path(),

@@ -9,7 +9,9 @@ from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import program
 from pytest_perfdl.measure.commands import Compiled, Count, Finish, Profile, Settle, Settled, Time, one_repeat, one_side
 from pytest_perfdl.measure.program import Program
+from pytest_perfdl.measure.sizes import TimeLimit
 from pytest_perfdl.measure.steps import NOTHING, Aside
+from pytest_perfdl.model.errors import StepsTooLong
 from pytest_perfdl.model.record import MeasurementPlan
 from unit.measure.answers import COUNTED, Conversation, info, profiled, timed
 
@@ -173,6 +175,32 @@ def test_a_repeat_of_expensive_steps_is_sized_to_its_seconds_once_a_step_is_know
         assert note.message.startswith(f"fit: 2 of 15 warm-up steps, {steps} of 40 timed steps, ")
     else:
         assert (profiled_steps, notes) == (4, [])
+
+
+def test_a_step_that_is_too_long_ends_the_warm_up_with_its_second_step(clock):
+    found = settle(clock, [9 * SECOND, 3 * SECOND], longest_ns=2.0 * SECOND)
+    assert (found.steps, found.settled, found.step_ns) == (2, False, 3 * SECOND)
+
+
+def test_one_long_step_is_no_reason_to_end(clock):
+    assert settle(clock, [SECOND, 3 * SECOND, SECOND], longest_ns=2.0 * SECOND).steps >= 4
+    assert settle(clock, [9 * SECOND, SECOND], longest_ns=2.0 * SECOND).settled, "the first may compile"
+
+
+def test_a_repeat_that_cannot_end_in_time_ends_after_its_warm_up():
+    script = one_repeat(
+        MeasurementPlan(warmup=15, steps=40), info(name="fit"), "", flops=True, limit=TimeLimit(60.0, elapsed=5.0)
+    )
+    assert 0.8 * SECOND < next(script).longest_ns < 0.9 * SECOND
+    with pytest.raises(StepsTooLong, match=r"^fit: one step takes 3.000 s; 63 steps need 189 s, .*--perf-timeout=260$"):
+        script.send(Settled(2, settled=False, spread=0.0, step_ns=3 * SECOND))
+
+
+def test_adapted_sizes_are_enough_where_the_budget_holds_them():
+    plan, limit = MeasurementPlan(warmup=15, steps=40), TimeLimit(60.0)
+    script = one_repeat(plan, info(), "", flops=True, seconds=37.5, limit=limit)
+    next(script)
+    assert isinstance(script.send(Settled(2, settled=False, spread=0.0, step_ns=3 * SECOND)), Time)
 
 
 @pytest.fixture

@@ -1,8 +1,21 @@
-"""Steps are reduced to what a share of the budget holds."""
+"""Steps are reduced to what a share of the budget holds, and what still cannot end in time says what helps."""
+
+import re
 
 import pytest
 
-from pytest_perfdl.measure.sizes import ROUNDS, Pace, full, seconds_of_steps, told, within
+from pytest_perfdl.measure.sizes import (
+    ROUNDS,
+    Pace,
+    TimeLimit,
+    cannot_finish,
+    full,
+    longest_ns,
+    seconds_of_steps,
+    step_count,
+    told,
+    within,
+)
 from pytest_perfdl.model.record import MeasurementPlan
 
 PLAN = MeasurementPlan(warmup=15, steps=40)
@@ -64,3 +77,51 @@ def test_a_budget_holds_the_rounds_of_a_verdict():
         assert rounds == pytest.approx(min(ROUNDS, 300 // (2 * start) if start else ROUNDS))
     assert 300 / (100 + 2 * seconds_of_steps(300, 100.0)) == 2
     assert seconds_of_steps(300, 1000.0) == 0
+
+
+def too_slow(step_s, seconds, limit, plan=PLAN, *, besides=4):
+    return cannot_finish(plan, 1, 4, int(step_s * 1e9), seconds, limit, besides=besides)
+
+
+def test_what_cannot_end_in_time_is_said_with_the_arithmetic():
+    assert too_slow(1.0, 300.0, TimeLimit(60.0, elapsed=3.0)) == (
+        "one step takes 1.000 s; 63 steps need 63 s, more than --perf-timeout=60: add --perf-steps=20, or set "
+        "--perf-timeout=86"
+    )
+    assert too_slow(1.0, 300.0, TimeLimit(66.0, "timeout", 8.0)) == (
+        "one step takes 1.000 s; 63 steps need 63 s, more than timeout=66 leaves after 8 s of setup: add "
+        "--perf-steps=20, or set timeout=93"
+    )
+    assert too_slow(100.0, 37.5, TimeLimit(600.0)).endswith(
+        "8 steps need 800 s, more than --perf-timeout=600: set --perf-timeout=1100"
+    ), "no fewer steps would do"
+    assert too_slow(1.0, 300.0, TimeLimit(80.0, elapsed=3.0)) == ""
+
+
+@pytest.mark.parametrize("left", [20.0, 60.0, 600.0])
+@pytest.mark.parametrize("seconds", [2.0, 37.5, 300.0, 5000.0])
+@pytest.mark.parametrize("step_s", [0.01, 0.3, 1.0, 3.0, 7.0, 30.0, 100.0])
+def test_what_is_suggested_ends_in_time(step_s, seconds, left):
+    text = too_slow(step_s, seconds, TimeLimit(left))
+    if not text:
+        return
+    given = dict(re.findall(r"--perf-(\w+)=(\d+)", text.partition(": ")[2]))
+    assert too_slow(step_s, seconds, TimeLimit(float(given.pop("timeout")))) == ""
+    if given:
+        less = MeasurementPlan(int(given.get("warmup", PLAN.warmup)), int(given.get("steps", PLAN.steps)))
+        share = float(given["budget"]) / ROUNDS if "budget" in given else seconds
+        assert too_slow(step_s, share, TimeLimit(left), less) == ""
+
+
+@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize("left", [20.0, 60.0, 600.0])
+@pytest.mark.parametrize("seconds", [2.0, 37.5, 300.0, 5000.0])
+def test_a_step_above_the_longest_never_ends_in_time_and_one_well_below_does(seconds, left, period):
+    wanted = full(PLAN, period, 4)
+    longest = longest_ns(wanted, period, seconds, left, besides=4 * period)
+    for factor in (1.1, 2.0, 30.0):
+        assert cannot_finish(PLAN, period, 4, int(factor * longest), seconds, TimeLimit(left), besides=4 * period), (
+            "stopping in the warm-up takes nothing away"
+        )
+    sizes = within(wanted, period, int(longest), seconds, besides=4 * period)
+    assert step_count(sizes, 4 * period) * longest <= left * 1e9

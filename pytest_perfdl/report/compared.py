@@ -5,7 +5,7 @@ A run that compares nothing passes by its verdicts; whoever reads that it is gre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Result
@@ -66,10 +66,18 @@ def shortfall(results: Sequence[Result], required: int) -> str:
     return f"{plural(held, 'test')} {was} compared, fewer than the {required} that --perf-require wants{rest}"
 
 
-def by_verdict(results: Sequence[Result]) -> str:
-    """How many tests have each verdict, worst first: "1 regressed, 3 unchanged"."""
-    found = [result.judgement.verdict for result in results]
-    return ", ".join(f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found)
+def verdict_word(result: Result) -> str:
+    """What people read as the verdict: its word, or that the test itself failed, which no measurement can change."""
+    return "test error" if result.judgement.is_test_error else result.judgement.verdict
+
+
+def by_verdict(results: Sequence[Result], *, always: Container[str] = ()) -> str:
+    """How many tests have each verdict, worst first: "1 regressed, 3 unchanged"; some even where that is 0."""
+    found = [verdict_word(result) for result in results]
+    errors = found.count("test error")
+    counts = [plural(errors, "test error")] if errors else []
+    counts += [f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found or verdict in always]
+    return ", ".join(counts)
 
 
 def against(results: Iterable[Result]) -> str:

@@ -66,9 +66,9 @@ def _of_kind(kind: str, results: Sequence[Result], run: Run, environ: Mapping[st
 def _annotation(kind: str, result: Result, run: Run, environ: Mapping[str, str]) -> str:
     judgement = result.judgement
     worst = next(iter(words.metrics_worst_first(judgement.metrics)), None)
-    effect = figures.effect(worst) if worst is not None and words.judged(worst) else judgement.verdict
-    title = f"perf {effect or judgement.verdict} {result.id.rpartition('::')[2]}"
-    text = [f"{judgement.verdict}: {words.visible(judgement.reason)}"]
+    effect = figures.effect(worst) if worst is not None and words.judged(worst) else words.verdict_word(result)
+    title = f"perf {effect or words.verdict_word(result)} {result.id.rpartition('::')[2]}"
+    text = [f"{words.verdict_word(result)}: {words.visible(judgement.reason)}"]
     text += [_metric(metric) for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
     text += [f"{purpose}: {command}" for purpose, command in words.commands(result, run.invocation)]
     place = f"file={_property(_from_workspace(result, run, environ))},line={result.line}"

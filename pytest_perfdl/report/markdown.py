@@ -126,7 +126,7 @@ def _overall(run: Run) -> str:
 
 
 def _word(result: Result) -> str:
-    return "updated" if result.updated else result.judgement.verdict
+    return "updated" if result.updated else words.verdict_word(result)
 
 
 def _listed(result: Result) -> bool:
@@ -134,7 +134,7 @@ def _listed(result: Result) -> bool:
 
 
 def _section(result: Result, run: Run) -> str:
-    return f"\n#### {result.judgement.verdict}: {code(result.id)}\n\n{_body(result, run)}"
+    return f"\n#### {words.verdict_word(result)}: {code(result.id)}\n\n{_body(result, run)}"
 
 
 def _folded(result: Result, run: Run) -> str:

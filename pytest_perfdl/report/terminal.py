@@ -81,7 +81,7 @@ def summary_lines(
 def failure_text(result: Result, run: Run) -> str:
     """What `PerfRegression` says: what is wrong, how sure that is, what is blamed, and what to do about it."""
     judgement = result.judgement
-    lines = layout.paragraph(f"{judgement.verdict}: {_reason(result)}", 0, FAILURE_WIDTH)
+    lines = layout.paragraph(f"{words.verdict_word(result)}: {_reason(result)}", 0, FAILURE_WIDTH)
     lines += [line.text for line in _details(result, run, 0, FAILURE_WIDTH, traces=True)]
     lines += _legend([result], 0, FAILURE_WIDTH)
     if not run.judged:
@@ -157,7 +157,7 @@ def _in_brief(result: Result, said: str, width: int) -> list[TerminalLine]:
 
 
 def _title(result: Result) -> str:
-    word = "UPDATED" if result.updated else result.judgement.verdict.upper()
+    word = "UPDATED" if result.updated else words.verdict_word(result).upper()
     return f"{word:{_WORD}}  {words.visible(result.id)}"
 
 

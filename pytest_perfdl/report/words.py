@@ -16,6 +16,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report import memory
 from pytest_perfdl.report.compared import by_verdict, compared
+from pytest_perfdl.report.compared import verdict_word as verdict_word
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
     ACCEPTED_BY_UPDATE,
@@ -100,10 +101,7 @@ def counts_sentence(run: Run) -> str:
         unmeasured = counts.get("unmeasured", 0)
         return f"{len(run.results) - unmeasured} measured, none judged. {unmeasured} unmeasured."
     held = [result for result in run.results if compared(result)]
-    others = [result.judgement.verdict for result in run.results if not compared(result)]
-    rest = ", ".join(
-        f"{others.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in others or verdict in ALWAYS_COUNTED
-    )
+    rest = by_verdict([result for result in run.results if not compared(result)], always=ALWAYS_COUNTED)
     first = f"{len(held)} compared" + (f": {by_verdict(held)}." if held else ".")
     return f"{first} {rest}.{_written(run)}"
 
@@ -329,7 +327,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     verdict = result.judgement.verdict
     names = _names([result])
     measure = ("measure again", invocation.measuring(names))
-    if verdict == "unmeasured":
+    if verdict == "unmeasured" or result.judgement.is_test_error:
         return []
     if result.against:
         return [measure]
@@ -353,7 +351,11 @@ def run_commands(run: Run) -> list[tuple[str, str]]:
     lines = []
     accepted = [result for result in listed if acceptable(result)]
     unrecorded = [result for result in listed if result.judgement.verdict == "missing"]
-    unsettled = [result for result in listed if result.judgement.verdict in SETTLED_BY_MEASURING]
+    unsettled = [
+        result
+        for result in listed
+        if result.judgement.verdict in SETTLED_BY_MEASURING and not result.judgement.is_test_error
+    ]
     for mode in ("", "all"):
         if named := [result for result in accepted if _is_of_curve(result) is bool(mode)]:
             lines.append(("accept", run.invocation.updating(_names(named), mode)))

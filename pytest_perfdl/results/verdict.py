@@ -41,6 +41,9 @@ Evidence = Literal["unpaired", "paired"]
 SAME_CODE = "same code"
 """Reason of a test that was not measured, since it would run what its baseline was recorded on (--perf-skip-same)."""
 
+TEST_ERROR = "test-error"
+"""Code of the finding on a test that failed itself, so that there is nothing to judge: its verdict is `invalid`."""
+
 Bound = Literal["launch", "kernel", "host", ""]
 """What the time of a region goes to: waiting for its launches, its kernels, Python on a CPU-only step; or unknown."""
 
@@ -283,6 +286,11 @@ class Judgement:
     """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
     environment: tuple[MetricVerdict, ...] = ()
     """Where the environment is another than the baseline's: its stored times against those of the same code now."""
+
+    @property
+    def is_test_error(self) -> bool:
+        """Whether the step, or an assertion of the test, failed: its measurement is not at fault."""
+        return any(finding.code == TEST_ERROR for finding in self.integrity)
 
     @property
     def counts_changed(self) -> bool:

@@ -129,7 +129,7 @@ def _check_passed(phase: PhaseReport) -> None:
         raise NotPassed("unmeasured", "the test was skipped", phase)
     if phase.report["outcome"] == "skipped":
         raise NotPassed("unmeasured", "the test itself failed, as its xfail mark expects", phase)
-    raise NotPassed("invalid", "the test itself failed", phase)
+    raise NotPassed("invalid", "not measured: the test itself failed", phase)
 
 
 def _check_measured(measurement: Measurement) -> None:

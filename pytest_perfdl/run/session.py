@@ -33,7 +33,7 @@ from pytest_perfdl.report.json import write_json
 from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import Judgement, Verdict, parse_fail_on
+from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.machine_limits import MachineLimits
@@ -196,7 +196,7 @@ class PerfSession:
         try:
             yield
         except NotPassed as ended:
-            self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason)
+            self.results[nodeid] = self._unjudged(measurement, ended.verdict, ended.reason, code=TEST_ERROR)
             phase = ended.phase
         except PerfError as error:
             self.results[nodeid] = self._unjudged(measurement, "invalid", str(error.msg).partition("\n")[0])
@@ -205,9 +205,9 @@ class PerfSession:
             return
         replay(phase)
 
-    def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str) -> Result:
+    def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str, *, code: str = "failed") -> Result:
         """The result of a test that ended without a judgement."""
-        findings = (Finding("invalid", "failed", reason),) if verdict == "invalid" else ()
+        findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
         judgement = Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings)
         fails = verdict in self._fail_on
         return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)

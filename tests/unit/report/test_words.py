@@ -3,9 +3,12 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.config.invocation import Invocation
-from pytest_perfdl.report import figures, layout, words
-from pytest_perfdl.report.terminal import failure_text
-from pytest_perfdl.results.verdict import VERDICTS, Judgement, OperatorSides, WorkSide
+from pytest_perfdl.model.record import Finding
+from pytest_perfdl.report import figures, github, html, layout, markdown, words
+from pytest_perfdl.report.compared import by_verdict
+from pytest_perfdl.report.json import to_json
+from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.verdict import TEST_ERROR, VERDICTS, Judgement, OperatorSides, WorkSide
 from unit.report import runs
 
 
@@ -117,6 +120,42 @@ def test_a_command_for_many_tests_names_their_files():
 
     assert accept(10).count("::") == 10
     assert accept(11) == "pytest --perf-update tests/a.py tests/b.py"
+
+
+def failed_itself(**rest):
+    finding = Finding("invalid", TEST_ERROR, "not measured: the test itself failed")
+    return runs.result("invalid", reason=finding.message, metrics=(), integrity=(finding,), **rest)
+
+
+def test_a_test_that_failed_itself_is_no_invalid_measurement_and_nothing_measures_it_again():
+    run = runs.run(failed_itself(), runs.result("unchanged", "t.py::test_b"))
+    terminal = [line.text for line in summary_lines(run, 0, 110)]
+
+    assert words.commands(run.results[0], run.invocation) == []
+    assert words.run_commands(run) == []
+    assert terminal[1].split() == ["TEST", "ERROR", *runs.GPT.split()]
+    assert terminal[2].strip() == "not measured: the test itself failed"
+    assert words.counts_sentence(run).endswith(" 1 test error, 0 missing, 0 incomparable, 0 unmeasured.")
+    assert words.headline(run) == "1 of 2 perf tests fails: 1 test error."
+    assert by_verdict([failed_itself()] * 2) == "2 test errors"
+    shown = (
+        "\n".join(terminal),
+        markdown.summary(run, 10**6),
+        html.render(run, {}),
+        *github.workflow_commands(run, {}),
+    )
+    for text in shown:
+        assert "test error" in text.lower()
+        assert "invalid:" not in text.lower()
+    assert "invalid</span>" not in html.render(run, {})
+    (test, _) = to_json(run)["tests"]
+    assert test["verdict"] == "invalid", "what machines read stays"
+
+
+def test_a_measurement_that_broke_is_still_invalid():
+    run = runs.run(runs.result("invalid"))
+    assert "INVALID" in summary_lines(run, 0, 110)[1].text
+    assert [label for label, _ in words.run_commands(run)] == ["again "]
 
 
 def test_context_changes_count_the_tests_they_hold_for():

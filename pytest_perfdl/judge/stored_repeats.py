@@ -10,13 +10,16 @@ section 8). Hence the built-in limit of 10 %, and the word "unpaired".
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons
 from pytest_perfdl.judge.untimed import broken_reason, judgement, open_times, outdated, stands, with_modes
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.results.run import Sensitivity
 from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.stats import ranks
 
@@ -122,6 +125,56 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
         )
         found.append(_test(shown, before, now, limit, 0))
     return tuple(found)
+
+
+def sensitivity(base: Record, limits: Limits) -> Sensitivity | None:
+    """What the baseline's times can show later without paired rounds; of the call that shows least.
+
+    The smallest slowdown for which the rank test of `MOST_REPEATS` fresh repeats gives `UNPAIRED_ALPHA` or less, if
+    they vary as the stored ones do: they are drawn from these, again and again, and the slowdown is what four of five
+    draws need. `None` where no time of a step has a limit.
+    """
+    found = []
+    for name, series in base.metrics().items():
+        limit, unpaired = limits.for_metric(name), limits.unpaired().for_metric(name)
+        steps = general(name) == "step_time" or (
+            general(name) == "block_time" and name.replace("block_time", "step_time") not in base.metrics()
+        )
+        if steps and limit and unpaired and limit.relative is not None and log_ratios.positive(series, series):
+            found.append(_sensitivity(name, series, unpaired, limit.relative))
+    return max(found, key=lambda each: math.inf if each.detectable is None else each.detectable, default=None)
+
+
+_DRAWS = 200
+_POWER = 0.8
+
+
+def _sensitivity(name: str, base: Series, limit: Limit, paired: float) -> Sensitivity:
+    stored = len(base.values)
+    needed = next((pairs for pairs in range(MOST_REPEATS * stored + 1) if _rejects(pairs, stored)), None)
+    detectable = None
+    if needed is not None:
+        allowed = [value + limit.allowed(value, base.unit) for value in base.values]
+        draw = random.Random(name)
+        slowdowns = []
+        for _ in range(_DRAWS):
+            fresh = draw.choices(base.values, k=MOST_REPEATS)
+            # A pair is past the limit from this slowdown on; the test needs so many of them.
+            past = sorted(bound / value - 1 for value in fresh for bound in allowed)
+            slowdowns.append(past[needed - 1])
+        detectable = sorted(slowdowns)[int(_POWER * _DRAWS)]
+    return Sensitivity(
+        metric=name,
+        spread=statistics.stdev(base.values) / statistics.fmean(base.values) if stored > 1 else 0.0,
+        detectable=detectable,
+        processes=stored,
+        needed=ranks.needed(MOST_REPEATS, UNPAIRED_ALPHA),
+        limit=paired,
+    )
+
+
+def _rejects(pairs: int, stored: int) -> bool:
+    return ranks.p_at_least(pairs, MOST_REPEATS, stored) <= UNPAIRED_ALPHA
 
 
 def _may_decide(name: str, series: Series, base: Record | None, fresh: Record, remaining: int, limits: Limits) -> bool:

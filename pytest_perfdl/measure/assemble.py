@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 CONTENDED = 0.05
 """Share of the timed steps for which others may have the processor before that time is taken off."""
+CONTENDED_CODES = frozenset({"contended", "waiting", "stolen-time"})
+"""Codes of the findings that say that other processes used the CPU, or may have."""
 SYSTEM_SHARE = 0.3
 """Share of processor time in the kernel above which a measurement says so."""
 

@@ -75,6 +75,7 @@ def summary_lines(
     if report and run.results:
         lines.append(TerminalLine(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
     lines += [TerminalLine(f"{label}  {command}") for label, command in words.run_commands(run)]
+    lines += [TerminalLine(text) for text in layout.paragraph(words.recording_sentence(run), 0, width)]
     return _encodable(lines, encoding)
 
 

@@ -111,6 +111,36 @@ def _written(run: Run) -> str:
     return f" {plural(updated, 'baseline')} written." if updated else ""
 
 
+def recording_sentence(run: Run) -> str:
+    """What was recorded, and what that will be able to detect, by its worst test; empty where nothing was written.
+
+    "Recorded 2 baselines. step_time of t.py::test_a varies by 15 % between processes (standard deviation): without
+    paired rounds only slowdowns above 37 % can be detected."
+    """
+    updated = [result for result in run.results if result.updated]
+    if not updated:
+        return ""
+    text = f"Recorded {plural(len(updated), 'baseline')}."
+    known = [(each.sensitivity, each) for each in updated if each.sensitivity is not None]
+    if not known:
+        return text
+    worst, result = max(known, key=lambda pair: math.inf if pair[0].detectable is None else pair[0].detectable)
+    of_test = f" of {visible(result.id)}" if len(updated) > 1 else ""
+    paired = "" if run.commit is None else " Paired rounds (the default in a git repository) detect smaller ones."
+    if worst.detectable is None:
+        return (
+            f"{text} {plural(worst.processes, 'process', 'processes')}{of_test} cannot show a slowdown of "
+            f"{visible(worst.metric)} without paired rounds; {worst.needed} can (--perf-repeats).{paired}"
+        )
+    found = f"{worst.detectable * 100:.0f} %"
+    if worst.spread <= worst.limit:
+        return f"{text} Without paired rounds, slowdowns of {visible(worst.metric)} above {found} can be detected."
+    return (
+        f"{text} {visible(worst.metric)}{of_test} varies by {worst.spread * 100:.0f} % between processes (standard "
+        f"deviation): without paired rounds only slowdowns above {found} can be detected.{paired}"
+    )
+
+
 def headline(run: Run) -> str:
     """The run's verdict in one sentence."""
     total = plural(len(run.results), "perf test")

@@ -50,6 +50,22 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What a recorded time will be able to show where it cannot be compared in paired rounds."""
+
+    metric: str
+    spread: float
+    """Standard deviation of the processes' times, as a share of their mean."""
+    detectable: float | None
+    """Slowdown that is found in four of five cases, as a share; `None` where there are too few processes for any."""
+    processes: int
+    needed: int
+    """Processes that a baseline needs, so that a slowdown can be found at all."""
+    limit: float
+    """What the test holds the metric to in paired rounds, as a share: a larger spread is noise worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One perf test of a run."""
 
@@ -78,6 +94,8 @@ class Result:
     """What earlier runs measured, the oldest first: for `perfdl report` of several."""
     updated: bool = False
     """Whether this run wrote its baseline."""
+    sensitivity: Sensitivity | None = None
+    """Of the baseline that this run wrote."""
     seconds: float = 0.0
     """Wall time that measuring took."""
 

@@ -16,5 +16,5 @@ def first_suggestion(result: Result) -> tuple[str, str] | None:
     found = result.suggestions[0]
     ends = ", ".join(format_percent(end, signed=False) for end in found.interval or ())
     gain = f"predicted gain {format_percent(found.gain, signed=False)} of the step"
-    doubt = ", trust is low" if found.doubt else ""
+    doubt = ", low confidence" if found.doubt else ""
     return found.how, (f"{gain} [{ends}]" if ends else gain) + doubt

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pytest_perfdl.fixture.perf import Expectation, WhatIfExpectation
 from pytest_perfdl.judge.budget import doubted, fails_utilization
+from pytest_perfdl.judge.stored_repeats import sensitivity
 from pytest_perfdl.measure.assemble import exemplars
 from pytest_perfdl.measure.loops import LEAST_STEP_NS
 from pytest_perfdl.model.errors import SideError
@@ -278,6 +279,7 @@ def _result(
         against=against or "",
         exemplars=tuple(Exemplars(call.name, stored.get(call.name), fresh.get(call.name)) for call in new.calls),
         updated=updated,
+        sensitivity=sensitivity(new, measurement.test.limits) if updated else None,
         seconds=measurement.seconds,
     )
 

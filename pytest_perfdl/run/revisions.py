@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.baseline.code import measured_code
+from pytest_perfdl.baseline.code import contents, measured_code
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.recorded_commit import BaselineCode, few, pair_of
 from pytest_perfdl.baseline.same import difference
@@ -26,6 +27,9 @@ from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import Elsewhere, elsewhere
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 
+_NEVER_PAIRED = "these baselines cannot be compared in paired rounds later, which detect smaller slowdowns"
+_MOST_NAMED = 4
+"""Files that a command names; it adds all where there are more."""
 UNTIED = "untied"
 """Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
 
@@ -49,8 +53,8 @@ class Revisions:
         """Top of the repository, if there is one."""
         self.commit = git(config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
         """The commit that is checked out when the run begins."""
-        self._unknown: set[str] = set()
-        """Files that tests loaded or read and that git does not know yet."""
+        self._recorded: dict[str, str] = {}
+        """Files that tests loaded or read, with the first digits of what git calls their content."""
         self._checkouts: dict[str, Checkout] = {}
         """By commit, what was checked out in this run, and how long it took."""
         self._prefer: tuple[str, ...] | None = None
@@ -81,7 +85,7 @@ class Revisions:
         elif not found.code.files:
             why = trouble(self._config.rootpath) or "git cannot read the repository's files"
         else:
-            self._unknown.update(found.unknown)
+            self._recorded.update(found.code.files)
             return replace(record, code=found.code)
         more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
         return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
@@ -90,12 +94,21 @@ class Revisions:
     def warning(self) -> str:
         """What a run that records must say: why its baselines have no commit yet; empty where all is well."""
         if said := trouble(self._config.rootpath):
-            return f"the baselines are tied to no commit, and times will be judged unpaired: {said}"
-        if not self._unknown:
+            return f"{_NEVER_PAIRED}: {said}"
+        if self.top is None:
+            return (
+                f"{_NEVER_PAIRED}: {self._config.rootpath} is in no git repository. To change that: git init, record "
+                "again (pytest --perf-update=all), then git add . and git commit"
+            )
+        there = contents(self.top, self.commit, sorted(self._recorded)) if self.commit else {}
+        names = [name for name, found in sorted(self._recorded.items()) if not there.get(name, "").startswith(found)]
+        if not names:
             return ""
+        baselines = self._settings.folder
+        added = " ".join(map(shlex.quote, [*names, baselines])) if len(names) <= _MOST_NAMED else "-A"
         return (
-            f"the tests used files that git does not know ({some(sorted(self._unknown))}): commit them with the "
-            "baselines; otherwise no commit has that code, and the pair would be of a commit without them"
+            f"the recorded code is not in any commit yet ({some(names)}): commit it together with the baselines, or "
+            f"nothing can be compared in paired rounds later (git add {added}; git commit)"
         )
 
     def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:

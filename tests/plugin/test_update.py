@@ -341,6 +341,37 @@ def test_a_baseline_under_a_former_key_is_found_and_moved(project):
 
 
 @pytest.mark.torch
+def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_names_help(project):
+    project.write(".gitignore", "output-*\n__pycache__/\n")
+    project.write("test_it.py", "def test_it(perf):\n    perf(sum, range(100_000))\n")
+    record = ("--perf-update=all", *SHORT, "--perf-repeats=1")
+    alone = " ".join(project.run(*record).output.split())
+    assert "cannot be compared in paired rounds later" in alone
+    for command in ("git init", "--perf-update=all", "git add .", "git commit"):
+        assert command in alone
+
+    def git(*arguments):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
+            cwd=project.root,
+            check=True,
+            capture_output=True,
+        )
+
+    git("init", "--quiet")
+    before = " ".join(project.run(*record).output.split())
+    assert "not in any commit yet (pytest.ini, test_it.py)" in before
+    git("add", ".")
+    git("commit", "--quiet", "-m", "Baselines")
+    checked = project.run("--perf", *SHORT, "-v", "--perf-budget=20", "--perf-fail-on=invalid")
+    assert "paired round" in checked.output
+    assert "judged unpaired" not in checked.output
+    after = project.run(*record)
+    assert "not in any commit" not in after.output
+    assert after.line("Recorded 1 baseline.")
+
+
+@pytest.mark.torch
 def test_code_that_changes_while_it_is_measured_is_no_commits(project):
     def git(*arguments):
         subprocess.run(["git", *arguments], cwd=project.root, check=True, capture_output=True)
@@ -375,4 +406,6 @@ def test_code_that_changes_while_it_is_measured_is_no_commits(project):
     assert told.startswith("the code changed while it was measured (code_under_test.py); the measurement is tied to no")
     helped = json.loads(project.baseline("test_helped").read_bytes())
     assert helped["code"]["files"].keys() == {"helper.py", "pytest.ini", "test_helped.py"}
-    assert "used files that git does not know (helper.py): commit them with" in " ".join(finished.output.split())
+    said = " ".join(finished.output.split())
+    assert "the recorded code is not in any commit yet (helper.py, pytest.ini, test_helped.py): commit it " in said
+    assert "(git add helper.py pytest.ini test_helped.py baselines; git commit)" in said

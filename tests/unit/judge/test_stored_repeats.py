@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 import statistics
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from making import counted, invalid, record, rows, timed
 from scipy.stats import mannwhitneyu, t
 
 from pytest_perfdl.judge.log_ratios import compare
-from pytest_perfdl.judge.stored_repeats import confirm, settled
+from pytest_perfdl.judge.stored_repeats import confirm, sensitivity, settled
 from pytest_perfdl.judge.untimed import standing
 from pytest_perfdl.model.limits import BUILT_IN, Limits
 
@@ -281,3 +282,48 @@ def test_p_values_of_the_comparison_are_those_of_the_t_distribution():
 def test_a_baseline_without_spread_is_not_taken_at_its_word():
     assert compare((100.0,) * 10, (100.5,)).error == pytest.approx(0.01 * math.sqrt(1.1))
     assert compare((100.0,), (104.0,)).error == pytest.approx(0.10 * math.sqrt(2))
+
+
+def times(sd, processes=10, seed=1, **rest):
+    """Processes that vary by so much."""
+    draw = random.Random(seed)
+    return record({"step_time": timed(*(1e6 * math.exp(draw.gauss(0, sd)) for _ in range(processes)), **rest)})
+
+
+@pytest.mark.parametrize("sd, low, high", [(0.0, 0.10, 0.11), (0.01, 0.10, 0.13), (0.15, 0.25, 0.6)])
+def test_what_a_baseline_will_be_able_to_show_follows_from_its_spread(sd, low, high):
+    found = sensitivity(times(sd), BUILT_IN)
+
+    assert (found.metric, found.processes, found.limit) == ("step_time", 10, 0.03)
+    assert low <= found.detectable <= high
+    assert found.spread == pytest.approx(sd, rel=0.5, abs=1e-9)
+
+
+@pytest.mark.parametrize("sd", [0.02, 0.15])
+def test_a_slowdown_of_that_size_is_regressed_in_four_of_five_cases(sd):
+    """The number that people are shown is that of the rule that will judge them."""
+    base = times(sd)
+    stored = base.metrics()["step_time"].values
+    slower = 1 + sensitivity(base, BUILT_IN).detectable
+    draw = random.Random(2)
+    verdicts = []
+    for _ in range(300):
+        fresh = record({"step_time": timed(*(slower * value for value in draw.choices(stored, k=5)))})
+        found = confirm(standing(fresh, base, (), UNPAIRED), base, fresh, UNPAIRED)
+        verdicts.append(found.verdict == "regressed")
+    assert 0.72 <= statistics.fmean(verdicts) <= 0.88
+
+
+def test_too_few_processes_show_nothing():
+    few = sensitivity(times(0.01, processes=3), BUILT_IN)
+    assert (few.detectable, few.processes, few.needed) == (None, 3, 4)
+    assert sensitivity(times(0.01, processes=4), BUILT_IN).detectable is not None
+
+
+def test_a_step_without_a_limit_has_no_sensitivity_and_the_worst_call_counts():
+    assert sensitivity(times(0.01), Limits.parse({"step_time": "off"})) is None
+    quiet, noisy = times(0.01).calls[0], times(0.2).calls[0]
+    both = record(calls=(replace(quiet, name="a"), replace(noisy, name="b")), repeats=10)
+    assert sensitivity(both, BUILT_IN).metric == "b.step_time"
+    fed = record({"block_time": timed(*times(0.01).metrics()["step_time"].values)})
+    assert sensitivity(fed, BUILT_IN).metric == "block_time"

@@ -398,7 +398,7 @@ def test_suggestions_have_their_predicted_gain_with_its_interval():
     one = replace(runs.result(), suggestions=(advice, rough))
     shown = page(one).words
     assert "before and after: examples/strategies/test_amp.py" in shown
-    assert shown.count("trust is low: ") == 1
+    assert shown.count("low confidence: ") == 1
     assert "the optimizer runs one operator a parameter use fused=True 12.3% of the step [10.0%, 15.0%]" in shown
     assert "What would make the step faster" not in page(runs.result()).words
 

@@ -355,7 +355,7 @@ def test_the_first_suggestion_is_one_line():
     without = replace(one, suggestions=(Suggestion("a", "b", 0.02),))
     assert "what would help: b, predicted gain 2.0% of the step\n" in text(runs.run(without))
     rough = replace(one, suggestions=(Suggestion("a", "b", 0.02, doubt=runs.HOSTILE),))
-    assert "what would help: b, predicted gain 2.0% of the step, trust is low\n" in text(runs.run(rough))
+    assert "what would help: b, predicted gain 2.0% of the step, low confidence\n" in text(runs.run(rough))
 
 
 def test_what_the_environment_did_to_the_baselines_own_code_is_apart():

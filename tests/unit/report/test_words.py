@@ -8,6 +8,7 @@ from pytest_perfdl.report import figures, github, html, layout, markdown, words
 from pytest_perfdl.report.compared import by_verdict
 from pytest_perfdl.report.json import to_json
 from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.results.run import Sensitivity
 from pytest_perfdl.results.verdict import TEST_ERROR, VERDICTS, Judgement, OperatorSides, WorkSide
 from unit.report import runs
 
@@ -156,6 +157,57 @@ def test_a_measurement_that_broke_is_still_invalid():
     run = runs.run(runs.result("invalid"))
     assert "INVALID" in summary_lines(run, 0, 110)[1].text
     assert [label for label, _ in words.run_commands(run)] == ["again "]
+
+
+NOISY = Sensitivity("step_time", 0.152, 0.371, 10, 4, 0.03)
+QUIET = Sensitivity("step_time", 0.012, 0.118, 10, 4, 0.03)
+
+
+def recorded(*known, commit="abc"):
+    results = [
+        replace(runs.result("missing", f"t.py::test_{number}"), updated=True, fails=False, sensitivity=each)
+        for number, each in enumerate(known)
+    ]
+    return runs.run(*results, commit=commit)
+
+
+@pytest.mark.parametrize(
+    "run, sentence",
+    [
+        (
+            recorded(NOISY),
+            (
+                "Recorded 1 baseline. step_time varies by 15 % between processes (standard deviation): without paired "
+                "rounds only slowdowns above 37 % can be detected. Paired rounds (the default in a git repository) detect "
+                "smaller ones."
+            ),
+        ),
+        (
+            recorded(QUIET, NOISY, commit=None),
+            (
+                "Recorded 2 baselines. step_time of t.py::test_1 varies by 15 % between processes (standard deviation): "
+                "without paired rounds only slowdowns above 37 % can be detected."
+            ),
+        ),
+        (
+            recorded(QUIET),
+            "Recorded 1 baseline. Without paired rounds, slowdowns of step_time above 12 % can be detected.",
+        ),
+        (
+            recorded(NOISY, replace(QUIET, detectable=None, processes=1), commit=None),
+            (
+                "Recorded 2 baselines. 1 process of t.py::test_1 cannot show a slowdown of step_time without paired "
+                "rounds; 4 can (--perf-repeats)."
+            ),
+        ),
+        (recorded(None), "Recorded 1 baseline."),
+        (runs.run(runs.result("unchanged")), ""),
+    ],
+)
+def test_a_recording_says_what_it_will_be_able_to_detect(run, sentence):
+    assert words.recording_sentence(run) == sentence
+    terminal = [line.text for line in summary_lines(run, 0, 1000)]
+    assert terminal[-1] == sentence or not sentence
 
 
 def test_context_changes_count_the_tests_they_hold_for():

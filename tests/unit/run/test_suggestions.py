@@ -1,14 +1,18 @@
 """What would fix a slower test: advice on what its judgement blames, from its exemplar."""
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
+from pytest_perfdl.model.record import Finding
 from pytest_perfdl.results.run import Exemplars, Suggestion
 from pytest_perfdl.run.suggestions import with_suggestions
 from unit.report import runs
 from unit.trace.chrome import kernel, launch, step, text, x
 
+STEP_NS = 1_000_000
+"""What the step of the traces takes."""
 INPUT = runs.cause("input", (0, 100_000), (0, 600_000), kind="idle")
 WHOLE = {"dropped_args": [], "dropped_events": 0}
 
@@ -24,8 +28,9 @@ def loading(path, load=600, cut=WHOLE):
     return path
 
 
-def suggested(path, *blame, verdict="regressed", call=""):
-    one = runs.result(verdict, blame=blame or (INPUT,), exemplars=(Exemplars(call, None, path),))
+def suggested(path, *blame, verdict="regressed", call="", step=STEP_NS, findings=(), **rest):
+    new = replace(runs.record(runs.GPT, step=step, spread=0.0), integrity=tuple(findings))
+    one = runs.result(verdict, blame=blame or (INPUT,), exemplars=(Exemplars(call, None, path),), new=new, **rest)
     return with_suggestions(one).suggestions
 
 
@@ -45,14 +50,18 @@ def test_input_that_the_step_waits_for(tmp_path, verdict):
 
 
 def test_calls_are_named_and_the_largest_gain_is_first(tmp_path):
-    calls = {"train": loading(tmp_path / "train.json.gz", load=400), "evaluate": loading(tmp_path / "evaluate.json.gz")}
+    calls = {"train": loading(tmp_path / "train.json.gz", load=550), "evaluate": loading(tmp_path / "evaluate.json.gz")}
     one = runs.result(
         blame=[runs.cause("input", (0, 0), (0, 300_000), kind="idle", call=name) for name in calls],
         exemplars=tuple(Exemplars(name, None, path) for name, path in calls.items()),
+        new=replace(
+            runs.record(runs.GPT),
+            calls=tuple(runs.record(runs.GPT, step=STEP_NS, call=name, spread=0.0).calls[0] for name in calls),
+        ),
     )
     found = with_suggestions(one).suggestions
     assert [each.text.partition(":")[0] for each in found] == ["evaluate", "train"]
-    assert [each.gain for each in found] == [pytest.approx(0.55), pytest.approx(0.35)]
+    assert [each.gain for each in found] == [pytest.approx(0.55), pytest.approx(0.5)]
 
 
 @pytest.mark.parametrize(
@@ -110,3 +119,21 @@ def test_without_a_trace_or_a_measurement(tmp_path):
     assert with_suggestions(one) == one
     unmeasured = runs.result("regressed", blame=(INPUT,), new=None)
     assert with_suggestions(unmeasured) is unmeasured
+
+
+@pytest.mark.parametrize("step, number", [(0.89, 0), (0.92, 1), (1.0, 1), (1.1, 1), (1.12, 0), (3.0, 0)])
+def test_a_trace_whose_step_is_not_the_timed_one_gives_no_advice(tmp_path, step, number):
+    assert len(suggested(loading(tmp_path / "new.json.gz"), step=round(STEP_NS * step))) == number
+
+
+@pytest.mark.parametrize("code, number", [("contended", 0), ("waiting", 0), ("stolen-time", 0), ("unsettled", 1)])
+def test_a_trace_of_a_busy_machine_gives_no_advice(tmp_path, code, number):
+    path, note = loading(tmp_path / "new.json.gz"), Finding("note", code, "while timing")
+    assert len(suggested(path, findings=[note])) == number
+    assert len(suggested(path, integrity=(note,))) == number
+
+
+def test_advice_that_may_gain_nothing_is_not_given(tmp_path):
+    """Workers may take over two fifths of the step, or cost as much where they share a core with it."""
+    assert suggested(loading(tmp_path / "little.json.gz", load=400)) == ()
+    assert len(suggested(loading(tmp_path / "much.json.gz", load=600))) == 1

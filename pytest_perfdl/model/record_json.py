@@ -30,6 +30,7 @@ from pytest_perfdl.model.record import (
     Scalar,
     Series,
 )
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
 
 SCHEMA = 1
@@ -197,7 +198,7 @@ def from_json(data: Any) -> Record:
     occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:
-        raise RecordError(f"is malformed (occasions: {repeats} repeats, expected 1 to {_REPEATS})")
+        raise RecordError(f"is malformed (occasions: {plural(repeats, 'repeat')}, expected 1 to {_REPEATS})")
     return Record(
         test=form.test,
         key=Key(form.key.slug, _scalars(form.key.parts, "key.parts")),
@@ -324,7 +325,9 @@ def _durations(values: Sequence[float], repeats: int, place: str) -> tuple[int, 
 
 def _each(values: Sequence[float], repeats: int, place: str) -> Sequence[float]:
     if len(values) != repeats:
-        raise RecordError(f"is malformed ({_cut(place)}: {len(values)} values for {repeats} repeats)")
+        raise RecordError(
+            f"is malformed ({_cut(place)}: {plural(len(values), 'value')} for {plural(repeats, 'repeat')})"
+        )
     return values
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_perfdl.model.errors import ChannelClosed
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.workers import worker
 from pytest_perfdl.workers.channel import Channel
 from pytest_perfdl.workers.messages import Fork, Forked, LoadModules, ModulesLoaded, Reap, Reaped
@@ -101,7 +102,7 @@ def unfit() -> str:
     """Why this process cannot be forked, in one line, or nothing: more threads than one, or a device."""
     tasks = len(list(Path("/proc/self/task").iterdir()))
     if tasks != 1:
-        return f"importing its modules starts {tasks - 1} more threads"
+        return f"importing its modules starts {plural(tasks - 1, 'more thread')}"
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             target = str(descriptor.readlink())

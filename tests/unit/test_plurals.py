@@ -15,7 +15,6 @@ _KNOWN = {
     # Sizes of a plan or of arguments, never 1 where they are told; and errors of programs, not of people.
     "judge/round_data.py",
     "judge/budget.py",
-    "model/record_json.py",
     "run/scaling_curves/compared.py",
 }
 
@@ -37,6 +36,14 @@ def test_no_plural_is_made_by_hand():
             if by_hand and name not in _KNOWN and not line.lstrip().startswith(("#", '"""')):
                 found.append(f"{name}:{number}: {line.strip()}")
     assert not found, "pytest_perfdl.model.units.plural says it"
+
+
+def test_scripts_ask_for_one_too():
+    """A count in a page's text has its noun's ending in an expression, or a number that is never 1 beside it."""
+    by_hand = re.compile(r"\$\{[^{}]*(length|repeats|count)[^{}]*\} (repeat|process|test|round|step|row)e?s\b")
+    root = Path(pytest_perfdl.__file__).parent / "report" / "templates"
+    found = [f"{path.name}: {match[0]}" for path in root.glob("*.js") for match in by_hand.finditer(path.read_text())]
+    assert not found
 
 
 def test_a_run_of_one_of_everything():

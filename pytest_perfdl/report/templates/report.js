@@ -85,7 +85,7 @@
   };
 
   const said = (side, values, unit) => (values.length
-    ? `${side}: median ${quantity(median(values), unit)}, ${quantity(Math.min(...values), unit)} to ${quantity(Math.max(...values), unit)} in ${values.length} repeats. `
+    ? `${side}: median ${quantity(median(values), unit)}, ${quantity(Math.min(...values), unit)} to ${quantity(Math.max(...values), unit)} in ${values.length} repeat${values.length === 1 ? "" : "s"}. `
     : "");
   const fillRepeats = (place, found) => {
     for (const metric of found.metrics) {
@@ -146,7 +146,7 @@
       const height = 70 + 26 * ids.length;
       if (perfdl.hasCharts) chart(own, {
         title: timed ? "Mean step, as timed without the profiler" : "Mean profiled step",
-        note: `means of ${found.repeats[0]} and ${found.repeats[1]} repeats; bars add up exactly${from ? "; the axis does not start at zero" : ""}`,
+        note: `means of ${found.repeats[0]} and ${found.repeats[1]} repeat${found.repeats[1] === 1 ? "" : "s"}; bars add up exactly${from ? "; the axis does not start at zero" : ""}`,
         label: `From ${quantity(before, "ns")} to ${quantity(now, "ns")}: ${bars.map(([name, ns]) => `${name} ${quantity(ns, "ns", true)}`).join(", ")}.`,
         height,
         make: (colors) => ({

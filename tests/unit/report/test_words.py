@@ -177,16 +177,16 @@ def recorded(*known, commit="abc"):
         (
             recorded(NOISY),
             (
-                "Recorded 1 baseline. step_time varies by 15 % between processes (standard deviation): without paired "
-                "rounds only slowdowns above 37 % can be detected. Paired rounds (the default in a git repository) detect "
-                "smaller ones."
+                "Recorded 1 baseline. step_time varies by 15 % between processes (standard deviation): without "
+                "paired rounds only slowdowns above 37 % can be detected. Paired rounds (the default in a git "
+                "repository) detect smaller ones."
             ),
         ),
         (
             recorded(QUIET, NOISY, commit=None),
             (
-                "Recorded 2 baselines. step_time of t.py::test_1 varies by 15 % between processes (standard deviation): "
-                "without paired rounds only slowdowns above 37 % can be detected."
+                "Recorded 2 baselines. step_time of t.py::test_1 varies by 15 % between processes (standard "
+                "deviation): without paired rounds only slowdowns above 37 % can be detected."
             ),
         ),
         (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.results.verdict import importance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -104,7 +105,7 @@ def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdic
         others = [metric for metric in metrics if metric not in changed]
         return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
     worst = [metric for metric in metrics if metric.verdict == verdict]
-    worst.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
+    worst.sort(key=lambda metric: (importance(metric), -(metric.times_over or 0.0)))
     if verdict == standing or not worst:
         return why or "nothing is held to a limit"
     first, *others = worst

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget
-from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
+from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
@@ -72,7 +72,10 @@ def settle(
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     settled = judgement(new, base, (*metrics, *rows), None, "")
     doubts: tuple[Finding, ...] = ()
-    if settled.verdict in EXPLAINED and (calls := explained(rounds, rules)):
+    calls = explained(rounds, rules)
+    breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
+    settled = replace(settled, breakdowns=breakdowns)
+    if settled.verdict in EXPLAINED and calls:
         timed = {call: change for call in calls if (change := _timed_change(call, settled.metrics, CERTAIN))}
         leaning = {call: change for call in calls if (change := _timed_change(call, settled.metrics))}
         blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
@@ -98,6 +101,12 @@ def settle(
 def _in_all(rounds: Sequence[Round], name: str) -> bool:
     """Whether every process of some rounds has a figure of a metric that there is a ratio of."""
     return bool(rounds) and all(side.get(name, 0.0) > 0 for each in rounds for side in (each.base, each.head))
+
+
+def _pairs(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...]:
+    """Both sides' values of a metric in the rounds that have them."""
+    both = ((each.base.get(name, np.nan), each.head.get(name, np.nan)) for each in rounds)
+    return tuple((base, head) for base, head in both if np.isfinite(base) and np.isfinite(head))
 
 
 def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
@@ -163,9 +172,9 @@ def _settled(
 ) -> MetricVerdict:
     stored = metric.base
     if metric.name in verdicts:
-        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored)
+        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored, pairs=_pairs(metric.name, rounds))
     elif metric.kind == "timed" and metric.verdict is None and _in_all(rounds, metric.name):
-        metric = replace(_shown(metric, rounds), stored=stored)
+        metric = replace(_shown(metric, rounds), stored=stored, pairs=_pairs(metric.name, rounds))
     if metric.kind != "timed" or metric.new is None or not rounds:
         return metric
     series = new.metrics()[metric.name]

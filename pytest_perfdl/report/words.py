@@ -30,6 +30,7 @@ from pytest_perfdl.results.verdict import (
     Verdict,
     WorkChange,
     WorkSide,
+    importance,
 )
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
@@ -79,13 +80,13 @@ def worst_first(results: Iterable[Result]) -> list[Result]:
 
 
 def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
-    """By verdict, the step's before its kernels', times over the limit largest first; otherwise as measured."""
+    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured."""
     return sorted(
         metrics,
         key=lambda metric: (
             len(VERDICTS) if metric.verdict is None else VERDICTS.index(metric.verdict),
-            not metric.of_step,
-            -(metric.times_over or 0.0),
+            importance(metric),
+            -(metric.times_over or 0.0) if not metric.of_step else 0.0,
         ),
     )
 
@@ -319,7 +320,7 @@ def bound(of: Bound) -> str:
 
 
 def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
-    """What can be done about one test: (purpose, command) pairs, the likeliest first."""
+    """What can be done about one test: (purpose, command) pairs, accepting the change last."""
     verdict = result.judgement.verdict
     names = _names([result])
     measure = ("measure again", invocation.measuring(names))
@@ -334,9 +335,8 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     if not acceptable(result) and verdict == "regressed":
         return [measure]
     accept = ("accept the change", invocation.updating(names, "all" if _is_of_curve(result) else ""))
-    if verdict in SETTLED_BY_MEASURING:
-        return [measure] if verdict == "invalid" else [measure, accept]
-    return [accept, measure] if acceptable(result) else [measure]
+    # An inconclusive or invalid measurement is no change that anybody could mean to accept.
+    return [measure, accept] if acceptable(result) or verdict == "suspect" else [measure]
 
 
 def run_commands(run: Run) -> list[tuple[str, str]]:

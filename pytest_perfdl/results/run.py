@@ -104,6 +104,8 @@ class Run:
     """How pytest was called: what the commands that reports show must repeat."""
     peaks: Mapping[str, Peaks] = field(default_factory=dict)
     """The limits of the machine that utilization was held against, by key; without keys that have none."""
+    repository: str = ""
+    """Address of the repository on the web, "https://github.com/owner/name"; empty where it has none that is known."""
     traces: Traces = "regressed"
     """Which tests' traces the report holds, as `--perf-traces` says."""
 

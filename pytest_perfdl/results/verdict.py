@@ -73,6 +73,22 @@ def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:
     return min(verdicts, key=VERDICTS.index, default=default)
 
 
+_FIRST = ("step_time", "block_time")
+
+
+def importance(metric: MetricVerdict) -> int:
+    """The place of a metric among those of one verdict: what readers ask for first comes first.
+
+    The step's time, other times, memory, counts, and then single kernels and operators.
+    """
+    name = general(metric.name)
+    if not metric.of_step:
+        return 5
+    if name in _FIRST:
+        return _FIRST.index(name)
+    return 2 if metric.kind == "timed" else 3 if metric.unit == "B" else 4
+
+
 def parse_fail_on(text: str) -> frozenset[FailOn]:
     """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning.
 
@@ -134,6 +150,9 @@ class MetricVerdict:
     """Whether a suspect was past its limit in every one of enough rounds to fail for (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
     """The mean that the baseline stores, where `base` was measured again."""
+    pairs: tuple[tuple[float, float], ...] = ()
+    """Baseline's and current value of each paired round, which `base`, `new`, `effect` and `ci95` are made from; empty
+    for what no rounds measured."""
     of_step: bool = True
     """Whether it is the step's, rather than that of one of its kernels or operators."""
 
@@ -180,6 +199,57 @@ class Cause:
         if self.base_count == 0:
             return "new"
         return "gone" if self.new_count == 0 else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """An operator, kernel or class of idle time in the mean profiled step of either side; `None` where it is not."""
+
+    kind: Literal["operator", "kernel", "idle"]
+    name: str
+    base_count: float | None
+    new_count: float | None
+    """Occurrences per step."""
+    base_ns: int | None
+    new_ns: int | None
+    """Time per step."""
+    matched_by: str = ""
+    """What shows that both sides are the same work (`diff.matching.groups.By`); empty where there is one side only."""
+    confidence: float | None = None
+    """How sure that is, from 0 to 1; `None` where nothing was matched."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    """Why its time changed, in nanoseconds, as `Cause.effects`; empty for what hardly changed."""
+    members: tuple[str, ...] = ()
+    """Names of all parts that it stands for, where these are several."""
+    base_rounds: tuple[int, ...] = ()
+    new_rounds: tuple[int, ...] = ()
+    """Time per step in each paired round; empty where there were none, and for tests without a change to explain."""
+
+    @property
+    def delta_ns(self) -> int:
+        """Change of time per step."""
+        return (self.new_ns or 0) - (self.base_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """What the mean profiled step of a call is made of, on both sides."""
+
+    call: str
+    base_ns: int
+    new_ns: int
+    """Profiled step."""
+    rows: tuple[BreakdownRow, ...]
+    """Most time first. Where all of them are parts of the step, and not also operators that only launch kernels,
+    they add up to `base_ns` and `new_ns`."""
+    base_rounds: tuple[int, ...] = ()
+    new_rounds: tuple[int, ...] = ()
+    """Profiled step in each paired round; as for rows."""
+
+    @property
+    def delta_ns(self) -> int:
+        """Change of the profiled step."""
+        return self.new_ns - self.base_ns
 
 
 WorkKind = Literal["more work", "dearer type", "more traffic or calls", "done worse"]
@@ -256,6 +326,11 @@ class SourceDiff:
     function: str
     text: str
     """Hunks of a unified diff, without the file's header."""
+    line: int = 0
+    """The first changed line in the current file, from 1; 0 where that is not known."""
+    called: bool = True
+    """Whether a cause comes from the function; else it changed in a file that the test loads, and no function that a
+    cause comes from did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +352,8 @@ class Judgement:
     """Of each call that got slower; empty where that is not known."""
     operators: tuple[OperatorSides, ...] = ()
     """What the operators of the profiled steps had to do, those that took most time first."""
+    breakdowns: tuple[StepBreakdown, ...] = ()
+    """Of each call, from the profiled steps of paired rounds; empty where there were none."""
     memory: tuple[MemoryChange, ...] = ()
     """Of each call whose memory changed or grows, whose it is."""
     rounds: str = ""

@@ -6,7 +6,7 @@ that are stored. Where a change was found, the lines that it comes from are look
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.baseline.recorded_commit import BaselineCode
@@ -26,7 +26,7 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
-from pytest_perfdl.run.source_diff import source_diffs, touched
+from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
 
@@ -252,6 +252,8 @@ class _Pair:
     def judged(self, found: Judgement, new: Record, base: Record) -> Judgement:
         """Measure both codes in turns until every time has its verdict, then say where a change comes from."""
         shown = (self.side.shown, self.measurement.remote.shown)
+        origins = self.measurement.remote.origins
+        functions = touched(origins.files, self.checkout) if origins is not None else ()
         judgement = self.confirmation.of_code(
             found,
             new,
@@ -259,17 +261,16 @@ class _Pair:
             self.side.record,
             self.checkout,
             shown=(shown[0], shown[1]) if shown[0] and shown[1] else None,
-            touched=self._touched(),
+            touched=self._below(functions),
         )
         judgement = self._located(judgement)
-        return replace(
-            judgement, source_diffs=source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
-        )
+        diffs = source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
+        if not diffs and judgement.blame:
+            diffs = uncalled_diffs(functions, self.checkout, self.commit)
+        return replace(judgement, source_diffs=diffs)
 
-    def _touched(self) -> frozenset[str]:
+    def _below(self, functions: Sequence[Touched]) -> frozenset[str]:
         """Full names of the kernels and operators below functions that differ between the sides; at best a few."""
-        origins = self.measurement.remote.origins
-        functions = touched(origins.files, self.checkout) if origins is not None else ()
         if not functions:
             return frozenset()
         try:

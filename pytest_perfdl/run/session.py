@@ -45,6 +45,7 @@ from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
@@ -352,6 +353,7 @@ class PerfSession:
             notes=self.settings.notes,
             invocation=self._invocation,
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
+            repository=web_address(self.config.rootpath),
             traces=self.settings.traces,
         )
 

@@ -169,7 +169,7 @@ def test_a_metric_that_is_gone_is_not_passed_over():
         "cpu_time": "changed",
         "wait": None,
     }
-    assert "flops in the baseline, but not measured now" in judgement.reason
+    assert "cpu_time in the baseline, but not measured now; also flops" in judgement.reason
 
 
 def test_a_metric_of_another_unit_or_direction_is_incomparable():

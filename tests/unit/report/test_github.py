@@ -97,9 +97,7 @@ def test_the_markdown_summary_says_the_verdict_first():
     assert text.count("<details>") == text.count("</details>") == 5
     assert "| `step_time` | 41.20 ms | 45.08 ms | +9.4% | [+8.9%, +9.9%] | 3% | 3.1x | **regressed** |" in lines
     assert "- context differs: `torch` `2.12.0` → `2.13.0` (2 tests)" in lines
-    assert (
-        "\n```sh\npytest --perf-update 'tests/perf/test_gpt.py::test_train_step[bf16]'  # accept the change\n" in text
-    )
+    assert "\npytest --perf-update 'tests/perf/test_gpt.py::test_train_step[bf16]'  # accept the change\n```\n" in text
 
 
 def test_the_markdown_summary_has_the_first_suggestion():

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html, traces
+from pytest_perfdl.report.breakdown import breakdowns
 from pytest_perfdl.report.json import dump, to_json
-from pytest_perfdl.report.operators import operators
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.results.run import Suggestion
@@ -185,7 +185,7 @@ def test_the_embedded_run_is_the_run_file(everything):
     ((_, text),) = [one for one in parsed.scripts() if one[0].get("id") == "perfdl-run"]
     whole = json.loads(dump(to_json(everything)))
     for test in whole["tests"]:
-        del test["record"], test["base_record"], test["operators"], test["memory"]
+        del test["record"], test["base_record"], test["operators"], test["breakdowns"], test["memory"]
         for metric in test["metrics"].values():
             del metric["base_values"], metric["new_values"]
     assert json.loads(text) == whole
@@ -210,9 +210,10 @@ def test_a_test_is_in_the_page_as_data_with_its_account():
         "new": runs.record("t", rows=[runs.Row("operator", "mm", 3, (60_000_000,) * 5)]),
     }
     found = details(page(runs.result(**both)))
-    assert found["rows"] == [
-        ["", "operator", "mm", 2, 3, 40_000_000, 60_000_000, "exact", 1.0, [20_000_000, 0, 0, 0]],
+    assert found["rows"][0] == [
+        *("", "operator", "mm", 2, 3, 40_000_000, 60_000_000, "exact", 1.0, [20_000_000, 0, 0, 0])
     ]
+    assert [row[2] for row in found["rows"][1:]] == ["overlapped"], "what of the profiled step no row is"
     (account,) = found["accounts"]
     assert account["base_ns"] + sum(ns for _, ns in account["bars"]) == account["new_ns"]
     (step,) = found["metrics"]
@@ -323,7 +324,7 @@ def test_more_traces_than_the_page_may_hold_are_only_linked(monkeypatch, everyth
 def test_commands_can_be_copied():
     parsed = page(runs.result("regressed", f"t.py::test[{'a b'}]"))
     copied = [attrs["data-copy"] for attrs in parsed.all("button") if "data-copy" in attrs]
-    assert copied == ["pytest --perf-update 't.py::test[a b]'", "pytest --perf 't.py::test[a b]'"]
+    assert copied == ["pytest --perf 't.py::test[a b]'", "pytest --perf-update 't.py::test[a b]'"]
 
 
 def test_tests_that_need_a_look_are_open_and_others_closed(everything):
@@ -361,7 +362,8 @@ def test_operators_of_both_sides_are_joined_and_sorted_by_time():
         base=runs.record("t", rows=[row("gone", 1, (900,) * 5), row("mm", 2, (10, 20, 30, 40, 50))]),
         new=runs.record("t", rows=[row("mm", 3, (100,) * 5), row("new", 1, (7,) * 5)]),
     )
-    assert [(r.name, r.base_count, r.new_count, r.base_ns, r.new_ns, r.delta_ns) for r in operators(one)] == [
+    (step,) = breakdowns(one, matched=False)
+    assert [(r.name, r.base_count, r.new_count, r.base_ns, r.new_ns, r.delta_ns) for r in step.rows] == [
         ("gone", 1, None, 900, None, -900),
         ("mm", 2, 3, 30, 100, 70),
         ("new", None, 1, None, 7, 7),

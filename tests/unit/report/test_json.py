@@ -10,6 +10,7 @@ from pytest_perfdl.results.run import Exemplars
 from unit.report import runs
 
 TEST_KEYS = {
+    "breakdowns",
     "id",
     "file",
     "line",
@@ -117,7 +118,9 @@ def test_where_a_cause_is_and_what_changed_there():
     data = strict(to_json(runs.run(one)))["tests"][0]
     found = {name: data["blame"][0][name] for name in ("module", "line", "bound")}
     assert found == {"module": "GPT.blocks.0.mlp", "line": "train.py(12): step", "bound": "launch"}
-    assert data["source_diffs"] == [{"file": "src/train.py", "function": "step", "text": runs.SOURCE.text}]
+    assert data["source_diffs"] == [
+        {"file": "src/train.py", "function": "step", "text": runs.SOURCE.text, "line": 13, "called": True}
+    ]
 
 
 def test_times_are_integers_and_counts_keep_their_fraction():

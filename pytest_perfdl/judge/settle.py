@@ -30,11 +30,20 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
-    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, OperatorSides, Verdict, WorkChange
+    from pytest_perfdl.results.verdict import (
+        Judgement,
+        MetricVerdict,
+        OperatorSides,
+        StepBreakdown,
+        Verdict,
+        WorkChange,
+    )
 
     Work = Mapping[str, Sequence[StepWork]]
     """Of all rounds, by call."""
 
+_MOST = 0.5
+"""Part of what a step gained that is most of it."""
 SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
@@ -125,7 +134,20 @@ def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tu
         step = next((each.base for each in settled.metrics if each.name == metric_name(call, "step_time")), None)
         if change > 0:
             found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
-    return tuple(each for each in found if each is not None)
+    outside = {each.call for each in settled.breakdowns if _is_outside_of_operators(each)}
+    return tuple(
+        replace(each, operator="", base=each.base_step, new=each.new_step, share=None)
+        if each.kind == "done worse" and each.call in outside
+        else each
+        for each in found
+        if each is not None
+    )
+
+
+def _is_outside_of_operators(step: StepBreakdown) -> bool:
+    """Whether most of what a step gained is idle time: an operator that got slower beside it explains little."""
+    waiting = sum(row.delta_ns for row in step.rows if row.kind == "idle")
+    return step.delta_ns > 0 and waiting > _MOST * step.delta_ns
 
 
 def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSides, ...]:

@@ -335,6 +335,8 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     if not acceptable(result) and verdict == "regressed":
         return [measure]
     accept = ("accept the change", invocation.updating(names, "all" if _is_of_curve(result) else ""))
+    if verdict in ("outdated", "improved"):
+        return [accept, measure]
     # An inconclusive or invalid measurement is no change that anybody could mean to accept.
     return [measure, accept] if acceptable(result) or verdict == "suspect" else [measure]
 

@@ -95,7 +95,7 @@ def test_every_verdict_has_an_order_for_its_metrics():
 @pytest.mark.parametrize(
     "verdict, starts",
     [
-        ("regressed", ["pytest --perf-update ", "pytest --perf "]),
+        ("regressed", ["pytest --perf ", "pytest --perf-update "]),
         ("outdated", ["pytest --perf-update ", "pytest --perf "]),
         ("missing", ["pytest --perf-update=new ", "pytest --perf "]),
         ("suspect", ["pytest --perf ", "pytest --perf-update "]),

@@ -213,7 +213,7 @@ def test_what_a_cause_is(found, said):
         ),
         (
             cause(row(MIB, module="Net.h.0.a"), row(KIB, module="Net.h.1.a")),
-            f"in Net.h, at {LINE}, alive from 10% of the step to 75%",
+            f"in Net.h.*.a, at {LINE}, alive from 10% of the step to 75%",
         ),
         (
             # Of what is gone, in the other side's step, which is twice as long.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.judge.reasons import interval, paired
+from pytest_perfdl.judge.reasons import paired
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.model.limits import parse_limit
@@ -47,7 +47,7 @@ def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, st
     if kind == "faster":
         found = _turned(found)
     basis = paired(found.rounds or 0)
-    text = f"{labels[1]} against {labels[0]}: {interval(replace(found, limit=None), basis)}".rstrip(": ")
+    text = f"{labels[1]} against {labels[0]}: {_speed(found, basis)}".rstrip(": ")
     if found.verdict == "invalid":
         return replace(found, reason=f"{text}, expected {expected}: {found.reason}")
     if found.verdict in ("suspect", "inconclusive", None):
@@ -56,6 +56,17 @@ def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, st
     holds = (found.verdict == "regressed") == (kind == "faster")
     said: Verdict = "unchanged" if holds else "regressed"
     return replace(found, verdict=said, reason=f"{text}, expected {expected}")
+
+
+def _speed(found: MetricVerdict, basis: str) -> str:
+    """How fast the second alternative is as a multiple of the first, "1.35x as fast [1.31x, 1.39x] (...)"."""
+    if found.effect is None or found.effect <= -1:
+        return ""
+    text = f"{1 / (1 + found.effect):.2f}x as fast"
+    if found.ci95 is None or min(found.ci95) <= -1:
+        return text
+    low, high = sorted(1 / (1 + end) for end in found.ci95)
+    return f"{text} [{low:.2f}x, {high:.2f}x] (95% interval, {basis})"
 
 
 def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str) -> MetricVerdict:

@@ -83,7 +83,7 @@ def against(results: Iterable[Result]) -> str:
 
 
 def measured(results: Sequence[Result]) -> str:
-    """How much was measured, "7-20 paired rounds" or "5 repeats against 10"; a range where tests differ."""
+    """How much was measured, "7-20 paired rounds" or "5 processes against 10"; a range where tests differ."""
     rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
     if rounds:
         return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
@@ -94,8 +94,8 @@ def measured(results: Sequence[Result]) -> str:
     if not new:
         return ""
     if base:
-        return f"{new} {'repeat' if new == '1' else 'repeats'} against {base}"
-    return f"{new} {'repeat' if new == '1' else 'repeats'}"
+        return f"{new} {'process' if new == '1' else 'processes'} against {base}"
+    return f"{new} {'process' if new == '1' else 'processes'}"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ of them says anything else than the others.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -152,7 +153,7 @@ def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
     members: dict[tuple[str, ...], list[Cause]] = defaultdict(list)
     for cause in judgement.blame:
         members[_group_of(cause, judgement.source_diffs)].append(cause)
-    steps = {each.call: each.delta_ns for each in judgement.breakdowns}
+    steps = _step_changes(judgement)
     groups = [_group(causes, steps, result, run) for causes in members.values()]
 
     def order(group: CauseGroup) -> tuple[bool, float]:
@@ -163,6 +164,30 @@ def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
         # Counts alone decided: blame has them first, whatever they cost.
         return tuple(groups)
     return tuple(sorted(groups, key=lambda group: (*order(group), first[id(group)])))
+
+
+def _step_changes(judgement: Judgement) -> dict[str, int]:
+    """By how much the profiled step of each call changed: without paired rounds as the largest share says."""
+    changes = {each.call: each.delta_ns for each in judgement.breakdowns}
+    shares = [(cause, share) for cause in judgement.blame if (share := _share(cause))]
+    for cause, share in sorted(shares, key=lambda one: -abs(one[1])):
+        changes.setdefault(cause.call, round(cause.delta_ns / share))
+    return changes
+
+
+def _share(cause: Cause) -> float | None:
+    """A cause's share of the change, where there is one that is a number."""
+    return cause.share if cause.share is not None and math.isfinite(cause.share) else None
+
+
+def largest(causes: Sequence[Cause], count: int) -> list[Cause]:
+    """The causes to list where there is room for so many: what went away beside what came, the largest first.
+
+    Where counts decided, and no cause has a share, they are in the order that they are given in.
+    """
+    if all(_share(cause) is None for cause in causes):
+        return list(causes[:count])
+    return sorted(causes, key=lambda cause: -abs(cause.delta_ns))[:count]
 
 
 def _way(group: CauseGroup, judgement: Judgement) -> float:
@@ -201,17 +226,15 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
     judgement = result.judgement
     delta = sum(cause.delta_ns for cause in causes)
     ordered = sorted(causes, key=lambda cause: (cause.delta_ns * delta < 0, -abs(cause.delta_ns)))
-    shares = [cause.share for cause in causes if cause.share is not None]
+    shares = [share for cause in causes if (share := _share(cause)) is not None]
     share = sum(shares) if len(shares) == len(causes) else None
     call = causes[0].call
-    # Without rounds the step's change is what the shares are of.
-    whole = steps.get(call) or (round(delta / share) if share else 0)
     diff = next((each for cause in ordered if (each := diff_of(cause, judgement.source_diffs))), None)
     return CauseGroup(
         call=call,
         sentence=_sentence(ordered, judgement),
         delta_ns=delta,
-        step_delta_ns=whole,
+        step_delta_ns=steps.get(call, 0),
         share=share,
         causes=tuple(ordered),
         module=common_module([cause.module for cause in _telling(ordered) if cause.module]),
@@ -397,5 +420,5 @@ def cause_line(group: CauseGroup) -> str:
     module = f" in {visible(group.module)}" if group.module else ""
     place = f" at {group.place.text}" if group.place else ""
     call = f"{visible(group.call)}: " if group.call else ""
-    doubt = "" if all(cause.certain for cause in group.causes) else " (not certain: the likeliest cause)"
+    doubt = "" if all(cause.certain for cause in group.causes) else " (not certain: the most likely cause)"
     return f"{call}{group.sentence}{module}{place}: {group.amount}{share}{doubt}"

@@ -240,9 +240,9 @@ class PerfSession:
         if result is None or report.when != "call" or hasattr(report, "wasxfail"):
             return None
         if report.failed and result.fails and result.judgement.metrics:
-            return "failed", "R", f"PERF {result.judgement.verdict.upper()}"
+            return "failed", "F", f"PERF {result.judgement.verdict.upper()}"
         if report.passed and result.updated:
-            return "passed", "U", "PERF UPDATED"
+            return "passed", ".", "PERF RECORDED"
         return None
 
     def finish(self, exitstatus: int) -> int:

@@ -77,7 +77,7 @@ def everything(tmp_path_factory):
 def test_the_verdict_comes_first(everything):
     shown = Page(html.render(everything, traces.collect(everything))).words
     order = [
-        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated.",
+        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated",
         "7 compared",
         "Machine key",
         "no git: unpaired",
@@ -110,7 +110,7 @@ def test_figures_have_units_intervals_and_limits():
         "0 → 48",
         "77%",
         "3f2c1abf9",
-        "10 repeats against 5",
+        "10 processes against 5",
         "64.10 s",
         "95% interval",
     ):
@@ -334,9 +334,9 @@ def test_tests_that_need_a_look_are_open_and_others_closed(everything):
 
 
 def test_an_empty_run_and_one_without_judgement():
-    assert "No perf test ran." in page().words
+    assert "No perf test ran" in page().words
     plain = page(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False)
-    assert "figures, no verdicts" in plain.words
+    assert "without isolation: no verdicts" in plain.words
     assert "What to do" not in plain.words
 
 

@@ -27,15 +27,15 @@ def test_what_was_not_compared_is_counted_even_when_zero():
 
 def test_written_baselines_are_counted():
     written = replace(runs.result("missing", "t.py::test_a", fails=False), updated=True)
-    assert words.counts_sentence(runs.run(written)).endswith(
-        "1 missing, 0 incomparable, 0 unmeasured. 1 baseline written."
+    assert words.counts_sentence(runs.run(written)) == (
+        "1 baseline recorded. 0 compared. 0 missing, 0 incomparable, 0 unmeasured."
     )
 
 
 def test_what_an_update_accepted_needs_no_look():
     accepted = replace(runs.result("suspect", fails=False), updated=True)
     run = runs.run(accepted, runs.result("unchanged", "t.py::b"))
-    assert words.headline(run) == "All 2 perf tests pass: 1 suspect, 1 unchanged. 1 baseline written."
+    assert words.headline(run) == "Recorded 1 baseline; 1 other test: 1 unchanged"
     assert not words.fails_or_warns(accepted)
     assert words.notable(accepted)
 
@@ -49,14 +49,14 @@ def test_a_run_without_isolation_claims_no_verdict():
 @pytest.mark.parametrize(
     "verdicts, sentence",
     [
-        ((), "No perf test ran."),
-        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed."),
-        (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing."),
-        (("changed", "unchanged"), "No perf test fails. 1 of 2 needs a look: 1 changed."),
-        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged."),
-        (("unchanged",), "The perf test passes: 1 unchanged."),
-        (("new", "new"), "No perf test fails, but none was compared: 2 new."),
-        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured."),
+        ((), "No perf test ran"),
+        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed"),
+        (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing"),
+        (("changed", "unchanged"), "No perf test fails; 1 of 2 needs attention: 1 changed"),
+        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged"),
+        (("unchanged",), "The perf test passes: 1 unchanged"),
+        (("new", "new"), "No perf test fails, but none was compared: 2 new"),
+        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured"),
     ],
 )
 def test_headline(verdicts, sentence):
@@ -151,7 +151,7 @@ def test_both_sides_of_a_metric(base, new, unit, text):
 
 
 def test_known_counts_are_a_step_and_others_are_not():
-    assert figures.change(runs.counted("forward.ops", 1, 2)) == "1 -> 2 a step"
+    assert figures.change(runs.counted("forward.ops", 1, 2)) == "1 -> 2/step"
     assert figures.change(runs.counted("accuracy", 1, 2)) == "1 -> 2"
     assert figures.change(runs.counted("peak_memory", 1024, 2048, unit="B")) == "1.000 -> 2.000 KiB"
 
@@ -167,12 +167,12 @@ def test_causes_say_what_appeared_and_what_went():
     new, gone, idle = runs.BLAME[1], runs.BLAME[3], runs.BLAME[4]
     assert (figures.cause_sign(new), figures.cause_count(new), figures.cause_effect(new)) == (
         "+",
-        "0 -> 48 a step",
+        "0 -> 48/step",
         "new",
     )
     assert (figures.cause_sign(gone), figures.cause_count(gone), figures.cause_effect(gone)) == (
         "-",
-        "12 -> 0 a step",
+        "12 -> 0/step",
         "gone",
     )
     assert (figures.cause_sign(idle), figures.cause_count(idle), figures.cause_effect(idle)) == (" ", "", "+22.2%")

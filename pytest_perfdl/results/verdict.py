@@ -123,13 +123,21 @@ class MetricVerdict:
     """
 
     name: str
+    """`step_time`, or `forward.step_time` for a named call."""
     kind: Kind
+    """`timed` (judged with statistics) or `counted` (compared exactly)."""
     unit: str
+    """Unit of `base` and `new`: "ns", "B", "1", "%", "items/s", or that of `perf.metric`."""
     better: Better
+    """`lower` or `higher`."""
     base: float | None
+    """The baseline's value; `None` where there is none."""
     new: float | None
+    """The current value; `None` where there is none."""
     effect: float | None = None
+    """Change from the baseline, as a ratio (0.1 is 10 % more); `None` where there is nothing to compare with."""
     ci95: tuple[float, float] | None = None
+    """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
     """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
     limit: str | None = None

@@ -16,8 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN.json", type=Path, help="run.json of a report, or its folder")
     parser.add_argument(
         "--format",
+        metavar="FORMAT",
         choices=("openmetrics", "csv"),
-        help="format of the text: openmetrics or csv (by default csv for a FILE that ends in .csv, else openmetrics)",
+        help="openmetrics or csv (by default csv for a FILE that ends in .csv, else openmetrics)",
     )
     parser.add_argument(
         "-o", "--out", metavar="FILE", type=Path, help="write to this file (by default to standard output)"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.numbers import RATIO, BaseUnit, base_unit, safe_name, with_unit
-from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.run import Run
 
 _PREFIX = "perfdl"
 _PLAIN = BaseUnit("")
@@ -31,7 +31,12 @@ class _Family:
     unit: BaseUnit
     help: str
     samples: dict[_Labels, float] = field(default_factory=dict)
-    """By their labels, of which no two samples may have the same."""
+    """By their labels, as they are shown: no two samples may have the same."""
+
+    def add(self, labels: _Labels, value: float | None) -> None:
+        """Add a sample, unless its value is not known or not finite."""
+        if value is not None and math.isfinite(value):
+            self.samples[tuple((name, visible(text)) for name, text in labels)] = float(value)
 
     def lines(self) -> Iterator[str]:
         """The family as text; nothing where it has no samples."""
@@ -43,7 +48,7 @@ class _Family:
         yield f"# HELP {self.name} {_help(self.help)}"
         for labels, value in self.samples.items():
             shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-            yield f"{self.name}{{{shown}}} {float(value)!r}"
+            yield f"{self.name}{{{shown}}} {value!r}"
 
 
 def to_openmetrics(run: Run) -> str:
@@ -56,29 +61,27 @@ def to_openmetrics(run: Run) -> str:
     fixed = _fixed()
     families = {each.name: each for each in fixed.values()}
     names = _names_of_others(run, set(families))
-    fixed["run"].samples[(("machine", run.machine_id), ("commit", run.commit or ""), ("date", run.date))] = 1
-    if (when := _seconds(run.date)) is not None:
-        fixed["time"].samples[(("machine", run.machine_id),)] = when
+    fixed["run"].add((("machine", run.machine_id), ("commit", run.commit or ""), ("date", run.date)), 1)
+    fixed["time"].add((("machine", run.machine_id),), _seconds(run.date))
     for result in run.results:
-        machine = run.machine_id if result.new is None else result.new.key.slug
-        labels = (("test", result.id), ("machine", machine))
-        fixed["verdict"].samples[(*labels, ("verdict", result.verdict))] = 1
-        fixed["fails"].samples[labels] = int(result.fails)
+        labels = (
+            ("test", result.id),
+            ("machine", run.machine_id if result.new is None else result.new.key.slug),
+        )
+        fixed["verdict"].add((*labels, ("verdict", result.verdict)), 1)
+        fixed["fails"].add(labels, int(result.fails))
         for metric in result.metrics:
-            of_metric = (*labels, ("metric", metric.name))
             low, high = metric.ci95 or (None, None)
             for key, ratio in (("change", metric.effect), ("low", low), ("high", high)):
-                if ratio is not None and math.isfinite(ratio):
-                    fixed[key].samples[of_metric] = ratio
-            if metric.of_step:
-                call = metric.name.rpartition(".")[0]
-                unit = base_unit(metric.unit)
-                family = _family_of(general(metric.name), unit, names)
-                family = families.setdefault(family.name, family)
-                of_call = (*labels, *((("call", call),) if call else ()))
-                for side, value in (("baseline", metric.base), ("current", metric.new)):
-                    if value is not None and math.isfinite(value):
-                        family.samples[(*of_call, ("side", side))] = unit.convert(value)
+                fixed[key].add((*labels, ("metric", metric.name)), ratio)
+            if not metric.of_step:
+                continue
+            call, unit = metric.name.rpartition(".")[0], base_unit(metric.unit)
+            family = _family_of(general(metric.name), unit, names)
+            family = families.setdefault(family.name, family)
+            of_call = (*labels, ("call", call)) if call else labels
+            for side, value in (("baseline", metric.base), ("current", metric.new)):
+                family.add((*of_call, ("side", side)), None if value is None else unit.convert(value))
     return "".join(f"{line}\n" for family in families.values() for line in family.lines()) + "# EOF\n"
 
 
@@ -87,9 +90,7 @@ def _fixed() -> dict[str, _Family]:
     interval = "end of the 95% interval of the change"
     return {
         "run": _Family(f"{_PREFIX}_run_info", _PLAIN, "Always 1: machine, commit and date of the run"),
-        "time": _Family(
-            f"{_PREFIX}_run_timestamp_seconds", BaseUnit("seconds"), "When the run started, in Unix time"
-        ),
+        "time": _Family(f"{_PREFIX}_run_timestamp_seconds", BaseUnit("seconds"), "When the run started, in Unix time"),
         "verdict": _Family(f"{_PREFIX}_verdict", _PLAIN, "Always 1: verdict of the test, as a label"),
         "fails": _Family(f"{_PREFIX}_test_fails", _PLAIN, "1 if the verdict fails the test, else 0"),
         "change": _Family(f"{_PREFIX}_change_ratio", _RATIO, "Change of a metric from its baseline, 0.1 is 10% more"),
@@ -141,4 +142,4 @@ def _help(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return visible(text).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return text.replace("\\", r"\\").replace('"', r"\"")

@@ -158,6 +158,6 @@ class Run:
         return self.key.slug
 
     def counts(self) -> dict[Verdict, int]:
-        """How many tests have each verdict, in the order of `VERDICTS`; verdicts nobody has are absent."""
+        """Number of tests with each verdict, worst verdict first; a verdict that no test has is absent."""
         found = [result.judgement.verdict for result in self.results]
         return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}

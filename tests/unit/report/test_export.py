@@ -217,8 +217,10 @@ def test_a_number_too_large_in_base_units_is_left_out():
 
 @given(ANY_TEXT, ANY_TEXT.filter(lambda name: "." not in name), ANY_TEXT)
 @example('a"b\\c\nd', "\\", '"')
+@example("\ud800", "\udfff", "\ud800")
 def test_any_text_comes_back_as_it_is_shown(test, metric, unit):
-    families = parsed(to_openmetrics(runs.run(runs.result(test=test, metrics=[runs.counted(metric, unit=unit)]))))
+    result = runs.result("unmeasured", test=test, metrics=[runs.counted(metric, unit=unit)])
+    families = parsed(to_openmetrics(runs.run(result)))
     assert [dict(labels)["test"] for labels in families["perfdl_verdict"].samples] == [visible(test)]
     assert [dict(labels)["metric"] for labels in families["perfdl_change_ratio"].samples] == [visible(metric)]
 

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_perfdl_report(run: Run) -> None:
-    """Called once with the whole judged run, before the report is written."""
+    """Send a run elsewhere, to a dashboard say.
+
+    Called once at the end of `pytest --perf`, after the report is written to `run.report_dir`. An error in it does not
+    end pytest: the summary names it, and the run fails.
+    """
 
 
 @pytest.hookspec

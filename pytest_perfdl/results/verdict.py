@@ -123,29 +123,38 @@ class MetricVerdict:
     """
 
     name: str
+    """`step_time`, or `forward.step_time` for a named call."""
     kind: Kind
+    """`timed` (judged with statistics) or `counted` (compared exactly)."""
     unit: str
+    """Unit of `base` and `new`: "ns", "B", "1", "%", "items/s", or that of `perf.metric`."""
     better: Better
+    """`lower` or `higher`."""
     base: float | None
+    """The baseline's value; `None` where there is none."""
     new: float | None
+    """The current value; `None` where there is none."""
     effect: float | None = None
+    """Change from the baseline, as a ratio (0.1 is 10 % more); `None` where there is nothing to compare with."""
     ci95: tuple[float, float] | None = None
+    """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
     """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
     limit: str | None = None
-    """The limit or budget it was held to, as text ("10%", "<= 45ms"); `None` when it is only shown."""
+    """The limit ("10%") or budget ("<= 45ms") that the metric is compared with; `None` where it has neither."""
     verdict: Verdict | None = None
-    """`None` when it is only shown."""
+    """Verdict of the metric; `None` where it is not judged."""
     reason: str = ""
-    """Its figures, its limit, and what is to be said of them."""
+    """Why the metric has its verdict: values, limit and remarks, in one sentence."""
     remark: str | None = None
     """What is to be said alone, for tables that have the figures; `None` where the reason has no figures."""
     times_over: float | None = None
     """How many times over the limit, for a regressed metric."""
     evidence: Evidence | None = None
-    """What the verdict on a time rests on; `None` for counts and budgets, and when it is only shown."""
+    """`paired` (from paired rounds) or `unpaired` (against the recorded baseline); `None` for counts and budgets, and
+    where the metric is not judged."""
     rounds: int | None = None
-    """How many, for paired evidence."""
+    """Number of paired rounds; `None` for other evidence."""
     in_every_round: bool = False
     """Whether a suspect was past its limit in every one of enough rounds to fail for (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
@@ -154,7 +163,7 @@ class MetricVerdict:
     """Baseline's and current value of each paired round, which `base`, `new`, `effect` and `ci95` are made from; empty
     for what no rounds measured."""
     of_step: bool = True
-    """Whether it is the step's, rather than that of one of its kernels or operators."""
+    """Whether the metric is of the whole step, not of one of its kernels or operators."""
 
     @property
     def is_held_to_budget(self) -> bool:
@@ -340,10 +349,12 @@ class Judgement:
     test: str
     verdict: Verdict
     reason: str
+    """Why the test has its verdict, in one sentence."""
     metrics: tuple[MetricVerdict, ...] = ()
     blame: tuple[Cause, ...] = ()
     """Largest change first, by absolute time; then changes of count alone."""
     integrity: tuple[Finding, ...] = ()
+    """What the measurement noticed about itself; a finding of level `invalid` makes the verdict `invalid`."""
     context_changes: tuple[tuple[str, str, str], ...] = ()
     """(name, baseline's value, this run's value) for context that differs."""
     source_diffs: tuple[SourceDiff, ...] = ()

@@ -256,13 +256,14 @@ class PerfSession:
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
         run = self.run()
         # Each on its own, whatever one of them meets: pytest must come to its summary, and to the exit status.
-        with self._noting("the hook pytest_perfdl_report"):
-            self.config.hook.pytest_perfdl_report(run=run)
         if self.settings.json is not None:
             with self._noting("the run file"):
                 write_json(run, self.settings.json)
         with self._noting("the report"):
             self.written = write_all(run)
+        # Last, so that it may send the report elsewhere.
+        with self._noting("the hook pytest_perfdl_report"):
+            self.config.hook.pytest_perfdl_report(run=run)
         failed = self.problems or self._shortfall
         return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
 

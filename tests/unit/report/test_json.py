@@ -197,14 +197,17 @@ def test_junit_properties():
     one = runs.result("regressed")
     found = dict(properties(one, runs.run(one)))
     assert found["perf.verdict"] == "regressed"
-    assert found["perf.key"] == runs.KEY.slug
+    assert found["perf.machine_id"] == runs.KEY.slug
     assert found["perf.report"] == "perf-report/index.html"
-    assert found["perf.step_time.base"] == 41_200_000
-    assert found["perf.step_time.new"] == 45_080_000
-    assert found["perf.step_time.delta_pct"] == pytest.approx(9.4175, abs=1e-4)
-    assert (found["perf.step_time.ci_low"], found["perf.step_time.ci_high"]) == (8.9, 9.9)
-    assert found["perf.step_time.limit"] == "3%"
-    assert "perf.ops.ci_low" not in found
+    assert found["perf.step_time.baseline_seconds"] == 0.0412
+    assert found["perf.step_time.current_seconds"] == 0.04508
+    assert found["perf.step_time.change_ratio"] == pytest.approx(0.0941748, abs=1e-7)
+    assert found["perf.step_time.change_ci95_low_ratio"] == 0.089
+    assert found["perf.step_time.change_ci95_high_ratio"] == 0.099
+    assert (found["perf.step_time.verdict"], found["perf.step_time.limit"]) == ("regressed", "3%")
+    assert found["perf.peak_memory.current_bytes"] == 2_147_483_648
+    assert found["perf.ops.current"] == 1748
+    assert "perf.ops.change_ci95_low_ratio" not in found
     assert all(isinstance(value, (str, int, float)) for value in found.values())
 
 
@@ -213,11 +216,12 @@ def test_junit_leaves_out_what_is_unknown():
     assert [name for name, _ in properties(one, runs.run(one))] == [
         "perf.verdict",
         "perf.reason",
-        "perf.key",
+        "perf.machine_id",
         "perf.report",
     ]
     odd = runs.result(metrics=[replace(runs.timed(), effect=float("nan"), new=None)])
-    assert not {"perf.step_time.delta_pct", "perf.step_time.new"} & set(dict(properties(odd, runs.run(odd))))
+    found = dict(properties(odd, runs.run(odd)))
+    assert not {"perf.step_time.change_ratio", "perf.step_time.current_seconds"} & set(found)
 
 
 def test_a_curve_is_told_in_nanoseconds_with_intervals():

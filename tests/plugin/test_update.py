@@ -81,9 +81,9 @@ def test_recording_passes_and_says_what_was_written(first):
 
     assert finished.code == 0
     # On a slow machine a line of progress stands between the file and the letter.
-    assert re.search(r"(?m)^(test_speed\.py )?U +\[100%\]$", finished.output)
-    assert "UPDATED       test_speed.py::test_step  no baseline under any key" in finished.output
-    assert "1 baseline written" in finished.output
+    assert re.search(r"(?m)^(test_speed\.py )?\. +\[100%\]$", finished.output)
+    assert re.search(r"(?m)^RECORDED      test_speed.py::test_step\n    step_time .+ in \d+ process", finished.output)
+    assert "1 baseline recorded" in finished.output
     assert (case.outcome, case.properties["perf.verdict"]) == ("passed", "missing")
     assert sorted(name.rpartition("/")[2] for name in project.baselines()) == [
         "test_step.json",
@@ -103,7 +103,7 @@ def test_unchanged_code_passes_and_its_baseline_stays_to_the_byte(recorded):
     assert recorded.baselines() == before
     # One repeat on a busy machine may not exclude even this limit.
     assert verdict(recorded)["verdict"] in ("unchanged", "inconclusive")
-    assert "PERF UPDATED" not in finished.output
+    assert "PERF RECORDED" not in finished.output
 
 
 @pytest.mark.torch
@@ -168,7 +168,7 @@ def test_an_operator_more_is_seen_whatever_the_clock_says(recorded):
 
     finished = recorded.run("--perf-update", "--perf-repeats=1", *WIDE, "-v", EXTRA_OPERATOR="1")
     assert finished.code == 0
-    assert "test_speed.py::test_step PERF UPDATED" in finished.output
+    assert "test_speed.py::test_step PERF RECORDED" in finished.output
     assert recorded.baselines() != before
 
 
@@ -331,7 +331,7 @@ def test_a_baseline_under_a_former_key_is_found_and_moved(project):
     assert project.baselines() == before
 
     moved = project.run("--perf-update", *options)
-    assert (moved.code, "PERF UPDATED" in moved.output or "1 baseline written" in moved.output) == (0, True)
+    assert (moved.code, "PERF RECORDED" in moved.output or "1 baseline recorded" in moved.output) == (0, True)
     assert [name.partition("/")[2] for name in project.baselines()] == [name.partition("/")[2] for name in before]
     assert not any(name.startswith("aarch64-") for name in project.baselines())
     assert (

@@ -10,19 +10,20 @@ from unit.report import runs
 
 LINE = "models/gpt.py(43): causal_attention"
 DIFF = SourceDiff("src/models/gpt.py", "causal_attention", "@@ -1 +1 @@\n-a\n+b", line=47)
-BLOCKS = "GPT.blocks.{}.attention"
 
 
-def cause(name, base, new, *, module=BLOCKS.format(0), line=LINE, **rest):
+def cause(name, base, new, *, module="GPT.blocks.0.attention", line=LINE, **rest):
     """(count, ns) on both sides; the step gained 10 ms."""
     share = (new[1] - base[1]) / 10_000_000
     return runs.cause(name, base, new, share, module=module, line=line, **rest)
 
 
-FUSED = cause("aten::_scaled_dot_product_flash_attention_for_cpu", (2, 2_000_000), (0, 0), module=BLOCKS.format(1))
+FUSED = cause(
+    "aten::_scaled_dot_product_flash_attention_for_cpu", (2, 2_000_000), (0, 0), module="GPT.blocks.1.attention"
+)
 WRAPPER = cause("aten::scaled_dot_product_attention", (2, 10_000), (0, 0))
 BMM = cause("aten::bmm", (0, 0), (12, 6_000_000))
-SOFTMAX = cause("aten::_softmax", (0, 0), (2, 4_000_000), module=BLOCKS.format(1))
+SOFTMAX = cause("aten::_softmax", (0, 0), (2, 4_000_000), module="GPT.blocks.1.attention")
 BACKWARD = cause("aten::_softmax_backward_data", (0, 0), (2, 500_000))
 COPY = cause("aten::copy_", (44, 100_000), (74, 1_100_000))
 CAT = cause("aten::cat", (2, 100_000), (2, 400_000), line="models/gpt.py(35): forward")

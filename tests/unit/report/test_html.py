@@ -269,12 +269,12 @@ def test_a_link_to_a_test_is_the_same_in_every_run():
 def test_how_sure_it_is_stands_at_the_top():
     paired = runs.timed(evidence="paired", rounds=12, times_over=3.1)
     shown = page(runs.result(metrics=[paired]), runs.result("changed", "t.py::test_b", metrics=[runs.counted()])).words
-    assert "the chance that any test of the run is called regressed for its times is at most 1.0%" in shown
+    assert "False-positive rate for the whole run: at most 1.0%" in shown
     assert "Counts and sizes are compared exactly" in shown
-    assert "is excluded with 97.5% probability" not in shown
+    assert "Minimum detectable slowdown" not in shown
     cleared = [runs.result("unchanged", f"t.py::test_{n}", metrics=[runs.quiet(excluded=n / 100)]) for n in (1, 2, 4)]
     shown = page(*cleared, runs.result("regressed", metrics=[runs.timed(excluded=0.9)])).words
-    said = "A slowdown of step_time by more than 2.0% (in half of the tests; 4.0% in all) is excluded with 97.5%"
+    said = "Minimum detectable slowdown of step_time (97.5% probability): 2.0% in half of the tests, 4.0% in all of them."
     assert said in shown
     every = page(
         runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])

@@ -183,11 +183,11 @@ def test_names_are_made_visible():
         ),
         (
             cause(row(MIB), movement="longer"),
-            "1 tensor [8, 128] float32 saved for the backward pass, freed later than before and alive at the peak now",
+            "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, alive at the current peak",
         ),
         (
             cause((row(MIB, "temporaries"), None), movement="shorter"),
-            "1 temporary [8, 128] float32, freed earlier than before the peak now",
+            "1 temporary [8, 128] float32, freed before the current peak",
         ),
         (
             cause(row(MIB, "temporaries"), movement="moment"),
@@ -297,7 +297,7 @@ def test_advice(cost, said):
 @pytest.mark.parametrize(
     "rows, said",
     [
-        ((), "memory grows: each step keeps 3.000 KiB, of which no allocation could be named"),
+        ((), "memory grows: each step keeps 3.000 KiB, but no allocation could be identified"),
         (
             (row(2 * KIB, tensors=2), row(KIB)),
             (

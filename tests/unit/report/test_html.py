@@ -270,7 +270,7 @@ def test_how_sure_it_is_stands_at_the_top():
     paired = runs.timed(evidence="paired", rounds=12, times_over=3.1)
     shown = page(runs.result(metrics=[paired]), runs.result("changed", "t.py::test_b", metrics=[runs.counted()])).words
     assert "False-positive rate for the whole run: at most 1.0%" in shown
-    assert "Counts and sizes are compared exactly" in shown
+    assert "Counted metrics are deterministic" in shown
     assert "Minimum detectable slowdown" not in shown
     cleared = [runs.result("unchanged", f"t.py::test_{n}", metrics=[runs.quiet(excluded=n / 100)]) for n in (1, 2, 4)]
     shown = page(*cleared, runs.result("regressed", metrics=[runs.timed(excluded=0.9)])).words
@@ -281,7 +281,7 @@ def test_how_sure_it_is_stands_at_the_top():
     )
     assert "A suspect past its limit in every one of 5 or more rounds fails too" in every.words
     assert "fails too" not in shown
-    assert "could not be confirmed in pairs" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
+    assert "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
 
 
 def test_rounds_and_environment_are_told_beside_the_verdict():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.analysis.events.source_lines import FRAME
@@ -35,6 +35,11 @@ BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
 LEAST_SHARE = 0.02
 """Part of the step's change that a further cause must have to be told of."""
+
+_DEVICE_IDLE = frozenset(
+    ("communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
+)
+"""Classes of idle time that are not of Python's doing; what has another name is a function or an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +164,28 @@ def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
     def order(group: CauseGroup) -> tuple[bool, float]:
         return group.delta_ns * _way(group, judgement) < 0, -abs(group.delta_ns)
 
-    first = {id(group): number for number, group in enumerate(groups)}
-    if judgement.verdict == "changed":
-        # Counts alone decided: blame has them first, whatever they cost.
-        return tuple(groups)
-    return tuple(sorted(groups, key=lambda group: (*order(group), first[id(group)])))
+    if judgement.verdict != "changed":
+        # Where counts alone decided blame has them first, whatever they cost.
+        groups.sort(key=order)
+    return tuple(_with_uncalled(groups, judgement.source_diffs, run))
+
+
+def _with_uncalled(groups: Sequence[CauseGroup], diffs: Sequence[SourceDiff], run: Run) -> list[CauseGroup]:
+    """The groups, the first with the changed lines of a function that no cause is called from, where one changed.
+
+    What builds a model or an optimizer, or makes a batch, runs outside of the step: its change shows in what the step
+    calls. It is the one in the same file, or the only one.
+    """
+    left = [diff for diff in diffs if diff not in {group.diff for group in groups}]
+    if not groups or groups[0].diff is not None or not left:
+        return list(groups)
+    first = groups[0]
+    file = first.place.path if first.place else ""
+    near = [diff for diff in left if diff.file == file] or (left if len({diff.file for diff in left}) == 1 else [])
+    if not near or not near[0].line:
+        return list(groups)
+    place = _linked(near[0].file, near[0].line, near[0].function, run)
+    return [replace(first, diff=near[0], place=place), *groups[1:]]
 
 
 def _step_changes(judgement: Judgement) -> dict[str, int]:
@@ -262,9 +284,12 @@ def _place(line: str, diff: SourceDiff | None, result: Result, run: Run) -> Plac
 def _from_root(path: str, result: Result, run: Run) -> str:
     """A path of a frame from the root directory: Python knows files by the folder that they are imported from."""
     path = path.replace("\\", "/")
-    folder = run.root / result.file
-    while folder != run.root and folder != folder.parent:
-        folder = folder.parent
+    for diff in result.judgement.source_diffs:
+        if f"/{diff.file}".endswith(f"/{path}"):
+            return diff.file
+    tests = run.root / result.file
+    folders = [folder for folder in tests.parents if folder == run.root or run.root in folder.parents]
+    for folder in (*folders, run.root / "src"):
         if (folder / path).is_file():
             return words.shown_path(run, folder / path)
     return path
@@ -411,7 +436,9 @@ def _idle(cause: Cause) -> str:
         return f"{way} time in Python between operators"
     if match := FRAME.fullmatch(cause.name):
         return f"{way} time in Python: {visible(match['function'])} ({visible(match['path'])}:{match['line']})"
-    return f"{way} {visible(cause.name)}"
+    if cause.name in _DEVICE_IDLE:
+        return f"{way} idle time of the device: {cause.name}"
+    return f"{way} time in Python: {visible(cause.name)}"
 
 
 def cause_line(group: CauseGroup) -> str:

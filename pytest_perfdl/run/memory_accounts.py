@@ -89,9 +89,13 @@ def with_accounts(
     explained = replace(judgement, memory=tuple(found))
     if checkout is not None:
         diffs = source_diffs(_lines(found), checkout, commit)
-        known = {(each.file, each.function) for each in judgement.source_diffs}
-        more = tuple(each for each in diffs if (each.file, each.function) not in known)
-        explained = replace(explained, source_diffs=(*more, *judgement.source_diffs))
+        # What no cause of the time comes from may be where memory does.
+        known = {(each.file, each.text) for each in diffs}
+        others = tuple(each for each in judgement.source_diffs if (each.file, each.text) not in known)
+        of_both = tuple(each for each in diffs if each in judgement.source_diffs)
+        explained = replace(
+            explained, source_diffs=(*(each for each in diffs if each not in of_both), *of_both, *others)
+        )
     return _noted(explained, notes)
 
 

@@ -274,14 +274,18 @@ def test_how_sure_it_is_stands_at_the_top():
     assert "Minimum detectable slowdown" not in shown
     cleared = [runs.result("unchanged", f"t.py::test_{n}", metrics=[runs.quiet(excluded=n / 100)]) for n in (1, 2, 4)]
     shown = page(*cleared, runs.result("regressed", metrics=[runs.timed(excluded=0.9)])).words
-    said = "Minimum detectable slowdown of step_time (97.5% probability): 2.0% in half of the tests, 4.0% in all of them."
+    said = (
+        "Minimum detectable slowdown of step_time (97.5% probability): 2.0% in half of the tests, 4.0% in all of them."
+    )
     assert said in shown
     every = page(
         runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])
     )
     assert "A suspect past its limit in every one of 5 or more rounds fails too" in every.words
     assert "fails too" not in shown
-    assert "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
+    assert (
+        "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
+    )
 
 
 def test_rounds_and_environment_are_told_beside_the_verdict():

@@ -56,7 +56,7 @@ def test_shares_add_up_with_the_rest():
     about = told(BMM, FUSED, CAT)
     first, second = about.causes
     (rest,) = about.rest
-    assert (second.sentence, second.place.text) == ("cat slower per call", "models/gpt.py:35")
+    assert (second.sentence, second.place.text) == ("cat slower per call", "src/models/gpt.py:35")
     assert first.delta_ns + second.delta_ns + rest.delta_ns == 10_000_000
     assert first.share + second.share + rest.share == pytest.approx(1)
 
@@ -97,8 +97,11 @@ def test_each_kind_of_change_has_words(one, sentence):
 def test_a_change_that_no_cause_is_called_from_is_shown_all_the_same():
     uncalled = SourceDiff("src/net.py", "Net.__init__", "@@", line=12, called=False)
     about = told(CAT, diffs=(uncalled,))
-    assert about.causes[0].place.text == "models/gpt.py:35"
+    assert about.causes[0].place.text == "src/net.py:12", "the only function that changed"
     assert about.diffs == (uncalled,)
+    others = [replace(uncalled, file=file) for file in ("src/a.py", "models/gpt.py")]
+    assert told(CAT, diffs=[*others[:1], uncalled]).causes[0].place.text == "models/gpt.py:35", "either may be it"
+    assert told(CAT, diffs=others).causes[0].place.text == "models/gpt.py:12", "the one in the same file"
 
 
 def test_a_file_is_named_from_the_root_where_it_is_there(tmp_path):

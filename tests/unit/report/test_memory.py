@@ -183,8 +183,10 @@ def test_names_are_made_visible():
         ),
         (
             cause(row(MIB), movement="longer"),
-            "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, "
-            "alive at the current peak",
+            (
+                "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, "
+                "alive at the current peak"
+            ),
         ),
         (
             cause((row(MIB, "temporaries"), None), movement="shorter"),

@@ -27,10 +27,10 @@ from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
-from pytest_perfdl.report.story import CauseGroup, Story, cause_groups, plain_name, story
+from pytest_perfdl.report.story import CauseGroup, Story, cause_groups, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict
+from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
@@ -40,6 +40,10 @@ PLAIN_AT_MOST = 60
 """With more tests than these a folded one is in the page compressed, and only notable ones have matched rows."""
 CAUSES_LISTED = 12
 """Most causes of a test that its table lists; the others are one row."""
+LEAST_SHARE = 0.01
+"""Part of the step's change that a cause after the first has at least to be listed."""
+LEAST_MEMBER = 0.02
+"""Part of a cause's largest change that another part of it has at least to be listed."""
 ALSO_SHOWN = 4
 """Most further metrics that the first screen names."""
 RECORDED = "recorded"
@@ -270,6 +274,21 @@ def recorded(result: Result) -> str:
     return " ".join(filter(None, (of, count)))
 
 
+def listed_causes(result: Result, run: Run) -> tuple[CauseGroup, ...]:
+    """The causes that a test's table lists; the rest is one row of it."""
+    groups = cause_groups(result, run)
+    return groups[:1] + tuple(each for each in groups[1:CAUSES_LISTED] if abs(each.share or 1) >= LEAST_SHARE)
+
+
+def members(group: CauseGroup) -> tuple[list[Cause], int, int]:
+    """The parts of a cause that hold its change, largest first; how many others there are, and their change."""
+    most = max((abs(cause.delta_ns) for cause in group.causes), default=0)
+    ordered = sorted(group.causes, key=lambda cause: -abs(cause.delta_ns))
+    listed = [cause for cause in ordered if abs(cause.delta_ns) >= LEAST_MEMBER * most][:CAUSES_LISTED]
+    others = [cause for cause in ordered if cause not in listed]
+    return listed, len(others), sum(cause.delta_ns for cause in others)
+
+
 def rest_of(groups: Sequence[CauseGroup]) -> list[tuple[str, int, float]]:
     """For each call the change that no group has, and its share, so that all shares add up to 100%."""
     found = []
@@ -279,6 +298,14 @@ def rest_of(groups: Sequence[CauseGroup]) -> list[tuple[str, int, float]]:
         left = whole - sum(group.delta_ns for group in own)
         found.append((call, left, left / whole))
     return found
+
+
+def diff_lines(diff: SourceDiff) -> list[str]:
+    """The lines of a source diff without the indentation that all of them have."""
+    lines = words.code_lines(diff.text)
+    code = [line for line in lines if not line.startswith("@") and line[1:].strip()]
+    indent = min((len(line[1:]) - len(line[1:].lstrip(" ")) for line in code), default=0)
+    return [line if line.startswith("@") else line[:1] + line[1 + indent :] for line in lines]
 
 
 def memory_gist(judgement: Judgement) -> str:
@@ -344,7 +371,6 @@ def _environment() -> jinja2.Environment:
             "capitalized": lambda text: text[:1].upper() + text[1:],
             "arrow": lambda text: text.replace("->", "→"),
             "main_trace": main_trace,
-            "plain_name": plain_name,
             "symbol": SYMBOLS.__getitem__,
         }
     )
@@ -356,7 +382,6 @@ def _environment() -> jinja2.Environment:
         curves=curves,
         figure=figure,
         share=format_percent,
-        causes_listed=CAUSES_LISTED,
         also_shown=ALSO_SHOWN,
         chips=chips,
         headline=headline,
@@ -369,8 +394,10 @@ def _environment() -> jinja2.Environment:
         measurement_gist=measurement_gist,
         is_paired=is_paired,
         recorded=recorded,
-        cause_groups=cause_groups,
+        listed_causes=listed_causes,
+        members=members,
         rest_of=rest_of,
+        diff_lines=diff_lines,
         memory_gist=memory_gist,
         has_places=has_places,
         has_memory=has_memory,

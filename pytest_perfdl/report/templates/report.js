@@ -81,8 +81,7 @@
         ["Difference", "number", (row) => (found.compared ? difference((row[6] ?? 0) - (row[5] ?? 0)) : ["", NaN])],
         ["Change", "number", (row) => ratio(row[5], row[6])],
         ["Effects", "text", (row) => [row[9] ? because(row[9]) : ""]],
-        ["Matched by", "text", (row) => [found.compared ? (row[7] === undefined ? "" : names[row[7]]) || (row[5] === null ? "new" : row[6] === null ? "gone" : "") : ""]],
-        ["Confidence", "number", (row) => [row[8] === undefined || row[8] === null ? "" : `${Math.round(row[8] * 100)}%`, row[8] ?? NaN]],
+        ["Matched by", "text", (row) => [found.compared ? (row[7] === undefined ? "" : `${names[row[7]]}${row[8] === null || row[8] === undefined ? "" : `, ${Math.round(row[8] * 100)}%`}`) || (row[5] === null ? "new" : row[6] === null ? "gone" : "") : ""]],
       ],
       found.rows,
     ));
@@ -93,14 +92,14 @@
     const isFirst = place.dataset.others === undefined;
     const shown = found.metrics.filter(({ name }) => (name === found.headline) === isFirst);
     for (const metric of shown) {
-      if (metric.evidence === "paired") drawRounds(place, metric);
+      if (metric.paired) drawRounds(place, metric);
       else drawProcesses(place, metric);
     }
   };
   const inWords = ({ effect, ci95 }) => (effect === null || !ci95 ? "" : `Change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}. `);
   const drawRounds = (place, metric) => {
-    const { name, unit, base: before, new: now, paired, effect, ci95, limit_change: limit } = metric;
-    const changes = paired ? now.map((value, index) => value / before[index] - 1) : [];
+    const { name, unit, base: before, new: now, effect, ci95, limit_change: limit } = metric;
+    const changes = now.map((value, index) => value / before[index] - 1);
     const text = changes.map((change, index) => `round ${index + 1}: ${quantity(before[index], unit)} → ${quantity(now[index], unit)}, ${percent(change)}`);
     const ends = [0, ...changes, ...(ci95 ?? []), ...(limit === null ? [] : [limit])].map((share) => share * 100);
     const [low, high] = [Math.min(...ends), Math.max(...ends)];
@@ -110,7 +109,7 @@
       title: `${name}: change in each paired round`,
       note: changes.length ? `${changes.length} rounds, baseline and current interleaved; one dot per round, the first on top` : "this run file holds the interval, not the rounds",
       label: `${name}, change from baseline to current. ${changes.length ? `${changes.length} paired rounds: ${percent(Math.min(...changes))} to ${percent(Math.max(...changes))}. ` : ""}${inWords(metric)}${limit === null ? "" : `Limit ${percent(limit)}.`}`,
-      height: 96 + 11 * rows,
+      height: 92 + 11 * rows,
       make: (colors) => ({
         data: [{
           type: "scatter", mode: "markers", x: changes.map((change) => change * 100), y: changes.map((_, index) => index + 1), text, hoverinfo: "text",
@@ -118,7 +117,7 @@
         }],
         layout: {
           ...base(colors),
-          margin: { l: 10, r: 10, t: 20, b: 52 },
+          margin: { l: 10, r: 10, t: 32, b: 46 },
           xaxis: axis(colors, { title: { text: "change, %", standoff: 4 }, range: [low - room, high + room], zeroline: false, ticksuffix: "%" }),
           yaxis: axis(colors, { visible: false, range: [rows + 0.6, 0.4] }),
           shapes: [
@@ -128,26 +127,22 @@
             ...(limit === null ? [] : [{ type: "line", x0: limit * 100, x1: limit * 100, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1.5 } }]),
           ],
           annotations: labels([
-            { x: 0, text: "baseline", color: colors.quiet },
-            ...(limit === null ? [] : [{ x: limit * 100, text: "limit", color: colors.bad }]),
+            ...(limit === null ? [] : [{ x: limit * 100, text: `limit ${percent(limit)}`, color: colors.bad }]),
             ...(ci95 ? [{ x: (ci95[0] + ci95[1]) * 50, text: "95% interval", color: colors.link }] : []),
           ], low - room, high + room),
         },
       }),
     });
   };
-  // Labels above a chart, side by side where they would cover each other.
-  const labels = (wanted, low, high) => {
-    const crowded = (high - low) * 0.22;
-    const sorted = [...wanted].sort((a, b) => a.x - b.x);
-    return sorted.map(({ x, text, color }, index) => {
-      const isNear = (other) => other && Math.abs(other.x - x) < crowded;
-      const [left, right] = [sorted[index - 1], sorted[index + 1]];
-      const xanchor = isNear(right) && !isNear(left) ? "right" : isNear(left) && !isNear(right) ? "left" : "center";
-      const isAtEdge = xanchor === "right" && (x - low) < crowded * 0.5;
-      return { x, yref: "paper", y: isNear(left) && isNear(right) ? 1.0 : 1, text, showarrow: false, xanchor: isAtEdge ? "left" : xanchor, yanchor: "bottom", yshift: isAtEdge || (isNear(left) && isNear(right)) ? 10 : 0, font: { color, size: 11 } };
-    });
-  };
+  // Two labels above a chart: away from each other where they are near, and never beyond the edge.
+  const labels = (wanted, low, high) => wanted.map(({ x, text, color }, index) => {
+    const other = wanted[1 - index];
+    const [from, near] = [(x - low) / (high - low), other && Math.abs(other.x - x) < (high - low) * 0.3];
+    const side = near ? (x < other.x || (x === other.x && index) ? "right" : "left") : "center";
+    const xanchor = from < 0.2 ? "left" : from > 0.8 ? "right" : side;
+    const isOver = near && xanchor !== side;
+    return { x, yref: "paper", y: 1, text, showarrow: false, xanchor, yanchor: "bottom", yshift: isOver ? 12 : 0, font: { color, size: 11 } };
+  });
   const CURRENT = "current processes";
   const RECORDED = "processes of the recording";
   const described = (side, values, unit) => (values.length
@@ -199,7 +194,7 @@
   const fillWaterfall = (place, found) => {
     for (const { call, base_ns: before, new_ns: now, timed, bars } of found.accounts) {
       if (!bars.length) continue;
-      const own = section(place, call || "step");
+      const own = call ? section(place, call) : place;
       let at = before;
       const ends = [before, ...bars.map(([, ns]) => (at += ns)), now];
       const [low, high] = [Math.min(...ends), Math.max(...ends)];

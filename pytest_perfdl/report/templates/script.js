@@ -140,10 +140,11 @@
   };
 
   // Perfetto answers PONG to PING once it can take a trace; the trace goes from window to window. The channel stays
-  // open for the range that it should show: it takes that when the trace is loaded. Whether the site was reached at all
+  // open for the range that it should show: it takes that when the trace is loaded. The slice to select is in the address,
+  // as its documentation on deep links says. Whether the site was reached at all
   // cannot be seen from here: no answer says so.
   const openInPerfetto = async (button) => {
-    const { perfetto: name, title } = button.dataset;
+    const { perfetto: name, title, selected } = button.dataset;
     const alert = button.closest(".body")?.querySelector("[data-alert]");
     const warn = (text) => {
       if (!alert) { say(text); return; }
@@ -157,7 +158,7 @@
       alert.hidden = false;
       alert.scrollIntoView({ block: "nearest" });
     };
-    const child = window.open(PERFETTO);
+    const child = window.open(selected ? `${PERFETTO}/?${selected}` : PERFETTO);
     if (!child) {
       warn("The browser blocked the window of ui.perfetto.dev.");
       return;
@@ -236,8 +237,8 @@
   }
   search?.addEventListener("input", filterAndKeep);
 
-  // The test that is read: the last one that begins above the middle of the window.
-  const current = () => failing().findLastIndex((test) => test.getBoundingClientRect().top < innerHeight / 3);
+  // The failing test that is read: the last one that begins above or at the top of the window.
+  const current = () => failing().findLastIndex((test) => test.getBoundingClientRect().top < 120);
   const goTo = (test) => {
     test.open = true;
     land(test);

@@ -7,14 +7,18 @@
   const LANE = 18;
   const MOST_LANES = 60;
   const LEAST_PIXELS = 1.5;
-  // Below this share of the largest change a slice is not marked: one step of each side also differs by chance.
+  // Below this share of the largest change a slice is not marked.
   const LEAST_MARK = 0.01;
   const FONT = "11px system-ui, 'Segoe UI', 'Liberation Sans', sans-serif";
   const traces = new Map();
 
-  // A trace's slices of causes end in their change, " (+6 %)", and steps in their number: neither is part of the name.
-  const nameOf = (event) => event.name.replace(/ \((?:[+-]?\d+ ?%|new|gone|changed)\)$/, "").replace(/^(ProfilerStep)#\d+$/, "$1");
-  const shortName = (name) => name.replace(/^void /, "").replace(/(.)[<(].*$/, "$1");
+  // Slices of causes end in the cause's change, " (new, +7.164 ms/step)", and steps in their number: neither is part of
+  // the name.
+  const nameOf = (event) => event.name
+    .replace(/ \((?:(?:new|gone), )?[+-]?[\d.]+ ?(?:%|[a-zµ]+\/step)\)$| \((?:new|gone|changed)\)$/, "")
+    .replace(/^(ProfilerStep)#\d+$/, "$1").replace(/^perfdl\.module: /, "");
+  // Where there is no room: without what many names begin or end with.
+  const shortName = (name) => name.replace(/^(void |aten::|autograd::engine::evaluate_function: )/, "").replace(/(.)[<(].*$/, "$1");
   const isDevice = ({ kind }) => kind === "kernel" || kind.startsWith("gpu_");
 
   // Which slices of the two sides are the same work: equal names and equal surrounding slices, in order of time. A
@@ -44,7 +48,7 @@
   };
 
   const read = (text) => {
-    const events = JSON.parse(text).traceEvents;
+    const { traceEvents: events, perfdl: about } = JSON.parse(text);
     const threads = new Map();
     const processes = new Map();
     const at = (event) => `${event.pid} ${event.tid}`;
@@ -57,10 +61,10 @@
       if (event.ph !== "X") continue;
       if (!threads.has(at(event))) threads.set(at(event), { pid: event.pid, name: `thread ${event.tid}`, slices: [] });
       const thread = threads.get(at(event));
-      const side = several ? (processes.get(event.pid) ?? "").split(" ")[0] : "";
+      const side = several ? (processes.get(event.pid) ?? "").split(/[ ,]/)[0] : "";
       thread.slices.push({
         name: nameOf(event), start: event.ts * 1000, end: (event.ts + event.dur) * 1000, kind: event.cat ?? "", args: event.args ?? {},
-        pid: event.pid, side, thread: thread.name, parent: null, inside: 0, twin: null,
+        pid: event.pid, fullName: event.name, side, thread: thread.name, parent: null, inside: 0, twin: null,
       });
     }
     const rows = [];
@@ -93,16 +97,20 @@
     }
     const all = rows.flatMap(({ slices }) => slices);
     match(all);
+    // What a slice gained or lost beyond the slices inside it, of slices that belong to a cause and at most what the
+    // cause gained in the measured steps: one observed step of each side also differs by chance.
     const own = (slice) => Math.max(0, slice.end - slice.start - slice.inside);
     for (const slice of all) {
-      const isStep = slice.kind === "idle" || !several;
-      slice.change = isStep ? 0 : slice.side === "current" ? own(slice) - (slice.twin ? own(slice.twin) : 0) : slice.twin ? 0 : -own(slice);
+      const { delta_ns: measured = 0, verdict } = slice.args;
+      const observed = slice.side === "current" ? own(slice) - (slice.twin ? own(slice.twin) : 0) : verdict === "gone" ? -own(slice) : 0;
+      slice.change = observed * measured > 0 ? Math.sign(measured) * Math.min(Math.abs(observed), Math.abs(measured)) : 0;
     }
     const first = all.reduce((low, slice) => Math.min(low, slice.start), Infinity);
     const last = all.reduce((high, slice) => Math.max(high, slice.end), 0);
     const largest = all.reduce((found, slice) => Math.max(found, Math.abs(slice.change)), 0);
-    const gained = all.filter(({ change }) => change > 0);
-    const worst = gained.reduce((found, slice) => (!found || slice.change > found.change ? slice : found), null);
+    const selected = about?.selected;
+    const worst = (selected && all.find((slice) => slice.pid === selected.pid && slice.fullName === selected.name && Math.round(slice.start) === selected.start_ns))
+      ?? all.reduce((found, slice) => (slice.change > (found?.change ?? 0) ? slice : found), null);
     return { rows, first, last, worst, largest, count: all.length, height: top + 4 };
   };
   const opened = (name) => {
@@ -132,6 +140,7 @@
     } else if (slice.side) {
       lines.push(`No matching slice in the ${OTHER[slice.side]} step: ${slice.side === "current" ? "new" : "gone"}`);
     }
+    if (slice.args.cause !== undefined && slice.args.delta_ns !== undefined) lines.push(`Cause ${slice.args.cause}: ${slice.args.verdict}, ${quantity(slice.args.delta_ns, "ns", true)}/step in the measured steps`);
     return lines;
   };
 
@@ -142,7 +151,7 @@
       this.range = [...this.whole];
       this.selected = this.cursor = this.span = this.mark = this.drag = null;
       this.canvas = element("canvas", { tabIndex: 0, role: "application" });
-      this.canvas.setAttribute("aria-label", `Timeline of one observed step of each side, ${trace.count} slices over ${quantity(trace.last - trace.first, "ns")}.${trace.worst ? ` The slice that gained most time is ${trace.worst.name}, ${quantity(trace.worst.end - trace.worst.start, "ns")} long.` : ""} Arrow keys go from slice to slice, Enter selects, plus and minus zoom, M measures, Escape clears.`);
+      this.canvas.setAttribute("aria-label", `Timeline of one observed step of each side, ${trace.count} slices over ${quantity(trace.last - trace.first, "ns")}.${trace.worst ? ` The slice that gained most is ${trace.worst.name}, ${quantity(trace.worst.end - trace.worst.start, "ns")} long.` : ""} Arrow keys go from slice to slice, Enter selects, plus and minus zoom, M measures, Escape clears.`);
       this.tip = element("div", { className: "tip", hidden: true });
       this.details = element("div", { className: "selection", role: "status" });
       this.frame = element("div", { className: "timeline" }, this.canvas, this.tip);
@@ -154,7 +163,7 @@
       ];
       if (trace.worst) buttons.push(["Largest change", () => { this.select(trace.worst); this.zoomToSelection(); }]);
       parent.append(
-        element("p", { className: "note", textContent: "One observed step of each side. Mark in a slice: time that it gained (red) or lost (green) beyond the slices inside it; the higher the mark, the larger the change. Click or Enter selects a slice; drag, or M at two slices, measures." }),
+        element("p", { className: "note", textContent: "One observed step of each side. Marks: time that a slice of a cause gained (red) or lost (green); the higher the mark, the larger the change. Click or Enter selects a slice and its match on the other side. Drag, or press M at two slices, to measure." }),
         element("p", { className: "actions" }, ...buttons.map(([text, press]) => {
           const button = element("button", { type: "button", textContent: text });
           button.addEventListener("click", press);
@@ -324,7 +333,7 @@
         if (largest && Math.abs(slice.change) > largest * LEAST_MARK) this.drawMark(pen, colors, row, left, right - left - 0.5, slice.change);
         pen.globalAlpha = 1;
         const shown = Math.max(left, 0);
-        const room = Math.floor((Math.min(right, this.width) - shown - 6) / 6);
+        const room = Math.floor((Math.min(right, this.width) - shown - 6) / 5.8);
         if (room < 3) continue;
         const name = slice.name.length > room ? shortName(slice.name) : slice.name;
         pen.fillStyle = colors.ink;

@@ -6,6 +6,7 @@ of them says anything else than the others.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -201,7 +202,7 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
     judgement = result.judgement
     delta = sum(cause.delta_ns for cause in causes)
     ordered = sorted(causes, key=lambda cause: (cause.delta_ns * delta < 0, -abs(cause.delta_ns)))
-    shares = [cause.share for cause in causes if cause.share is not None]
+    shares = [cause.share for cause in causes if cause.share is not None and math.isfinite(cause.share)]
     share = sum(shares) if len(shares) == len(causes) else None
     call = causes[0].call
     # Without rounds the step's change is what the shares are of.

@@ -104,7 +104,9 @@ def details(
         "compared": result.base is not None,
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
         "rows": [_row(each.call, row, names) for each in steps for row in each.rows],
-        "metrics": _metrics(result),
+        "metrics": (metrics := _metrics(result)),
+        # The first is drawn on the card, the others in its section of metrics.
+        "headline": metrics[0]["name"] if metrics else "",
         "roofline": _roofline(result.judgement.operators, peaks, names),
         "accounts": [
             {
@@ -168,26 +170,31 @@ def _work(side: WorkSide | None) -> list[Any] | None:
 
 
 def _metrics(result: Result) -> list[dict[str, Any]]:
-    """Every repeat of the timed metrics that tell something, the step's time among them."""
+    """What the verdicts on times rest on: both values of each paired round, else those of each process of both sides.
+
+    Of rounds whose values a run file of an earlier version does not hold there is the interval alone.
+    """
     sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
     found = []
     for metric in words.metrics_worst_first(result.judgement.metrics):
         telling = metric.verdict is not None or general(metric.name) == "step_time"
         values = [_finite(side[metric.name].values) if metric.name in side else [] for side in sides]
-        if metric.pairs:
-            values = [[base for base, _ in metric.pairs], [new for _, new in metric.pairs]]
-        if metric.kind == "timed" and telling and any(values):
+        if metric.evidence == "paired" or metric.pairs:
+            values = [list(side) for side in zip(*metric.pairs, strict=True)] or [[], []]
+        if metric.kind == "timed" and telling and (any(values) or metric.ci95 is not None):
+            limit = _limit(metric)
             found.append(
                 {
                     "name": words.visible(metric.name),
                     "unit": words.visible(metric.unit),
                     "base": values[0],
                     "new": values[1],
-                    "paired": bool(metric.pairs),
+                    "paired": metric.evidence == "paired" or bool(metric.pairs),
                     "middle": metric.base,
                     "effect": metric.effect,
                     "ci95": None if metric.ci95 is None else list(metric.ci95),
-                    "limit": _limit(metric),
+                    "limit": limit,
+                    "limit_change": limit / metric.base - 1 if limit is not None and metric.base else None,
                 }
             )
     return found[:CHARTED]
@@ -205,12 +212,12 @@ def _limit(metric: MetricVerdict) -> float | None:
 
 
 def _history(result: Result) -> list[dict[str, Any]]:
-    """Step times by occasion, the oldest first: earlier runs, the baseline's, this run's."""
+    """Step times by recording, the oldest first: earlier runs, the baseline, the current one."""
     found = []
     for source, record in (
         *(("run", one) for one in result.history),
         ("baseline", result.base),
-        ("this run", result.new),
+        ("current", result.new),
     ):
         if record is not None:
             found += _occasions(source, record)

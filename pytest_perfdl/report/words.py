@@ -141,7 +141,7 @@ def headline(run: Run) -> str:
     if not run.results:
         return "No perf test ran"
     if not run.judged:
-        return f"{total} measured without isolation: no verdicts"
+        return f"{total} measured without isolation: times without verdicts"
     failing = [result for result in run.results if result.fails]
     warning = [result for result in run.results if not result.fails and fails_or_warns(result)]
     recorded = [result for result in run.results if result.updated]

@@ -43,7 +43,7 @@ def test_what_an_update_accepted_needs_no_look():
 def test_a_run_without_isolation_claims_no_verdict():
     run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
     assert words.counts_sentence(run) == "1 measured, none judged. 1 unmeasured."
-    assert "no verdicts" in words.headline(run)
+    assert "times without verdicts" in words.headline(run)
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     [
         (["--perf-against=nowhere"], "--perf-against: git knows no revision 'nowhere' here"),
         (["--perf-against=HEAD", "--perf-update"], "drop --perf-update"),
-        (["--perf-against=HEAD", "--perf-isolate=none"], "--perf-against needs processes of its own"),
+        (["--perf-against=HEAD", "--perf-isolate=none"], "--perf-against measures in fresh processes"),
         (
             ["--perf-against=HEAD", "-o", "perf_against_setup=echo no compiler >&2; exit 3"],
             "perf_against_setup failed with exit code 3: no compiler",

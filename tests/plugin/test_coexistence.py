@@ -227,7 +227,9 @@ def test_and_measures_by_the_spelling_that_is_free(shape):
     result = run(*ours, "--perfdl-isolate=none", "--perfdl-warmup=1", "test_ours.py")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["perf: on, in this process, not judged*", "*perf figures*", "test_ours.py::test_ours"])
+    result.stdout.fnmatch_lines(
+        ["perf: on, in pytest's process, not compared*", "*perf figures*", "test_ours.py::test_ours"]
+    )
     result.stdout.fnmatch_lines(["    step_time *"])
 
 
@@ -239,7 +241,7 @@ def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
     named = [line for line in config.hook.pytest_report_header(config=config, start_path=pytester.path) if line]
 
     assert config.stash[SETTINGS].clashes == {"--perf-steps": "conftest.py"}
-    assert "--perf-steps is registered by conftest.py, use --perfdl-steps" in str(named)
+    assert "--perf-steps is defined by conftest.py, use --perfdl-steps" in str(named)
 
 
 def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester, monkeypatch):

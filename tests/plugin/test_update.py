@@ -252,7 +252,7 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
         def test_ordinary(): pass
         """
     )
-    line = "perf: 2 perf tests ran once, unmeasured; pytest --perf measures and judges"
+    line = "perf: 2 perf tests ran once, unmeasured; run pytest --perf to measure"
 
     inner.runpytest_inprocess().stdout.fnmatch_lines([line])
     inner.makeini("[pytest]\nperf = true\n")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class MarkerOptions:
     """Keywords of the marker, merged from module to class to function; all are optional.
 
-    Command-line options take precedence over keywords, keywords over ini values.
+    `limits`, `budget`, `resolution` and `timeout` take precedence over the command line; for the other keywords the
+    command line takes precedence. Keywords take precedence over ini values.
     """
 
     limits: Mapping[str, str | int | float] | None = None

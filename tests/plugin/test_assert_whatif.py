@@ -103,11 +103,11 @@ def test_an_update_that_is_not_fused_fails(project):
         "fused.whatif fused_optimizer": "unchanged",
         "python.whatif fused_optimizer": "inconclusive",
     }
-    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to gain: the update is fused already"
+    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to optimize: the update is fused already"
     assert metrics["python.whatif fused_optimizer"]["reason"].startswith("no prediction: no update by one optimizer")
     assert "network_bytes_per_s" in metrics["plain.whatif data_parallel:ranks=2"]["reason"]
     assert train["verdict"] == "regressed"
-    assert "plain.whatif fused_optimizer: would gain " in train["reason"]
+    assert "plain.whatif fused_optimizer: predicted gain " in train["reason"]
     assert "budget < 3%" in done.output
     assert project.cases()["test_train"].properties["perf.plain.whatif fused_optimizer.verdict"] == "regressed"
     assert "perf.assert_whatif() must come after a perf(...) call" in done.output

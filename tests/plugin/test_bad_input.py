@@ -47,10 +47,10 @@ def refused(inner, *args, message, plugins=()):
         ("5", "accepts keyword arguments only, got 5"),
         ("limits=5", "limits= must map metric names to quantities, got 5"),
         ("limits={'step_time': True}", "limits['step_time'] must be a string or a number, got True"),
-        ("limits={'step_time': 'fast'}", "has a bad limit of step_time: 'fast' is not a limit"),
-        ("limits={'ops': '3ms'}", "has a bad limit of ops: '3ms' is not a quantity"),
-        ("budget={'step_time': '45 parsecs'}", "has a bad budget of step_time: '45 parsecs' is not a quantity"),
-        ("budget={'step_time': float('nan')}", "has a bad budget of step_time: 'nan' is not a quantity"),
+        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a limit"),
+        ("limits={'ops': '3ms'}", "has an invalid limit of ops: '3ms' is not a quantity"),
+        ("budget={'step_time': '45 parsecs'}", "has an invalid budget of step_time: '45 parsecs' is not a quantity"),
+        ("budget={'step_time': float('nan')}", "has an invalid budget of step_time: 'nan' is not a quantity"),
         ("steps='4'", "steps= must be an integer of at least 2, got '4'"),
         ("steps=1", "steps= must be an integer of at least 2, got 1"),
         ("warmup=-1", "warmup= must be an integer of at least 0, got -1"),
@@ -147,7 +147,7 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf-traces=some"], "--perf-traces = 'some': expected one of regressed, all, none"),
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
         (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
-        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected a whole number"),
+        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected an integer"),
         (["--perf-require=2"], "--perf-require: nothing is compared without --perf"),
         (
             ["--perf", "--perf-require=2", "--perf-isolate=none"],
@@ -212,7 +212,7 @@ def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, mon
             "*perf summary*",
             "0 compared. *1 unmeasured.*",
             "perf: the page cannot be drawn: ValueError: ?x1b[[]2Junforeseen; what was measured is in *run.json",
-            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
+            "perf: hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "*1 skipped*",
         ]
     )
@@ -231,7 +231,7 @@ def test_a_summary_that_fails_costs_neither_the_rest_nor_the_status(inner, monke
     result = inner.runpytest_inprocess("--perf")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["perf: the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
+    result.stdout.fnmatch_lines(["perf: writing the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
 
 
 def test_an_error_while_collecting_is_told_by_pytest(inner):
@@ -275,7 +275,7 @@ def test_baselines_that_cannot_be_used(project):
     (sound_run,) = (one for one in told if one["id"].endswith("test_sound"))
     shown = other_trace.relative_to(project.root).as_posix()
     assert [note["message"] for note in sound_run["integrity"] if note["code"] == "other-trace"] == [
-        f"{shown} is not the trace that the baseline was saved with: it is left out"
+        f"{shown} is ignored: it does not belong to the recorded baseline"
     ]
     where = sound.parent.relative_to(project.root).as_posix()
     for name, message in {

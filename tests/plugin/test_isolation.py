@@ -330,7 +330,7 @@ def test_a_step_that_never_returns(deaths):
     text = cases["test_hangs"].text
 
     assert cases["test_hangs"].outcome == "failure"
-    assert text.count("not finished after 12 s (--perf-timeout); it stood here:") == 2  # the message and the text
+    assert text.count("not finished after 12 s (--perf-timeout)") == 2  # the message and the text
     assert "in hang_forever" in text
     assert no_traceback(text)
 
@@ -358,7 +358,7 @@ def test_a_crash_shows_where(deaths):
         ("test_exits_as_if_all_were_well", "the worker process ended before the test's call phase was over"),
         ("test_dies_in_teardown", "the worker process was killed by SIGKILL"),
         ("test_dies_in_setup", "the worker process was killed by SIGKILL"),
-        ("test_never_measures", "a perf test must measure something: test_never_measures never called perf(...)"),
+        ("test_never_measures", "test_never_measures measured nothing: a perf test must call perf(...)"),
         ("test_unknown_metric", "limits or budgets name forward.step_time, no_such_metric, which this test does not"),
         ("test_breaks_out", "the loop over perf.steps(...) ended before the measurement was complete"),
     ],

@@ -240,10 +240,10 @@ def test_notes_and_findings_are_shown():
 
 def test_why_a_test_was_judged_unpaired_is_always_said():
     """It can be mended, unlike what else a measurement notices about itself."""
-    why = Finding("note", "unpaired", "judged unpaired: no commit has the code of the baseline")
+    why = Finding("note", "unpaired", "compared without paired rounds: no commit has the code of the baseline")
     busy = Finding("note", "contended", "others had the processor")
     told = text(runs.run(runs.result("regressed", integrity=(busy, why))))
-    assert "    judged unpaired: no commit has the code of the baseline" in told
+    assert "    compared without paired rounds: no commit has the code of the baseline" in told
     assert "others had the processor" not in told
 
 

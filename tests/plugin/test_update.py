@@ -293,7 +293,7 @@ def test_what_must_not_become_a_baseline(project):
     assert project.baselines() == {}
     assert told["test_torn_down"] == ("invalid", "no baseline was recorded, because the test's teardown phase failed")
     assert told["test_threads"][0] == "invalid"
-    assert told["test_threads"][1].startswith("the test set 2 intra-op threads, and its times would be compared with")
+    assert told["test_threads"][1].startswith("the test set the number of intra-op threads to 2")
     assert "the results were wrong" in finished.output
 
 

@@ -241,10 +241,10 @@ def test_notes_and_findings_are_shown():
 def test_why_a_test_was_judged_unpaired_is_always_said():
     """It can be mended, unlike what else a measurement notices about itself."""
     why = Finding("note", "unpaired", "compared without paired rounds: no commit has the code of the baseline")
-    busy = Finding("note", "contended", "others had the processor")
+    busy = Finding("note", "contended", "other processes used the CPU")
     told = text(runs.run(runs.result("regressed", integrity=(busy, why))))
     assert "    compared without paired rounds: no commit has the code of the baseline" in told
-    assert "others had the processor" not in told
+    assert "other processes used the CPU" not in told
 
 
 def test_a_metric_says_its_own_reason_once():

@@ -63,7 +63,7 @@ def test_limits_are_measured_once_and_kept(store, measuring):
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (ConstantsError("disturbed: others kept 0.50 processors busy meanwhile"), "disturbed: others kept 0.50"),
+        (ConstantsError("other processes used 0.50 CPUs during the measurement"), "other processes used 0.50"),
         (
             replace(FOUND, key="other-1t torch 2.13.0"),
             "the machine ID in a worker process is different: other-1t torch",
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_refused_with_what_to_do(store):
         (
             replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 3.4e10}),
             "warn",
-            "float32 89.00 Gflop/s of 100.0 Gflop/s; float64 34.00 Gflop/s of 50.00 Gflop/s",
+            "float32 89.00 Gflop/s, recorded 100.0 Gflop/s; float64 34.00 Gflop/s, recorded 50.00 Gflop/s",
         ),
         (
             replace(FOUND, bandwidths=((2**18, 4e10), (2**27, 0.8e10))),
@@ -134,13 +134,13 @@ def test_a_quota_or_a_battery_leave_no_limits(tmp_path):
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
     assert unfit(tmp_path).startswith("0.5 of ")
-    assert unfit(tmp_path).endswith("every thread stops once the quota of a period is used up")
+    assert unfit(tmp_path).endswith("all threads stop when the quota of a period is used up")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
     mains = tmp_path / "sys/class/power_supply/AC"
     mains.mkdir(parents=True)
     (mains / "type").write_text("Mains\n")
     (mains / "online").write_text("0\n")
-    assert unfit(tmp_path) == "on battery: laptops lower their clocks on battery"
+    assert unfit(tmp_path) == "on battery: laptops reduce clocks on battery"
 
 
 class TestMissed:
@@ -154,8 +154,8 @@ class TestMissed:
                 "the machine is below its recorded peak rates: float32 89.00 Gflop/s, recorded 100.0 Gflop/s",
             ),
             (
-                ConstantsError("disturbed: others kept 0.50 processors busy"),
-                "peak rates of the machine could not be measured again: disturbed: others kept 0.50 processors busy",
+                ConstantsError("other processes used 0.50 CPUs"),
+                "peak rates of the machine could not be measured again: other processes used 0.50 CPUs",
             ),
         ],
     )

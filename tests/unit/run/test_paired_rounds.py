@@ -233,7 +233,7 @@ def test_both_sides_of_a_round_are_bound_to_one_core_drawn_anew_each_round(cores
     [
         ("--perf-pin=off", {"shown": (RUNS, RUNS), "pin": "off"}),
         ("the first process of both sides", {"shown": None}),
-        ("measured with 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
+        ("uses 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
         ("uses a GPU", {"shown": (RUNS, shown(call(device=True)))}),
         ("has child processes", {"shown": (shown(call(children=True)), RUNS)}),
         ("starts threads", {"shown": (shown(call("a"), call("b", threads=True)), RUNS)}),
@@ -270,7 +270,9 @@ def test_expensive_steps_are_reduced_alike_on_both_sides(cores):
     timed = [each for each in first if isinstance(each, Time)]
     assert (first[1].least, first[1].most) == (2, 2)
     assert (len(timed), {each.block for each in timed}) == (4, {1})
-    assert pair.size_note == ("2 of 15 warm-up steps, 4 of 40 timed steps: a step takes 2.000 s (--perf-budget)")
+    assert pair.size_note == (
+        "2 of 15 warm-up steps, 4 of 40 timed steps, because a step takes 2.000 s (--perf-budget)"
+    )
 
 
 def test_steps_of_which_nothing_is_known_are_sized_after_both_have_warmed_up(cores):

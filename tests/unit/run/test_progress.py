@@ -19,11 +19,11 @@ RECORDED = ExpectedDuration(4.0, 10, recorded=True)
     "tests, line",
     [
         # By hand: one process a side and 3 to 12 rounds, 5 and 14 times a repeat's seconds.
-        ([ExpectedDuration(3.0, 1)], "perf: 1 test, about 15 s to 42 s"),
+        ([ExpectedDuration(3.0, 1)], "Measuring 1 perf test, about 15 s to 42 s"),
         # The budget ends the rounds of the second: 120 s, and one process a side.
-        (BEFORE, "perf: 2 tests, about 1 min 20 s to 3 min 20 s"),
-        ([RECORDED, RECORDED], "perf: 2 tests, about 1 min 20 s"),
-        ([RECORDED, ExpectedDuration(3.0, 1)], "perf: 2 tests, about 55 s to 1 min 22 s"),
+        (BEFORE, "Measuring 2 perf tests, about 1 min 20 s to 3 min 20 s"),
+        ([RECORDED, RECORDED], "Measuring 2 perf tests, about 1 min 20 s"),
+        ([RECORDED, ExpectedDuration(3.0, 1)], "Measuring 2 perf tests, about 55 s to 1 min 22 s"),
         (
             [*BEFORE, ExpectedDuration(None, 10)],
             "Measuring 3 perf tests, about 1 min 20 s to 3 min 20 s (no estimate for 1 of them without a baseline)",
@@ -113,4 +113,4 @@ def test_a_round_says_what_is_left_of_the_budget():
     made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
     made.start_test()
     made.start_round(4, "t.py::test_a", 17.3, 300.0)
-    assert screen.lines == ["perf: test 1 of 2, round 4, 17 s of 5 min 0 s: t.py::test_a"]
+    assert screen.lines == ["perf: test 1 of 2, paired round 4, 17 s of 5 min 0 s: t.py::test_a"]

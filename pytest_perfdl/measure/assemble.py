@@ -385,7 +385,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
             yield Finding(
                 "note",
                 "system-time",
-                f"{where}{system / cpu:.0%} of the CPU time was spent in the OS kernel",
+                f"{where}{system / cpu:.0%} of CPU time was spent in the OS kernel",
             )
         for part in (timed, result.profiled, result.counted, result.compiled):
             yield from (Finding(f.level, f.code, where + f.message) for f in part.findings)

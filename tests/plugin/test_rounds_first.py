@@ -86,7 +86,7 @@ def test_every_test_is_measured_in_rounds_and_has_a_bound(project):
     assert (done.code, test["verdict"], step["evidence"]) == (0, "unchanged", "paired"), done.output
     assert step["rounds"] >= 3
     assert step["excluded"] < 9
-    assert "is excluded (97.5%)" in step["reason"] or "no slowdown" in step["reason"]
+    assert "is excluded (97.5% confidence)" in step["reason"] or "no slowdown" in step["reason"]
     assert step["stored"] > 0
     assert step["stored"] != step["base"], "what the baseline stores stands beside what its code took now"
     count, _, how = test["rounds"].partition(" rounds, ")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.judge.reasons import told
+from pytest_perfdl.judge.reasons import with_reason
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report.layout import cells_wide
 from pytest_perfdl.report.terminal import TABLE_ROWS, failure_text, summary_lines
@@ -339,7 +339,7 @@ def test_a_finding_that_is_the_reason_is_said_once():
 
 @pytest.mark.parametrize("remark", ["", "a mode not seen in the baseline"])
 def test_of_a_reason_with_figures_the_remark_is_told(remark):
-    metric = told(runs.counted(), "1699 -> 1701 (+2)", remark)
+    metric = with_reason(runs.counted(), "1699 -> 1701 (+2)", remark)
     assert metric.reason == f"1699 -> 1701 (+2){': ' if remark else ''}{remark}"
     run = runs.run(runs.result(metrics=[runs.timed(), metric]))
     assert "(+2)" not in text(run, 1)

@@ -297,7 +297,7 @@ def test_undecided_bounds_draw_further_repeats():
     assert [trial.drawn for trial in trials] == [3] * 4
     found = curve_of(trials, "step_time over batch, most per sample")
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("more repeats would tell")
+    assert found.reason.endswith("use more processes (--perf-repeats)")
 
 
 def test_the_markers_only_axis_needs_no_name():

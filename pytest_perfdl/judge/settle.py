@@ -108,7 +108,7 @@ def settle(
 
 
 def _in_all(rounds: Sequence[Round], name: str) -> bool:
-    """Whether every process of some rounds has a figure of a metric that there is a ratio of."""
+    """Whether all processes of the rounds have a positive value of a metric."""
     return bool(rounds) and all(side.get(name, 0.0) > 0 for each in rounds for side in (each.base, each.head))
 
 
@@ -119,7 +119,7 @@ def _pairs(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...
 
 
 def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
-    """A metric without a limit as the rounds saw it, so that all that is said of a change is of the same processes."""
+    """A metric without a limit, measured in the rounds, so that all reported changes are from the same processes."""
     base, head = values(rounds, metric.name)
     sign = 1 if metric.better == "lower" else -1
     estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
@@ -127,7 +127,7 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
 
 
 def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:
-    """What each call that got slower does more, or worse."""
+    """For every slower call, whether it does more work or the same work less efficiently."""
     found = []
     for call in head:
         change = _timed_change(call, settled.metrics, SLOWER) or 0.0
@@ -151,15 +151,15 @@ def _is_outside_of_operators(step: StepBreakdown) -> bool:
 
 
 def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSides, ...]:
-    """What the operators of each call had to do, on both sides of all rounds."""
+    """Work of the operators of every call, on both sides of all rounds."""
     return tuple(each for call in head for each in operator_sides(call, base.get(call, ()), head[call], peaks))
 
 
 def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:
-    """The judgement of a test whose baseline's code got slower by itself: the environment did that."""
+    """The judgement of a test whose baseline code is slower than recorded, because the environment changed."""
     first = next(each for each in environment if each.verdict == "regressed")
     changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in context_changes(base, now))
-    said = f"environment: the baseline's own code, {first.name} {first.reason} ({changes})"
+    said = f"environment: the baseline's code is slower than recorded, {first.name} {first.reason} ({changes})"
     if settled.verdict in ("invalid", "regressed"):
         return replace(settled, reason=f"{settled.reason}; {said}")
     return replace(settled, verdict="regressed", reason=said)
@@ -168,7 +168,7 @@ def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], 
 def _timed_change(
     call: str, metrics: Sequence[MetricVerdict], verdicts: Container[Verdict | None] | None = None
 ) -> float | None:
-    """By how much a call's step got slower, as rounds found with one of these verdicts, or with any."""
+    """Relative change of a call's step time in the rounds, if it has one of these verdicts (or any)."""
     by_name = {metric.name: metric for metric in metrics}
     for name in ("step_time", "block_time"):
         metric = by_name.get(metric_name(call, name))
@@ -180,8 +180,8 @@ def _timed_change(
 def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
     steps = f"profiled steps of {call}" if call else "profiled steps"
     change = format_percent(profiled.delta_ns / profiled.base_ns)
-    what = f"the {steps} changed by {change}, the timed ones by {format_percent(timed)}"
-    return Finding("note", "profiled", f"{what}: no shares are told; measure again with less other work beside")
+    what = f"the {steps} changed by {change}, the timed steps by {format_percent(timed)}"
+    return Finding("note", "profiled", f"{what}: no shares are shown; measure again with fewer other processes")
 
 
 def _settled(

@@ -252,7 +252,7 @@ def test_without_the_flag_a_line_says_that_nothing_was_measured(inner):
         def test_ordinary(): pass
         """
     )
-    line = "perf: 2 perf tests ran once, unmeasured; pytest --perf measures and judges"
+    line = "perf: 2 perf tests ran once, unmeasured; run pytest --perf to measure"
 
     inner.runpytest_inprocess().stdout.fnmatch_lines([line])
     inner.makeini("[pytest]\nperf = true\n")
@@ -291,9 +291,9 @@ def test_what_must_not_become_a_baseline(project):
 
     assert finished.code == 1
     assert project.baselines() == {}
-    assert told["test_torn_down"] == ("invalid", "no baseline is written: the test's teardown phase failed")
+    assert told["test_torn_down"] == ("invalid", "no baseline was recorded, because the test's teardown phase failed")
     assert told["test_threads"][0] == "invalid"
-    assert told["test_threads"][1].startswith("the test set 2 intra-op threads, and its times would be compared with")
+    assert told["test_threads"][1].startswith("the test set the number of intra-op threads to 2")
     assert "the results were wrong" in finished.output
 
 
@@ -327,7 +327,7 @@ def test_a_baseline_under_a_former_key_is_found_and_moved(project):
     (test,) = json.loads((project.root / "run.json").read_text())["tests"]
     assert (found.code, test["verdict"]) == (0, "unchanged"), found.output
     (told,) = [note["message"] for note in test["integrity"] if note["code"] == "former-key"]
-    assert told.startswith("the baseline is of aarch64-")
+    assert told.startswith("the baseline has machine ID aarch64-")
     assert project.baselines() == before
 
     moved = project.run("--perf-update", *options)
@@ -372,7 +372,9 @@ def test_code_that_changes_while_it_is_measured_is_no_commits(project):
     assert finished.code == 0, finished.output
     assert "code" not in stored
     (told,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "untied"]
-    assert told.startswith("the code changed while it was measured (code_under_test.py); the measurement is tied to no")
+    assert told.startswith(
+        "the code changed during the measurement (code_under_test.py); the measurement belongs to no"
+    )
     helped = json.loads(project.baseline("test_helped").read_bytes())
     assert helped["code"]["files"].keys() == {"helper.py", "pytest.ini", "test_helped.py"}
     assert "used files that git does not know (helper.py): commit them with" in " ".join(finished.output.split())

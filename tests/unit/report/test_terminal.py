@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_perfdl.judge.reasons import told
+from pytest_perfdl.judge.reasons import with_reason
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.report.layout import cells_wide
 from pytest_perfdl.report.terminal import TABLE_ROWS, failure_text, summary_lines
@@ -240,11 +240,11 @@ def test_notes_and_findings_are_shown():
 
 def test_why_a_test_was_judged_unpaired_is_always_said():
     """It can be mended, unlike what else a measurement notices about itself."""
-    why = Finding("note", "unpaired", "judged unpaired: no commit has the code of the baseline")
-    busy = Finding("note", "contended", "others had the processor")
+    why = Finding("note", "unpaired", "compared without paired rounds: no commit has the code of the baseline")
+    busy = Finding("note", "contended", "other processes used the CPU")
     told = text(runs.run(runs.result("regressed", integrity=(busy, why))))
-    assert "    judged unpaired: no commit has the code of the baseline" in told
-    assert "others had the processor" not in told
+    assert "    compared without paired rounds: no commit has the code of the baseline" in told
+    assert "other processes used the CPU" not in told
 
 
 def test_a_metric_says_its_own_reason_once():
@@ -339,7 +339,7 @@ def test_a_finding_that_is_the_reason_is_said_once():
 
 @pytest.mark.parametrize("remark", ["", "a mode not seen in the baseline"])
 def test_of_a_reason_with_figures_the_remark_is_told(remark):
-    metric = told(runs.counted(), "1699 -> 1701 (+2)", remark)
+    metric = with_reason(runs.counted(), "1699 -> 1701 (+2)", remark)
     assert metric.reason == f"1699 -> 1701 (+2){': ' if remark else ''}{remark}"
     run = runs.run(runs.result(metrics=[runs.timed(), metric]))
     assert "(+2)" not in text(run, 1)

@@ -185,5 +185,6 @@ def _environment() -> jinja2.Environment:
         verdicts=VERDICTS,
         headline_metric=headline_metric,
         main_trace=main_trace,
+        trace_labels=traces.LABELS,
     )
     return environment

@@ -91,7 +91,7 @@
       });
     }
     for (const button of root.querySelectorAll("button[data-perfetto]")) {
-      button.addEventListener("click", () => openInPerfetto(button.dataset.perfetto, button.dataset.title));
+      button.addEventListener("click", () => openInPerfetto(button.dataset.perfetto, button.dataset.title, button.dataset.selected));
     }
     // The page may have been moved away from its traces folder: what it holds, it gives out itself.
     for (const link of root.querySelectorAll("a[data-embedded]")) {
@@ -128,9 +128,10 @@
   };
 
   // Perfetto answers PONG to PING once it can take a trace; the trace goes from window to window. The channel stays
-  // open for the range that it should show: it takes that when the trace is loaded.
-  const openInPerfetto = async (name, title) => {
-    const child = window.open(PERFETTO);
+  // open for the range that it should show: it takes that when the trace is loaded. The slice to select is in the
+  // address, as its documentation on deep links says.
+  const openInPerfetto = async (name, title, selected) => {
+    const child = window.open(selected ? `${PERFETTO}/?${selected}` : PERFETTO);
     if (!child) {
       say("The browser blocked the window. Download the trace and drop it on ui.perfetto.dev.");
       return;

@@ -1,7 +1,7 @@
 (() => {
   // Both sides' steps on one axis, from the trace that the page holds: what is too narrow to see is drawn as one block.
   const perfdl = window.perfdl;
-  const { axis, base, chart, element, percent, plain, quantity, shorten } = perfdl;
+  const { axis, base, chart, element, plain, quantity, shorten } = perfdl;
   const LEAST_PIXELS = 2;
   const LANE = 15;
   const MOST_LANES = 60;
@@ -9,7 +9,7 @@
 
   // Slices by lane: a lane is a depth of a thread of a side.
   const read = (text) => {
-    const events = JSON.parse(text).traceEvents;
+    const { traceEvents: events, perfdl: about } = JSON.parse(text);
     const threads = new Map();
     const processes = new Map();
     const at = (event) => `${event.pid} ${event.tid}`;
@@ -20,12 +20,12 @@
     for (const event of events) {
       if (event.ph !== "X") continue;
       if (!threads.has(at(event))) threads.set(at(event), { pid: event.pid, name: `thread ${event.tid}`, slices: [] });
-      threads.get(at(event)).slices.push({ name: event.name, start: event.ts * 1000, end: (event.ts + event.dur) * 1000, kind: event.cat ?? "", args: event.args ?? {} });
+      threads.get(at(event)).slices.push({ name: event.name, pid: event.pid, start: event.ts * 1000, end: (event.ts + event.dur) * 1000, kind: event.cat ?? "", args: event.args ?? {}, color: event.cname });
     }
     const lanes = [];
     const several = new Set([...threads.values()].map(({ pid }) => pid)).size > 1;
     for (const { pid, name, slices } of [...threads.values()].sort((a, b) => a.pid - b.pid)) {
-      const side = several ? (processes.get(pid) ?? "").split(" ")[0] : "";
+      const side = several ? (processes.get(pid) ?? "").split(",")[0] : "";
       const depths = [];
       const open = [];
       slices.sort((a, b) => a.start - b.start || b.end - a.end);
@@ -41,9 +41,9 @@
     const all = shown.flatMap(({ slices }) => slices);
     const first = all.reduce((low, slice) => Math.min(low, slice.start), Infinity);
     const last = all.reduce((high, slice) => Math.max(high, slice.end), 0);
-    const worse = all.filter(({ side, args }) => side !== "baseline" && (args.verdict === "slower" || args.verdict === "new"));
-    const cost = (slice) => slice.args.slice_delta_ns ?? slice.end - slice.start;
-    const worst = worse.reduce((found, slice) => (!found || cost(slice) > cost(found) ? slice : found), null);
+    // The slice with the largest part in the first cause, as whoever made the trace found it.
+    const { selected } = about ?? {};
+    const worst = (selected && all.find((slice) => slice.pid === selected.pid && slice.name === selected.name && Math.round(slice.start) === selected.start_ns)) ?? null;
     return { lanes: shown, first, last, worst, count: all.length };
   };
   const opened = (name) => {
@@ -56,9 +56,9 @@
   };
 
   const STYLES = ["annotation", "operator", "device", "idle", "faster", "slower"];
-  const styleOf = ({ kind, args }) => {
-    if (args.verdict === "slower" || args.verdict === "new") return 5;
-    if (args.verdict === "faster") return 4;
+  const styleOf = ({ kind, color }) => {
+    if (color === "terrible" || color === "bad") return 5;
+    if (color === "good") return 4;
     if (kind === "idle") return 3;
     if (kind === "kernel" || kind.startsWith("gpu_")) return 2;
     return kind === "user_annotation" ? 0 : 1;
@@ -66,8 +66,8 @@
   const words = (slice, origin) => [
     plain(shorten(slice.name, 160)),
     `${slice.side ? `${slice.side}, ` : ""}${quantity(slice.end - slice.start, "ns")} from ${quantity(slice.start - origin, "ns")}`,
-    slice.args.ratio ? `${percent(slice.args.ratio - 1)} against the other side` : "",
-    slice.args.verdict ? `part of the change: ${slice.args.verdict}` : "",
+    slice.args.observed_delta_ns === undefined ? "" : `${quantity(slice.args.observed_delta_ns, "ns", true)} in this observed step`,
+    slice.args.verdict ? `${plain(shorten(slice.args.cause, 80))}: ${slice.args.verdict}, ${quantity(slice.args.delta_ns, "ns", true)}/step` : "",
   ].filter(Boolean).join("<br>");
 
   // What of the lanes is to be drawn between two times on so many pixels.

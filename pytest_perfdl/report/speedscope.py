@@ -1,7 +1,8 @@
 """Both sides' observed steps in speedscope's own format, so that Left Heavy and Sandwich add up equal frames.
 
-The first profile is the thread of the current step, the second that of the baseline; further threads and the streams
-of devices follow. Frames are called after what runs, without arguments, so that equal work has one name. Time in which
+The first profile is the thread of the current step, the second that of the baseline. Where causes are slower, a third
+has what the page says of them: the measured change of each in its module. Further threads and the streams of devices
+follow. Frames are called after what runs, without arguments, so that equal work has one name. Time in which
 no operator runs is a frame, too: a step that waits for its input shows that.
 """
 
@@ -23,12 +24,15 @@ from pytest_perfdl.report.trace_causes import INPUT
 from pytest_perfdl.report.trace_sides import OBSERVED, STEP, DrawnSide, drawn_sides
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace import Event
 from pytest_perfdl.trace.annotations import MODULE, SETUP
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 WAITING = "waiting for input"
 """Frame of the time in which a step waits for its next batch."""
+CHANGE = "slower causes: measured change per step"
+"""Name of the profile that shows no step but the page's causes."""
 _ANNOTATION = "user_annotation"
 _BUSY = frozenset({"cpu_op", "python_function", "cuda_runtime", "cuda_driver", _ANNOTATION}) | DEVICE
 """Categories that a thread with a profile has some of; the other threads repeat what these show."""
@@ -47,9 +51,9 @@ def speedscope(result: Result, call: str, base: bytes, new: bytes) -> bytes:
         When an exemplar is damaged.
     """
     title = f"{visible(result.id)} {visible(call)}".rstrip()
-    lines = {cause.name: cause.line for cause in reversed(result.judgement.blame) if cause.call == call and cause.line}
+    causes = [cause for cause in result.judgement.blame if cause.call == call]
     try:
-        return _written(title, drawn_sides(base, new, title)[::-1], lines)
+        return _written(title, drawn_sides(base, new, title)[::-1], causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
 
@@ -89,12 +93,24 @@ class _Frames:
         """The place of a slice's frame."""
         if event.category == IDLE:
             return self.called(WAITING if event.name == INPUT else f"idle: {event.name}")
-        own = FRAME.match(event.name) if event.category == "python_function" else None
-        if own is not None:
-            return self.called(own["function"], own["path"], int(own["line"]))
-        source = FRAME.match(self.lines.get(event.name, ""))
-        name = short_frame(event.name)
-        return self.called(name) if source is None else self.called(name, source["path"], int(source["line"]))
+        return self.function(event.name) if event.category == "python_function" else self.part(event.name)
+
+    def of_cause(self, cause: Cause) -> int:
+        """The place of a cause's frame: that of its slices where they are called after it."""
+        if cause.kind == "idle" and cause.name == INPUT:
+            return self.called(WAITING)
+        return self.function(cause.name) if FRAME.match(cause.name) else self.part(cause.name)
+
+    def function(self, name: str) -> int:
+        """The place of a function of Python, "train.py(12): step"."""
+        found = FRAME.match(name)
+        return self.part(name) if found is None else self.called(found["function"], found["path"], int(found["line"]))
+
+    def part(self, name: str) -> int:
+        """The place of an operator, a kernel or an annotation."""
+        source = FRAME.match(self.lines.get(name, ""))
+        short = short_frame(name)
+        return self.called(short) if source is None else self.called(short, source["path"], int(source["line"]))
 
     def called(self, name: str, file: str = "", line: int = 0) -> int:
         """The place of a frame."""
@@ -107,8 +123,8 @@ class _Frames:
         ]
 
 
-def _written(title: str, sides: Sequence[DrawnSide], lines: Mapping[str, str]) -> bytes:
-    frames = _Frames(lines)
+def _written(title: str, sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> bytes:
+    frames = _Frames({cause.name: cause.line for cause in reversed(causes) if cause.line})
     firsts: list[dict[str, Any]] = []
     others: list[dict[str, Any]] = []
     for side in sides:
@@ -121,6 +137,7 @@ def _written(title: str, sides: Sequence[DrawnSide], lines: Mapping[str, str]) -
             idle = [side.events[place] for place in side.gaps] if tid == device else []
             profile = _profile(_name(side, tid, own), [*events, *idle], frames, fills=tid == own)
             (firsts if tid == own else others).append(profile)
+    profiles = [*firsts, *_changes(causes, frames), *others]
     return orjson.dumps(
         {
             "$schema": SCHEMA,
@@ -128,9 +145,33 @@ def _written(title: str, sides: Sequence[DrawnSide], lines: Mapping[str, str]) -
             "exporter": "pytest-perfdl",
             "activeProfileIndex": 0,
             "shared": {"frames": frames.listed()},
-            "profiles": [*firsts, *others],
+            "profiles": profiles,
         }
     )
+
+
+def _changes(causes: Sequence[Cause], frames: _Frames) -> list[dict[str, Any]]:
+    """The slower causes as a profile: each below the modules that it is in, as wide as its measured change."""
+    slower = [cause for cause in causes if cause.delta_ns > 0]
+    if not slower:
+        return []
+    samples = []
+    for cause in slower:
+        levels = cause.module.split(".") if cause.module else []
+        modules = [".".join(levels[: depth + 1]) for depth in range(len(levels))]
+        samples.append([*map(frames.called, modules), frames.of_cause(cause)])
+    weights = [cause.delta_ns for cause in slower]
+    return [
+        {
+            "type": "sampled",
+            "name": CHANGE,
+            "unit": "nanoseconds",
+            "startValue": 0,
+            "endValue": sum(weights),
+            "samples": samples,
+            "weights": weights,
+        }
+    ]
 
 
 def _threads(side: DrawnSide) -> dict[int, list[Event]]:

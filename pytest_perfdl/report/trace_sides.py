@@ -49,8 +49,8 @@ class DrawnSide:
     gaps: Mapping[int, Gap]
     """The idle time among the events, by place."""
     modules: Mapping[int, str]
-    """The module that an event belongs to, by place: empty for one of the backward pass whose module is not known, since
-    exemplars do not say which forward operator one is of. Absent for what is in no module."""
+    """The module that an event belongs to, by place; what is in no module is absent. Empty for an event of the backward
+    pass whose module is not known: exemplars do not say which forward operator one is of."""
     trace: Trace | None
     """The exemplar in columns; `None` where it cannot be analyzed."""
 

@@ -1,4 +1,4 @@
-"""Which slices of a regression's trace are whose: what they say is what the page says, and nothing else is a verdict."""
+"""Which slices of a regression's trace are whose: they say what the page says, and nothing else is a verdict."""
 
 import gzip
 import json
@@ -157,9 +157,7 @@ def test_a_cause_in_a_module_is_marked_there_and_in_the_backward_pass():
     placed = {
         (event["ts"], "cause" in event["args"]) for event in slices if event["pid"] == 2 and event["cat"] == "cpu_op"
     }
-    multiplied = sorted(
-        event["ts"] for event in slices if event["pid"] == 2 and event["name"].startswith(steps.MM)
-    )
+    multiplied = sorted(event["ts"] for event in slices if event["pid"] == 2 and event["name"].startswith(steps.MM))
     # Block 0, block 1, twice backward, of which an exemplar does not say the module, and the optimizer.
     assert [(ts, True) in placed for ts in multiplied] == [False, True, True, True, False]
 

@@ -42,8 +42,15 @@ class RegressionTrace:
     """The slice with the largest part in the first cause, which a viewer shows first; `None` without causes."""
 
 
-def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> RegressionTrace:
+def regression_trace(
+    result: Result, call: str, base: bytes, new: bytes, causes: Sequence[Cause] | None = None
+) -> RegressionTrace:
     """Two gzip-compressed exemplars in, one trace out.
+
+    Parameters
+    ----------
+    causes
+        The causes of the call in the order in which the page has them; by default as the judgement has them.
 
     Raises
     ------
@@ -51,13 +58,13 @@ def regression_trace(result: Result, call: str, base: bytes, new: bytes) -> Regr
         When an exemplar is damaged.
     """
     try:
-        return _drawn(result, call, base, new)
+        return _drawn(result, call, base, new, causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
 
 
-def _drawn(result: Result, call: str, base: bytes, new: bytes) -> RegressionTrace:
-    causes = [cause for cause in result.judgement.blame if cause.call == call]
+def _drawn(result: Result, call: str, base: bytes, new: bytes, ordered: Sequence[Cause] | None) -> RegressionTrace:
+    causes = [cause for cause in (result.judgement.blame if ordered is None else ordered) if cause.call == call]
     sides = drawn_sides(base, new, f"{visible(result.id)} {visible(call)}".rstrip())
     drawn = [side.events for side in sides]
     matched = chrome_tracks.pairs(drawn)
@@ -90,7 +97,7 @@ def _marked(event: Event, cause: Cause | None, causes: Sequence[Cause], sizes: S
         inside = causes_in(event, causes)
         if not inside:
             return event
-        said, name = about_module(inside), ""
+        said, name = about_module(event, inside), ""
         delta: int = said["causes_delta_ns"]
     else:
         said, name, delta = about_cause(cause), suffix(cause), cause.delta_ns
@@ -103,7 +110,7 @@ def _marked(event: Event, cause: Cause | None, causes: Sequence[Cause], sizes: S
 def _of_causes(
     matched: Sequence[tuple[int, int]], owned: Mapping[int, Cause], causes: Sequence[Cause]
 ) -> list[tuple[int, int]]:
-    """The matched slices of causes, those of the largest cause first."""
+    """The matched slices of causes, those of the first cause first."""
     order = {id(cause): number for number, cause in enumerate(causes)}
     found = [(order[id(owned[pair[1]])], pair) for pair in matched if pair[1] in owned]
     return [pair for _, pair in sorted(found)]

@@ -15,6 +15,7 @@ from typing import Any
 from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
+from pytest_perfdl.model.step_part import is_inside
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report.chrome_tracks import DEVICE
 from pytest_perfdl.report.figures import cause_status
@@ -109,24 +110,32 @@ def about_cause(cause: Cause) -> dict[str, Any]:
     return said if cause.certain else {**said, "certain": False}
 
 
-def about_module(causes: Sequence[Cause]) -> dict[str, Any]:
+def causes_in(event: Event, causes: Iterable[Cause]) -> list[Cause]:
+    """The causes in the module whose forward pass a slice is, largest first; none of other slices.
+
+    A cause in all blocks, `GPT.h.*.mlp`, is in each of them.
+    """
+    module = _module_of(event)
+    # An empty path holds every module.
+    outer = [(cause, _as_deep(cause.module, module)) for cause in causes]
+    inside = [cause for cause, path in outer if module and path and is_inside(module, path)]
+    return sorted(inside, key=lambda cause: -abs(cause.delta_ns))
+
+
+def about_module(event: Event, causes: Sequence[Cause]) -> dict[str, Any]:
     """What a module's slice says of the causes in it: their sum, and the largest of them."""
+    module = _module_of(event)
     shares = [cause.share for cause in causes]
     listed = [cause.name for cause in causes[:_LISTED]]
     more = len(causes) - len(listed)
-    return {
+    said = {
         "causes": ", ".join(listed) + (f" and {more} more" if more else ""),
         "causes_delta_ns": sum(cause.delta_ns for cause in causes),
         "causes_share": None if None in shares else sum(share for share in shares if share is not None),
     }
-
-
-def causes_in(event: Event, causes: Iterable[Cause]) -> list[Cause]:
-    """The causes in the module whose forward pass a slice is, largest first; none of other slices."""
-    if event.category != _ANNOTATION or not event.name.startswith(MODULE):
-        return []
-    inside = [cause for cause in causes if is_inside(cause.module, event.name.removeprefix(MODULE))]
-    return sorted(inside, key=lambda cause: -abs(cause.delta_ns))
+    others = sorted({_as_deep(cause.module, module) for cause in causes} - {module})
+    # Causes of several blocks are measured in all of them together.
+    return {**said, "causes_in": ", ".join(others)} if others else said
 
 
 def suffix(cause: Cause) -> str:
@@ -144,9 +153,16 @@ def verdict(cause: Cause) -> str:
     return "slower" if cause.delta_ns > 0 else "faster" if cause.delta_ns < 0 else "changed"
 
 
-def is_inside(module: str, outer: str) -> bool:
-    """Whether a module is another one or in it."""
-    return bool(outer) and f"{module}.".startswith(f"{outer}.")
+def _module_of(event: Event) -> str:
+    """The module whose forward pass a slice is; empty for other slices."""
+    is_module = event.category == _ANNOTATION and event.name.startswith(MODULE)
+    return event.name.removeprefix(MODULE) if is_module else ""
+
+
+def _as_deep(module: str, like: str) -> str:
+    """The first levels of a module's path, as many as another has; empty where it has fewer."""
+    levels, depth = module.split("."), like.count(".") + 1
+    return ".".join(levels[:depth]) if depth <= len(levels) else ""
 
 
 def _in_module(side: DrawnSide, places: list[int], module: str) -> list[int]:

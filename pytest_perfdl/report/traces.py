@@ -16,6 +16,7 @@ from typing import Literal
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
 from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.speedscope import speedscope
+from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.trace import read_exemplar
 
@@ -94,7 +95,7 @@ def file_name(test: str, call: str, role: Role) -> str:
 def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
     """Read the exemplars that the run asks for and draw both sides of those that have two; by test."""
     return {
-        result.id: tuple(_of_call(result, exemplars) for exemplars in kept(run, result))
+        result.id: tuple(_of_call(run, result, exemplars) for exemplars in kept(run, result))
         for result in run.results
         if kept(run, result)
     }
@@ -106,7 +107,7 @@ def kept(run: Run, result: Result) -> tuple[Exemplars, ...]:
     return result.exemplars if wanted else ()
 
 
-def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
+def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
     call = exemplars.call
     files: list[TraceFile] = []
     problems: list[str] = []
@@ -122,7 +123,7 @@ def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
         base, new = (file.data for file in files)
         for draw in (_for_perfetto, _for_speedscope):
             try:
-                files.append(draw(result, call, base, new))
+                files.append(draw(run, result, call, base, new))
             except ChromeTraceError as error:
                 problems.append(str(error))
             except Exception as error:
@@ -131,12 +132,13 @@ def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
     return CallTraces(result.id, call, tuple(files), tuple(dict.fromkeys(problems)))
 
 
-def _for_perfetto(result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
-    made = regression_trace(result, call, base, new)
+def _for_perfetto(run: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
+    causes = [cause for group in cause_groups(result, run) for cause in group.causes]
+    made = regression_trace(result, call, base, new, causes)
     slice_ = made.selected
     query = "" if slice_ is None else f"pid={slice_.pid}&ts={slice_.start_ns}&dur={slice_.duration_ns}"
     return TraceFile(file_name(result.id, call, "diff"), "diff", made.data, query)
 
 
-def _for_speedscope(result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
+def _for_speedscope(_: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
     return TraceFile(file_name(result.id, call, "speedscope"), "speedscope", speedscope(result, call, base, new))

@@ -2,11 +2,15 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from pytest_perfdl.report.chrome import regression_trace
 from pytest_perfdl.report.json import to_json
+from pytest_perfdl.report.story import cause_groups
+from pytest_perfdl.report.traces import collect
+from pytest_perfdl.results.run import Exemplars
 from unit.report import runs, steps
 from unit.report.importer import problems
 
@@ -182,6 +186,37 @@ def test_modules_say_the_sum_of_the_causes_in_them():
     assert not any("verdict" in args for args in said.values())
 
 
+def test_a_cause_of_all_blocks_is_in_each_of_them():
+    cause = runs.cause(steps.MM, (5, 1_100_000), (5, 1_500_000), 0.9, module="GPT.h.*.mlp")
+    slices = [
+        steps.annotation(steps.STEP, 0, 500),
+        steps.module("GPT", 10, 400),
+        steps.module("GPT.h.0", 20, 110),
+        steps.module("GPT.h.0.mlp", 30, 60),
+        steps.operator(steps.MM, 40, 50),
+        steps.module("GPT.h.0.attn", 70, 100),
+        steps.operator(steps.MM, 80, 90),
+        steps.module("GPT.h.1", 120, 200),
+        steps.module("GPT.h.1.mlp", 130, 160),
+        steps.operator(steps.MM, 140, 150),
+    ]
+    _, found = drawn(caused(cause), steps.exemplar(*slices), steps.exemplar(*slices))
+    current = [event for event in found if event["pid"] == 2]
+    modules = {
+        event["name"].removeprefix("perfdl.module: "): event["args"]
+        for event in current
+        if event["name"].startswith("perfdl.module: ")
+    }
+    assert {name: args.get("causes_in") for name, args in modules.items() if "causes" in args} == {
+        "GPT": None,
+        "GPT.h.0": "GPT.h.*",
+        "GPT.h.0.mlp": "GPT.h.*.mlp",
+        "GPT.h.1": "GPT.h.*",
+        "GPT.h.1.mlp": "GPT.h.*.mlp",
+    }
+    assert [event["ts"] for event in current if event["args"].get("cause")] == [40, 140]
+
+
 @pytest.mark.parametrize("name", [steps.ADAMW, "torch/optim/adamw.py(12): step"], ids=["annotation", "function"])
 def test_slower_python_is_marked_in_its_annotation_and_its_gaps(name):
     cause = idle(name, 130_000, 730_000, 0.9, line="train.py(9): step")
@@ -231,6 +266,27 @@ def test_the_slice_with_the_largest_part_in_the_first_cause_is_selected():
     about, _ = drawn(caused(runs.cause("aten::copy_", (2, 295_000), (2, 350_000), 1.0)), *sides)
     # The second is longer, the first lost more.
     assert about["selected"]["start_ns"] == 10_000
+
+
+def test_the_first_cause_is_the_pages(tmp_path):
+    away = runs.cause("aten::flash", (1, 400_000), (0, 0), -0.4, line="m.py(3): a")
+    causes = [
+        away,
+        runs.cause("aten::_softmax", (1, 100_000), (1, 350_000), 0.25, line="m.py(9): b"),
+        runs.cause("aten::softmax", (1, 5_000), (1, 305_000), 0.3, line="m.py(9): b"),
+    ]
+    for name, data in (("base", steps.training(fused=True)), ("new", steps.training(softmax=900))):
+        (tmp_path / f"{name}.json.gz").write_bytes(data)
+    exemplars = Exemplars("", tmp_path / "base.json.gz", tmp_path / "new.json.gz")
+    result = replace(caused(*causes), exemplars=(exemplars,))
+    run = runs.run(result)
+    (call,) = collect(run)[result.id]
+    trace = next(file for file in call.files if file.role == "diff")
+    selected = json.loads(gzip.decompress(trace.data))["perfdl"]["selected"]
+    # Of the group that goes the step's way, the largest one.
+    assert cause_groups(result, run)[0].causes[0].name == "aten::softmax"
+    assert selected["name"].startswith("aten::softmax (")
+    assert trace.selected == f"pid=2&ts={selected['start_ns']}&dur={selected['duration_ns']}"
 
 
 def test_a_cause_without_slices_is_passed_over():

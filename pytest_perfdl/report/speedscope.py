@@ -64,21 +64,26 @@ def short_frame(name: str) -> str:
     >>> short_frame("perfdl.module: GPT.blocks.0"), short_frame("ProfilerStep#7")
     ('GPT.blocks.0', 'step')
     >>> short_frame("void at::native::reduce_kernel<512, 1, float>(float*)")
-    'at::native::reduce_kernel'
+    'at::native::reduce_kernel<512, 1, float>'
     """
     if name.startswith(STEP):
         return "step"
     if name.startswith(_ENGINE):
         return f"autograd: {name.removeprefix(_ENGINE)}"
-    return visible(_short_kernel(name.removeprefix(MODULE)))
+    return visible(_without_arguments(name.removeprefix(MODULE)))
 
 
-def _short_kernel(name: str) -> str:
-    """A C++ function without return type, template arguments and arguments; other names as they are."""
-    found = re.match(
-        r"(?:void\s+)?([A-Za-z_][\w:]*(?:\(anonymous namespace\)::[\w:]+)?)(?=[<(].*[>)]\s*(?:\[|$))", name
-    )
-    return found[1] if found and "::" in found[1] else name
+def _without_arguments(name: str) -> str:
+    """A C++ function without its return type `void` and its argument list; other names as they are."""
+    text = name.removeprefix("void ")
+    depth = 0
+    for place in range(len(text) - 1, -1, -1):
+        depth += (text[place] == ")") - (text[place] == "(")
+        if depth == 0:
+            # "Memcpy HtoD (Pageable -> Device)" has no arguments.
+            is_list = text[place] == "(" and place > 0 and text[place - 1] not in " :" and "::" in text
+            return text[:place] if is_list else text
+    return text
 
 
 @dataclass(slots=True)

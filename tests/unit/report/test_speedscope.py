@@ -230,7 +230,7 @@ def test_streams_of_a_device_are_profiles_with_its_idle_time():
         for number in (7, 9)
     ]
     current = names.index("current: one observed step, process 0: stream 7")
-    assert self_times(file, current).most_common(1) == [("at::native::gemm", 300_000)]
+    assert self_times(file, current).most_common(1) == [("at::native::gemm<128, true>", 300_000)]
     idle = {name: ns for name, ns in self_times(file, current).items() if name.startswith("idle: ")}
     assert sum(idle.values()) == 200_000
 
@@ -263,6 +263,9 @@ def test_hostile_names_are_names():
     [
         ("autograd::engine::evaluate_function: BmmBackward0", "autograd: BmmBackward0"),
         ("aten::mm", "aten::mm"),
+        ("void ns::a<(int)4>(ns::B<int, (bool)1>, void (*)(int))", "ns::a<(int)4>"),
+        ("void ns::(anonymous namespace)::a<int>(int*)", "ns::(anonymous namespace)::a<int>"),
+        ("void ns::broken)", "ns::broken)"),
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
         ("Optimizer.step#AdamW.step", "Optimizer.step#AdamW.step"),
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),

@@ -8,7 +8,6 @@ no operator runs is a frame, too: a step that waits for its input shows that.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.step_part import is_inside
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report.chrome_tracks import DEVICE
+from pytest_perfdl.report.chrome_tracks import DEVICE, IDLE
 from pytest_perfdl.report.figures import cause_status
 from pytest_perfdl.report.trace_sides import DrawnSide
 from pytest_perfdl.results.verdict import Cause
@@ -37,6 +38,7 @@ _CATEGORIES: Mapping[str, frozenset[str]] = {
     "line": frozenset({"python_function"}),
     "module": frozenset({_ANNOTATION}),
 }
+_OUTSIDE = frozenset({IDLE, _ANNOTATION, "python_function"})
 _LISTED = 5
 """Causes in a module that its slices name."""
 
@@ -83,15 +85,19 @@ def slices_of_causes(sides: Sequence[DrawnSide], causes: Sequence[Cause]) -> lis
     there are some.
     """
     named = {(cause.kind, cause.name) for cause in causes}
+    indices = [_by_name(side) for side in sides]
     found: list[dict[int, Cause]] = [{}, {}]
     for members in (False, True):
         for cause in causes:
             names = {each for each in cause.members if (cause.kind, each) not in named} if members else {cause.name}
             if not names or (members and cause.kind == "idle"):
                 continue
-            is_of = _idle_test(cause, sides) if cause.kind == "idle" else _name_test(cause, names)
-            for side, own in zip(sides, found, strict=True):
-                places = [place for place, event in enumerate(side.events) if event.phase == "X" and is_of(side, place)]
+            is_of = _idle_test(cause, sides) if cause.kind == "idle" else None
+            for side, index, own in zip(sides, indices, found, strict=True):
+                if is_of is None:
+                    places = _named(index, cause, names)
+                else:
+                    places = [place for place in _outside_operators(side) if is_of(side, place)]
                 for place in _in_module(side, places, cause.module):
                     own.setdefault(place, cause)
     return found
@@ -116,9 +122,11 @@ def causes_in(event: Event, causes: Iterable[Cause]) -> list[Cause]:
     A cause in all blocks, `GPT.h.*.mlp`, is in each of them.
     """
     module = _module_of(event)
-    # An empty path holds every module.
+    if not module:
+        return []
     outer = [(cause, _as_deep(cause.module, module)) for cause in causes]
-    inside = [cause for cause, path in outer if module and path and is_inside(module, path)]
+    # An empty path holds every module.
+    inside = [cause for cause, path in outer if path and is_inside(module, path)]
     return sorted(inside, key=lambda cause: -abs(cause.delta_ns))
 
 
@@ -176,15 +184,28 @@ def _in_module(side: DrawnSide, places: list[int], module: str) -> list[int]:
 _Test = Callable[[DrawnSide, int], bool]
 
 
-def _name_test(cause: Cause, names: set[str]) -> _Test:
-    categories = _CATEGORIES[cause.kind]
+_Index = Mapping[tuple[str, str], Sequence[int]]
+"""Places of slices by category and name."""
+
+
+def _by_name(side: DrawnSide) -> _Index:
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, event in enumerate(side.events):
+        if event.phase == "X":
+            found[event.category, event.name].append(place)
+    return found
+
+
+def _named(index: _Index, cause: Cause, names: Iterable[str]) -> list[int]:
+    """The slices of operators, kernels, functions or modules of these names."""
     prefix = MODULE if cause.kind == "module" else ""
+    keys = ((category, prefix + name) for category in _CATEGORIES[cause.kind] for name in names)
+    return sorted(place for key in keys for place in index.get(key, ()))
 
-    def is_of(side: DrawnSide, place: int) -> bool:
-        event = side.events[place]
-        return event.category in categories and event.name.removeprefix(prefix) in names
 
-    return is_of
+def _outside_operators(side: DrawnSide) -> list[int]:
+    """Where idle time can be: gaps, annotations and functions of Python."""
+    return [place for place, event in enumerate(side.events) if event.category in _OUTSIDE and event.phase == "X"]
 
 
 def _idle_test(cause: Cause, sides: Sequence[DrawnSide]) -> _Test:
@@ -194,13 +215,10 @@ def _idle_test(cause: Cause, sides: Sequence[DrawnSide]) -> _Test:
     def is_of(side: DrawnSide, place: int) -> bool:
         if (gap := side.gaps.get(place)) is not None:
             return (gap.function or gap.name) == cause.name
-        return side.events[place].name == cause.name and side.events[place].category in (
-            _ANNOTATION,
-            "python_function",
-        )
+        return side.events[place].name == cause.name
 
     frame = FRAME.match(cause.name)
-    if frame is None or any(is_of(side, place) for side in sides for place in range(len(side.events))):
+    if frame is None or any(is_of(side, place) for side in sides for place in _outside_operators(side)):
         return is_of
     return _function_test(cause, frame["function"], sides)
 

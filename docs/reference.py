@@ -291,7 +291,8 @@ Of a run of more than {folded} tests, those that are folded are compressed with 
 ## Traces
 
 `*.base.json.gz` and `*.new.json.gz` are one representative step each, `*.diff.json.gz` both; Chrome traces as
-[Perfetto](https://perfetto.dev) reads them. See [Read the trace of a regression](../how-to/reading-the-trace.md).
+[Perfetto](https://perfetto.dev) reads them. `*.speedscope.json` has both steps for
+[speedscope](https://www.speedscope.app). See [Read the trace of a regression](../how-to/reading-the-trace.md).
 """
 
 PAGES = {

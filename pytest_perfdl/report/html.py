@@ -402,5 +402,6 @@ def _environment() -> jinja2.Environment:
         has_places=has_places,
         has_memory=has_memory,
         has_history=has_history,
+        trace_labels=traces.LABELS,
     )
     return environment

@@ -18,7 +18,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.run_json import SCHEMA as SCHEMA
 from pytest_perfdl.report import memory
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.traces import kept, stem
+from pytest_perfdl.report.traces import file_name, kept, roles_of
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict
 
@@ -119,15 +119,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "traces": [
             {
                 "call": exemplars.call,
-                **{
-                    role: f"traces/{stem(result.id, exemplars.call)}.{role}.json.gz"
-                    for role, there in (
-                        ("base", exemplars.base),
-                        ("new", exemplars.new),
-                        ("diff", exemplars.base and exemplars.new),
-                    )
-                    if there
-                },
+                **{role: f"traces/{file_name(result.id, exemplars.call, role)}" for role in roles_of(exemplars)},
             }
             for exemplars in kept(run, result)
         ],

@@ -407,7 +407,7 @@ def test_more_traces_than_the_page_may_hold_are_only_linked(monkeypatch, everyth
     monkeypatch.setattr(html, "EMBEDDED_BYTES", 10)
     source = html.render(everything, traces.collect(everything))
     assert "data-perfetto=" not in source
-    assert source.count('href="traces/') == 3
+    assert source.count('href="traces/') == 4
 
 
 def test_commands_can_be_copied():

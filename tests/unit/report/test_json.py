@@ -172,7 +172,7 @@ def test_traces_name_the_files_of_the_report(tmp_path):
     both = Exemplars("", tmp_path / "a", tmp_path / "b")
     single = Exemplars("forward", None, tmp_path / "b")
     traces = to_json(runs.run(runs.result(exemplars=(both, single))))["tests"][0]["traces"]
-    assert set(traces[0]) == {"call", "base", "new", "diff"}
+    assert set(traces[0]) == {"call", "base", "new", "diff", "speedscope"}
     assert set(traces[1]) == {"call", "new"}
     assert traces[1]["call"] == "forward"
     assert traces[0]["diff"].startswith("traces/test_train_step-bf16-")

@@ -283,7 +283,7 @@ def test_the_text_of_a_regression_is_complete(tmp_path):
               aten::mm                   96/step          14.21 -> 14.48 ms   +1.9%   7%
               idle: input                              900.0 µs -> 1.100 ms  +22.2%   5%
               and 2 more (-vv)
-            traces  perf-report/traces/test_train_step-bf16-0089055e.{base,new,diff}.json.gz
+            traces  perf-report/traces/test_train_step-bf16-0089055e.*
         [low, high] is the 95% interval of the change
         context differs    torch 2.12.0 -> 2.13.0
         baseline           baselines/cpu-amd-epyc-9v74-8c/tests/perf/test_gpt.py/test_train_step[bf16].json (10 processes against 5 at 3f2c1abf9)

@@ -366,7 +366,10 @@ def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
         clauses.append(f"{way} calls of {_names(counted, counts=True)}{'' if came else types}")
     if longer and not clauses:
         way = "slower" if sum(cause.delta_ns for cause in longer) > 0 else "faster"
-        clauses.append(f"{_names(longer)} {way} per call")
+        grew = way == "slower" and any(
+            work.kind == "more work" and work.call == longer[0].call for work in judgement.work
+        )
+        clauses.append(f"{_names(longer)} {way} per call{' on larger inputs' if grew else ''}")
     if not clauses:
         clauses = [_idle(cause) for cause in telling if cause.kind == "idle"][:1]
     return "; ".join(clauses) or visible(causes[0].name)

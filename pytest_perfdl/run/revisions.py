@@ -26,6 +26,8 @@ from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import Elsewhere, elsewhere
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 
+NOTED_SECONDS = 5.0
+"""Time for checkouts from which on the summary says how long they took."""
 UNTIED = "untied"
 """Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
 
@@ -228,9 +230,9 @@ class Revisions:
 
     @property
     def checked_out(self) -> str:
-        """A line about checkouts and their time, which is in no test's budget; empty if there are none."""
+        """A line about checkouts and their time, which is in no test's budget; empty if that was short."""
         made = {id(each): each for each in self._checkouts.values()}.values()
-        if not made:
+        if sum(each.seconds for each in made) < NOTED_SECONDS:
             return ""
         kept = sum(each.is_kept for each in made)
         counts = [f"{len(made) - kept} checked out", f"{kept} reused from earlier runs"]

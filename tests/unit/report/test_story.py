@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from pytest_perfdl.report.story import cause_line, story
-from pytest_perfdl.results.verdict import BreakdownRow, OperatorSides, SourceDiff, StepBreakdown, WorkSide
+from pytest_perfdl.results.verdict import (
+    BreakdownRow,
+    OperatorSides,
+    SourceDiff,
+    StepBreakdown,
+    WorkChange,
+    WorkSide,
+)
 from unit.report import runs
 
 LINE = "models/gpt.py(43): causal_attention"
@@ -129,3 +136,11 @@ def test_time_comes_before_memory_and_memory_before_counts():
 def test_commands_measure_first_and_accept_last():
     purposes = [purpose for purpose, _ in told(BMM).commands]
     assert purposes == ["measure again", "accept the change"]
+
+
+def test_an_operator_on_larger_inputs_is_no_slower_one():
+    side = WorkSide(1e6, 1e6, 1, 1000, {"float32": 1.0}, None)
+    work = WorkChange("more work", "", "aten::linear", side, side, side, side)
+    one = runs.result(blame=(CAT,))
+    one = replace(one, judgement=replace(one.judgement, work=(work,)))
+    assert story(one, runs.run(one)).causes[0].sentence == "cat slower per call on larger inputs"

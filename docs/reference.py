@@ -22,7 +22,15 @@ from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
 from pytest_perfdl.results import curve
-from pytest_perfdl.results.verdict import EVERY_ROUND, FAILS_BY_DEFAULT, VERDICTS, WARNS_BY_DEFAULT
+from pytest_perfdl.results.run import Result, Run
+from pytest_perfdl.results.verdict import (
+    EVERY_ROUND,
+    FAILS_BY_DEFAULT,
+    VERDICTS,
+    WARNS_BY_DEFAULT,
+    Judgement,
+    MetricVerdict,
+)
 from pytest_perfdl.scaling.growth import Beside, Growth
 
 FOLDER = Path(__file__).resolve().parent / "reference"
@@ -96,7 +104,71 @@ def hooks() -> str:
             if "```python" in text:
                 text = re.sub(r"\n {4}( *)", r"\n\1", text) + "\n```"
             parts.append(f"\n## `{name}`\n\n```python\n{name}{signature}\n```\n\n{text}\n")
+    for kind, names in GIVEN.items():
+        summary = (inspect.getdoc(kind) or "").partition("\n")[0]
+        rows = [(f"`{name}`", _described(kind, name)) for name in names]
+        parts.append(f"\n### `{kind.__name__}`\n\n{summary}\n\n{_table(('attribute', 'what it is'), rows)}")
     return "".join(parts)
+
+
+GIVEN: dict[type, tuple[str, ...]] = {
+    Run: (
+        "results",
+        "machine_id",
+        "context",
+        "date",
+        "commit",
+        "root",
+        "report_dir",
+        "seconds",
+        "judged",
+        "notes",
+        "counts()",
+    ),
+    Result: (
+        "id",
+        "safe_id",
+        "file",
+        "line",
+        "verdict",
+        "fails",
+        "numbers",
+        "metrics",
+        "judgement",
+        "against",
+        "seconds",
+    ),
+    MetricVerdict: (
+        "name",
+        "kind",
+        "unit",
+        "better",
+        "base",
+        "new",
+        "effect",
+        "ci95",
+        "limit",
+        "verdict",
+        "reason",
+        "evidence",
+        "rounds",
+        "of_step",
+    ),
+    Judgement: ("reason", "blame", "source_diffs", "integrity"),
+}
+"""What `pytest_perfdl_report` is given, as far as others may rely on it."""
+
+
+def _described(kind: type, name: str) -> str:
+    """What the code says of an attribute: the line under a field, or the docstring of a property or method."""
+    attribute = inspect.getattr_static(kind, name.removesuffix("()"))
+    if isinstance(attribute, property) or callable(attribute):
+        text = inspect.getdoc(attribute) or ""
+    else:
+        text = _under(kind, name)
+    if not text:
+        raise ValueError(f"nothing is written under {kind.__name__}.{name}")
+    return " ".join(text.split())
 
 
 def commands() -> str:
@@ -219,7 +291,8 @@ Of a run of more than {folded} tests, those that are folded are compressed with 
 ## Traces
 
 `*.base.json.gz` and `*.new.json.gz` are one representative step each, `*.diff.json.gz` both; Chrome traces as
-[Perfetto](https://perfetto.dev) reads them. See [Read the trace of a regression](../how-to/reading-the-trace.md).
+[Perfetto](https://perfetto.dev) reads them. `*.speedscope.json` has both steps for
+[speedscope](https://www.speedscope.app). See [Read the trace of a regression](../how-to/reading-the-trace.md).
 """
 
 PAGES = {
@@ -238,12 +311,14 @@ def made(name: str) -> str:
 
 def _fields(kind: type) -> str:
     """The fields of a dataclass with what the line under each says."""
-    source = inspect.getsource(kind)
-    rows = []
-    for field in dataclasses.fields(kind):
-        told = re.search(rf'^    {field.name}: [^\n]*\n    """(.*?)"""', source, re.DOTALL | re.MULTILINE)
-        rows.append((f"`{field.name}`", " ".join(told[1].split()) if told else "", f"`{field.type}`"))
+    rows = [(f"`{field.name}`", _under(kind, field.name), f"`{field.type}`") for field in dataclasses.fields(kind)]
     return _table(("field", "what it is", "type"), rows)
+
+
+def _under(kind: type, field: str) -> str:
+    """What the line under a field of a dataclass says; empty where there is none."""
+    told = re.search(rf'^    {field}: [^\n]*\n    """(.*?)"""', inspect.getsource(kind), re.DOTALL | re.MULTILINE)
+    return " ".join(told[1].split()) if told else ""
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -1,14 +1,14 @@
-"""Snapshot testing for speed: performance regression tests for deep learning, in pytest.
+"""Performance regression tests for deep learning, in pytest.
 
-Packages, lowest layer first; each `__init__` says what its modules do and in which order data goes through them:
+Packages, lowest layer first; the docstring of each `__init__` lists its modules and how data flows through them:
 
 - `model` (records of measurements, limits, units), `stats`, `system` (folders, processes, signals);
-- `trace` (Chrome traces as columns), `baseline` (records on disk), `workers` (a test in a process of its own),
-  `machine` (what it runs on), `config` (options and marks), `scaling` (step time as a function of size);
-- `analysis` (figures from a trace), `results` (verdicts, and all that a run found);
-- `diff` (what changed between two sides), `measure` (passes around a step);
-- `judge` (did it get slower?), `whatif` (what would a change do?);
-- `report` (pages, summaries, files), `fixture` (what `perf` is inside a test);
+- `trace` (Chrome traces as columns), `baseline` (records on disk), `workers` (tests in separate processes),
+  `machine` (hardware and its state), `config` (options and marks), `scaling` (step time as a function of size);
+- `analysis` (metrics and tables from a trace), `results` (verdicts and findings of a run);
+- `diff` (changes between baseline and current), `measure` (passes that run a step);
+- `judge` (verdicts from measurements), `whatif` (predicted effect of a change);
+- `report` (pages, summaries, files), `fixture` (the fixture `perf`);
 - `run` (one run of `pytest --perf`), `qualify` (many of them);
 - `plugin` (pytest's hooks) and `cli` (the command `perfdl`).
 

@@ -1,4 +1,4 @@
-"""Hooks that a project may implement in its `conftest.py`."""
+"""Hooks that projects can implement in `conftest.py`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_perfdl_report(run: Run) -> None:
-    """Called once with the whole judged run, before the report is written."""
+    """Receive the results of a run, for example to send them to a dashboard.
+
+    Called once at the end of `pytest --perf`, after the report is written to `run.report_dir`. `run` holds the
+    measurements, verdicts and causes of every perf test; times are in nanoseconds, sizes in bytes. An exception is
+    reported in the summary and fails the run.
+    """
 
 
 @pytest.hookspec
 def pytest_perfdl_name_rules() -> Iterable[tuple[str, str]] | None:
-    r"""Rules for names of kernels and operators that change from build to build in a way only this project knows.
+    r"""Rewrite rules for kernel and operator names that differ between builds of this project.
 
-    Called once, before the first test is measured. Each rule is a regular expression and what stands in its place, as
-    for `re.sub`; they are applied in order to the name as the profiler has it, before the built-in rules are. Names
-    that are equal afterwards are taken for the same operation where two sides are compared.
+    Called once, before the first test is measured. A rule is a pair of a regular expression and a replacement, as for
+    `re.sub`. Rules are applied in order to the profiler's names, before the built-in rules. Kernels and operators whose
+    rewritten names are equal are compared with each other.
 
         def pytest_perfdl_name_rules():
             return [(r"_build\d+$", "")]

@@ -1,4 +1,4 @@
-"""pytest's hooks. Every line here is a hook or one call; what they do is in `run.session`."""
+"""pytest hooks of the plugin. They only delegate; the implementation is in `run.session`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SESSION: pytest.StashKey[PerfSession | LocalSession] = pytest.StashKey()
 ENDING: pytest.StashKey[Ending] = pytest.StashKey()
 SMOKED = pytest.StashKey[int]()
 LEFT_OUT = pytest.StashKey["str | None"]()
-"""What to say of tests that look like perf tests and are not ours."""
+"""A warning about tests that look like perf tests but are not."""
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -42,7 +42,7 @@ def pytest_load_initial_conftests(
     if "--perf-update" not in short_names.registered(parser):
         settings.refuse_unknown_mode(args)
     if short_names.lengthen(args, options.FLAGS, parser):
-        # What is wrong with the arguments pytest says when it parses them for good.
+        # pytest reports invalid arguments itself when it parses them again.
         with contextlib.suppress(pytest.UsageError):
             pytest_internals.parse_early(early_config, parser, args)
     _offer_fixture(early_config.pluginmanager)
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "markers",
             f"{marker}({', '.join(KEYWORDS)}): "
-            "a performance test: under --perf its step is measured and judged (pytest-perfdl)",
+            "performance test: with --perf its step is measured and compared with a baseline (pytest-perfdl)",
         )
     if _worker(config) is not None:
         return
@@ -129,16 +129,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def perfdl(request: pytest.FixtureRequest) -> Perf:
-    """The fixture `perf` under a name that no other plugin or conftest file has."""
+    """The fixture `perf`, under a name that no other plugin or conftest file uses."""
     return _fixture(request)
 
 
 class ShortFixture:
-    """What is registered only where no other plugin has a fixture of that name."""
+    """Registered only if no other plugin defines a fixture `perf`."""
 
     @pytest.fixture
     def perf(self, request: pytest.FixtureRequest) -> Perf:
-        """Measures a step under `--perf`, runs it once otherwise; see `pytest_perfdl.fixture.perf.Perf`."""
+        """Measure a step with `--perf`, run it once without; see `pytest_perfdl.fixture.perf.Perf`."""
         return _fixture(request)
 
 
@@ -206,7 +206,7 @@ def _session(config: pytest.Config, found: Settings) -> PerfSession | LocalSessi
 
 
 def _offer_fixture(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Register the fixture `perf`, unless another plugin has one; those of conftest files, which come later, win."""
+    """Register the fixture `perf`, unless another plugin defines one; conftest files can override it."""
     if not short_names.has_fixture(pluginmanager):
         pluginmanager.register(ShortFixture(), "perfdl-fixture")
 
@@ -218,12 +218,12 @@ def _fixture(request: pytest.FixtureRequest) -> Perf:
 
 
 def _worker(config: pytest.Config) -> Any:
-    """The plugin of a worker process, when this is one."""
+    """The plugin of a worker process, if this is one."""
     return config.pluginmanager.get_plugin("perfdl-worker")
 
 
 def _host(item: pytest.Item) -> Any:
-    """Who asks for measurements of this item in this process; `None` when nobody does."""
+    """The object that runs measurements of this item in this process; `None` if it is not measured here."""
     worker = _worker(item.config)
     if worker is not None:
         return worker

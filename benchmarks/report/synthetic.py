@@ -81,7 +81,7 @@ def _metric(name: str, base: Record, new: Record, *, slower: bool) -> MetricVerd
         after,
         effect=after / before - 1,
         ci95=(after / before - 1.02, after / before - 0.98) if timed else None,
-        mde=0.021 if timed else None,
+        excluded=0.021 if timed else None,
         limit="3%" if held else None,
         verdict=None if timed and not held else "regressed" if slower and timed else "unchanged",
         times_over=2.8 if slower and timed and held else None,

@@ -25,7 +25,7 @@ def write_all(folder: Path, synthetic: Path) -> list[Path]:
     base, new = (side or b"" for side in sides)
     paths = {name: folder / name for name in ("exemplar.json.gz", "regression.json.gz", "again.json", "by_hand.json")}
     paths["exemplar.json.gz"].write_bytes(base)
-    paths["regression.json.gz"].write_bytes(regression_trace(_regressed(), "", base, new))
+    paths["regression.json.gz"].write_bytes(regression_trace(_regressed(), "", base, new).data)
     _again(trace, paths["again.json"])
     write(paths["by_hand.json"], _by_hand(), {"schemaVersion": 1, "distributedInfo": {"rank": 0}})
     return list(paths.values())

@@ -45,6 +45,7 @@ _MODULES = {
     "whatif": "whatif",
     "constants": "constants",
     "report": "report",
+    "export": "export",
     "view": "view",
     "scaling": "scaling",
 }

@@ -1,7 +1,7 @@
-"""How pytest was called, and how to call it again for some of its tests: the commands that reports show.
+"""How pytest was called, and the commands in reports that call it again for some of the tests.
 
-A command that is shown does what was done: it keeps every option that shapes what is measured and judged, in the
-spelling that holds in this project, and names tests as seen from the folder that pytest was called in.
+A command repeats the run: it keeps every option that affects measurement or verdicts, in the spelling that is valid in
+this project, and names tests relative to the directory in which pytest was called.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A call of pytest, as far as it must be repeated."""
+    """A call of pytest, as far as a repeated call needs it."""
 
     program: Literal["pytest", "python -m pytest"] = "pytest"
     options: tuple[tuple[str, ...], ...] = ()
-    """Options that shape what is measured, each with its value, as they were given."""
+    """Options that affect measurement or verdicts, with their values, as given."""
     root: str = ""
-    """The root directory as seen from the folder that pytest was called in; empty where that is below it."""
+    """The root directory relative to the working directory; empty if the working directory is below it."""
     folder: str = ""
-    """The folder that pytest was called in as seen from the root directory, where it is below it."""
+    """The working directory relative to the root directory, if it is below it."""
     perf: Literal["--perf", "--perfdl"] = "--perf"
-    """How that option is spelled here."""
+    """The spelling of this option in the project."""
     update: Literal["--perf-update", "--perfdl-update"] = "--perf-update"
-    """How that option is spelled here."""
+    """The spelling of this option in the project."""
     is_open: bool = False
-    """Whether one of the options takes a value only if there is one, for which it would take the test behind it."""
+    """Whether an option has an optional value, and would consume a test id after it."""
     required: bool = False
-    """Whether the ini file wants a number of tests compared, which these commands name only some of."""
+    """Whether the ini file sets `perf_require`, which a command for a few tests would not meet."""
 
     def measuring(self, tests: Sequence[str]) -> str:
-        """The command that measures and judges tests (node ids or files) as it was done, for a POSIX shell."""
+        """The command that measures and compares tests (node ids or files) in the same way, for a POSIX shell."""
         against = any(_flag(option) == "--perfdl-against" for option in self.options)
         words: list[str] = [] if against else [self.perf]
         if self.required:
@@ -56,7 +56,7 @@ class Invocation:
         return self._command(words, self.options, tests)
 
     def updating(self, tests: Sequence[str], mode: str = "") -> str:
-        """The command that writes baselines of tests (node ids or files), for a POSIX shell."""
+        """The command that records baselines of tests (node ids or files), for a POSIX shell."""
         options = [option for option in self.options if _flag(option) not in _NOT_WHEN_UPDATING]
         return self._command([self.update + (f"={mode}" if mode else "")], options, tests)
 
@@ -82,14 +82,14 @@ _OURS_TO_DROP = frozenset(
 _PYTESTS_TO_KEEP = frozenset(
     {"override_ini", "inifilename", "plugins", "rootdir", "confcutdir", "noconftest", "importmode", "pythonwarnings"}
 )
-"""Of pytest's own options, by where their value is kept; others say what to run, write and show."""
+"""pytest's options to keep, by attribute; the others select tests or affect output only."""
 _SECRET = re.compile(r"token|secret|passw|credential|auth|api-?key", re.IGNORECASE)
 
 
 def invocation(config: pytest.Config, settings: Settings) -> Invocation:
     """How pytest was called.
 
-    Of options of other plugins and of the project every one is kept, except those that look like secrets.
+    All options of other plugins and of the project are kept, except those that look like secrets.
     """
     where = Path(config.invocation_params.dir)
     below = where.is_relative_to(config.rootpath)
@@ -109,7 +109,7 @@ def invocation(config: pytest.Config, settings: Settings) -> Invocation:
 
 
 def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
-    """Options on the command line that shape what is measured, each with its value; whether one may take another."""
+    """Options on the command line that affect the measurement, with values; whether one may consume another word."""
     found: list[tuple[str, ...]] = []
     is_open = False
     known = option_actions(config)
@@ -146,7 +146,7 @@ def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
 
 
 def _flag(option: Sequence[str]) -> str:
-    """The option string without a value, ours in the long spelling."""
+    """The option string without its value; options of this plugin in the long spelling."""
     return _long(option[0].partition("=")[0])
 
 

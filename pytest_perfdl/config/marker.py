@@ -1,4 +1,4 @@
-"""The marker's keywords, merged and validated at collection."""
+"""Keywords of the marker `perf`, merged and validated during collection."""
 
 from __future__ import annotations
 
@@ -19,27 +19,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MarkerOptions:
-    """Keywords of the marker, merged from module to class to function; every one is optional."""
+    """Keywords of the marker, merged from module to class to function; all are optional.
+
+    `limits`, `budget`, `resolution` and `timeout` take precedence over the command line; for the other keywords the
+    command line takes precedence. Keywords take precedence over ini values.
+    """
 
     limits: Mapping[str, str | int | float] | None = None
-    """Metric -> how much it may worsen: "3%", "5%+20us", 0, "off"."""
+    """Metric -> largest relative change for the worse: "3%", "5%+20us", 0 or "off"."""
     budget: Mapping[str, str | int | float] | None = None
-    """Metric -> what it may never exceed: "45ms", "2GiB"."""
+    """Metric -> absolute bound, independent of the baseline: "45ms", "2GiB"."""
     warmup: int | None = None
+    """Minimum number of warm-up steps."""
     steps: int | None = None
+    """Number of timed steps per process."""
     repeats: int | None = None
+    """Number of fresh processes that measure the test."""
     threads: int | None = None
+    """Number of intra-op threads in a measured process."""
     loops: LoopCount | None = None
-    """Calls of the function in one measured step, or "auto" for as many as take 100 us; times are reported per call."""
+    """Calls of the function in one timed step, or "auto" for as many as take 100 us; times are reported per call."""
     seed: int | None = None
+    """Seed of the random number generators."""
     timeout: float | None = None
-    """Seconds that one repeat may take."""
+    """Time limit of one measured process, in seconds."""
     resolution: str | None = None
-    """How much slower the test may be and still be called unchanged where the budget ended: "6%"."""
+    """Largest slowdown that need not be excluded for `unchanged` when the time budget ends: "6%"."""
     tags: tuple[str, ...] | None = None
-    """Free words, shown in reports."""
+    """Arbitrary labels, shown in reports."""
     scaling: Mapping[str, Sequence[float]] | None = None
-    """Argument of the test -> its sizes: one test for each, whose times are judged as a curve too."""
+    """Argument of the test -> its sizes: one test per size; step time as a function of size is compared as well."""
 
     @classmethod
     def merge(cls, marks: Sequence[pytest.Mark]) -> MarkerOptions:
@@ -48,15 +57,15 @@ class MarkerOptions:
         Raises
         ------
         ValueError
-            One line that names the unknown or ill-typed keyword.
+            One line that names the unknown or invalid keyword.
         """
         merged: dict[str, Any] = {}
         for mark in marks:
             if mark.args:
-                raise ValueError(f"takes keywords only, not {mark.args[0]!r}")
+                raise ValueError(f"accepts keyword arguments only, got {mark.args[0]!r}")
             for name, value in mark.kwargs.items():
                 if name not in KEYWORDS:
-                    raise ValueError(f"has no keyword {name!r}; it knows {', '.join(sorted(KEYWORDS))}")
+                    raise ValueError(f"has no keyword {name!r}; valid keywords: {', '.join(sorted(KEYWORDS))}")
                 _CHECKS[name](name, value)
                 merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
         if "tags" in merged:
@@ -64,7 +73,7 @@ class MarkerOptions:
         return cls(**merged)
 
     def plan(self, settings: Settings) -> MeasurementPlan:
-        """The run shape: command line over marker over ini over built-in."""
+        """The measurement plan: command line over marker over ini over built-in."""
         from pytest_perfdl.model.record import MeasurementPlan
 
         def shape(name: str, default: int) -> int:
@@ -81,28 +90,28 @@ class MarkerOptions:
         )
 
     def repeats_for(self, settings: Settings, *, recording: bool) -> int:
-        """How many fresh processes: command line over marker over ini over the default for the purpose."""
+        """Number of fresh processes: command line over marker over ini over the default."""
         for value in (settings.repeats, self.repeats, settings.ini_shape.get("repeats")):
             if value is not None:
                 return value
         return RECORDING_REPEATS if recording else CHECKING_REPEATS
 
     def resolution_for(self, settings: Settings) -> float | None:
-        """The resolution as a share: marker over command line and ini; `None` for twice the limit."""
+        """The resolution as a fraction: marker over command line and ini; `None` for twice the limit."""
         return settings.resolution if self.resolution is None else _percent("resolution", self.resolution)
 
 
 KEYWORDS = tuple(field.name for field in fields(MarkerOptions))
-"""What the marker may say."""
+"""Names of the keywords."""
 
 
 def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
-    """Make a test of every size that the marker's `scaling=` names: `test_step[batch=8]`.
+    """Parametrize a test with the sizes in the marker's `scaling=`: `test_step[batch=8]`.
 
     Raises
     ------
     pytest.Collector.CollectError
-        The keyword cannot be used.
+        The value of the keyword is invalid.
     """
     axes: dict[str, Sequence[float]] = {}
     for mark in marks(metafunc.definition, markers, KEYWORDS):
@@ -118,11 +127,11 @@ def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
 
 def _check_scaling(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not value:
-        raise ValueError(f"{name}= takes a mapping from an argument to its sizes, not {value!r}")
+        raise ValueError(f"{name}= must map an argument to its sizes, got {value!r}")
     for axis, sizes in value.items():
-        what = f"{name}[{axis!r}] takes three different numbers above 0 or more, not {sizes!r}"
+        what = f"{name}[{axis!r}] must be at least three different numbers above 0, got {sizes!r}"
         if not isinstance(axis, str) or not axis.isidentifier():
-            raise ValueError(f"{name}= takes names of arguments, not {axis!r}")
+            raise ValueError(f"{name}= must map argument names, got {axis!r}")
         if not isinstance(sizes, Sequence) or isinstance(sizes, str):
             raise ValueError(what)
         if any(isinstance(size, bool) or not isinstance(size, (int, float)) for size in sizes):
@@ -133,16 +142,16 @@ def _check_scaling(name: str, value: Any) -> None:
 
 def _check_mapping(name: str, value: Any) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(metric, str) for metric in value):
-        raise ValueError(f"{name}= takes a mapping from metric to a quantity, not {value!r}")
+        raise ValueError(f"{name}= must map metric names to quantities, got {value!r}")
     for metric, spec in value.items():
         if isinstance(spec, bool) or not isinstance(spec, (str, int, float)):
-            raise ValueError(f"{name}[{metric!r}] takes text or a number, not {spec!r}")
+            raise ValueError(f"{name}[{metric!r}] must be a string or a number, got {spec!r}")
 
 
 def _whole(least: int) -> Callable[[str, Any], None]:
     def check(name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}= takes a whole number, {least} or more, not {value!r}")
+            raise ValueError(f"{name}= must be an integer of at least {least}, got {value!r}")
 
     return check
 
@@ -154,7 +163,7 @@ def _check_loops(name: str, value: Any) -> None:
 
 def _check_seconds(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"{name}= takes a number of seconds above 0, not {value!r}")
+        raise ValueError(f"{name}= must be a number of seconds above 0, got {value!r}")
 
 
 def _percent(name: str, value: Any) -> float:
@@ -163,13 +172,13 @@ def _percent(name: str, value: Any) -> float:
     except ValueError:
         share = math.nan
     if not 0 < share < math.inf:
-        raise ValueError(f"{name}= takes a share above 0 such as '6%', not {value!r}")
+        raise ValueError(f"{name}= must be a percentage above 0 such as '6%', got {value!r}")
     return share
 
 
 def _check_tags(name: str, value: Any) -> None:
     if not isinstance(value, (tuple, list)) or not all(isinstance(tag, str) for tag in value):
-        raise ValueError(f"{name}= takes a tuple of words, not {value!r}")
+        raise ValueError(f"{name}= must be a tuple of strings, got {value!r}")
 
 
 _CHECKS: dict[str, Callable[[str, Any], object]] = {

@@ -1,9 +1,9 @@
-"""Every option of the command line and every ini key, and how pytest is told of them.
+"""Every command-line option and ini key, and their registration with pytest.
 
-`OPTIONS` is the one table: the command line, the ini keys and the documentation are all made from it; `settings` reads
-what was given.
-Every command-line option defaults to `None`, so that "not given" can be told from "given as the default".
-Everything has two spellings, `--perf-steps` and `--perfdl-steps`; why, and which holds, is told in `short_names`.
+`OPTIONS` is the one table: the command line, the ini keys and the documentation are generated from it; `settings` reads
+the values.
+Every command-line option defaults to `None`, to distinguish "not given" from "given with the default value".
+Every name has two spellings, `--perf-steps` and `--perfdl-steps`; `short_names` explains why, and which one applies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDING_REPEATS = 10
 CHECKING_REPEATS = 1
 BUDGET_SECONDS = 300.0
 FAILS = "invalid,regressed,missing,outdated,suspect-in-every-round"
-"""What fails a test by default."""
+"""Verdicts that fail a test by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Option:
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     action: Literal["store", "append", "store_true", "mode"] = "store"
-    """`mode` is a flag by itself, and takes one of its choices after an equals sign only."""
+    """`mode` is a flag that accepts one of its choices after an equals sign."""
     default: str = ""
     """The built-in default, as text."""
 
@@ -58,17 +58,18 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option(
         "--perf",
-        "measure and judge perf tests; without it they run once, as smoke tests",
+        "measure perf tests and compare them with their baselines; without this option they run once, unmeasured",
         ini="perf",
         ini_type="bool",
         action="store_true",
         default="false",
     ),
-    Option("--no-perf", "do not measure, whatever the ini file says", action="store_true", default="false"),
+    Option("--no-perf", "do not measure, even if the ini file sets perf = true", action="store_true", default="false"),
     Option(
         "--perf-update",
-        "write baselines (implies --perf): where the verdict calls for it (`changed`, which is meant when no mode is "
-        "given), only where there is none (`new`), everywhere (`all`), or add repeats from another occasion (`append`)",
+        "record baselines (implies --perf): `changed` (the default mode) records tests that have no baseline or differ "
+        "from it, `new` only tests that have none, `all` every test, and `append` adds another recording to "
+        "existing baselines",
         metavar="MODE",
         choices=UPDATE_MODES,
         action="mode",
@@ -76,13 +77,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-limit",
-        "how much a metric may worsen, such as step_time:3%, kernel_time:5%+20us, launches:0 or METRIC:off "
+        "how much worse a metric may get, such as step_time:3%, kernel_time:5%+20us, launches:0 or METRIC:off "
         "(repeatable)",
         ini="perf_limits",
         ini_type="linelist",
         metavar="METRIC:SPEC",
         action="append",
-        default="step_time:3%, block_time:3%, peak_memory:2%+1MiB; at least 10% for times without a pair",
+        default="step_time:3%, block_time:3%, peak_memory:2%+1MiB; times without paired rounds: at least 10%",
     ),
     Option(
         "--perf-fail-on",
@@ -93,101 +94,114 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-require",
-        "fail the run when fewer tests than this were held against a baseline or another revision",
+        "fail the run if fewer than N tests were compared with a baseline or another commit",
         ini="perf_require",
         metavar="N",
         default="0",
     ),
     Option(
         "--perf-dir",
-        "folder of the baselines, relative to the root directory",
+        "directory of the baselines, relative to the root directory",
         ini="perf_dir",
         metavar="DIR",
         default="baselines",
     ),
     Option(
         "--perf-report",
-        "folder of the report, relative to the root directory",
+        "directory of the report, relative to the root directory",
         ini="perf_report",
         metavar="DIR",
         default="perf-report",
     ),
-    Option("--perf-json", "also write the run as JSON to this file", metavar="FILE", default="none"),
+    Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none"),
     Option(
         "--perf-traces",
-        "which tests get a Chrome trace of baseline and current",
+        "which tests get Chrome traces of baseline and current in the report",
         ini="perf_traces",
         choices=("regressed", "all", "none"),
         default="regressed",
     ),
-    Option("--perf-warmup", "least number of warm-up steps", ini="perf_warmup", metavar="N", default="15"),
-    Option("--perf-steps", "timed steps in a repeat", ini="perf_steps", metavar="N", default="40"),
+    Option("--perf-warmup", "minimum number of warm-up steps", ini="perf_warmup", metavar="N", default="15"),
+    Option("--perf-steps", "number of timed steps per process", ini="perf_steps", metavar="N", default="40"),
     Option(
         "--perf-repeats",
-        "fresh processes a test is measured in",
+        "number of fresh processes that measure a test",
         ini="perf_repeats",
         metavar="N",
-        default=f"{RECORDING_REPEATS} when recording, {CHECKING_REPEATS} when checking",
+        default=f"{RECORDING_REPEATS} to record, {CHECKING_REPEATS} to compare",
     ),
-    Option("--perf-threads", "intra-op threads of a measured process", ini="perf_threads", metavar="N", default="1"),
-    Option("--perf-timeout", "seconds that one repeat may take", ini="perf_timeout", metavar="SECONDS", default="600"),
+    Option(
+        "--perf-threads",
+        "number of intra-op threads in a measured process",
+        ini="perf_threads",
+        metavar="N",
+        default="1",
+    ),
+    Option(
+        "--perf-timeout",
+        "time limit of one measured process, in seconds",
+        ini="perf_timeout",
+        metavar="SECONDS",
+        default="600",
+    ),
     Option(
         "--perf-against",
-        "measure against this git revision instead of the baselines' commits: its tests and the working tree's in "
-        "turns, on this machine",
+        "compare with this git revision instead of recorded baselines; both sides are measured in paired rounds on "
+        "this machine",
         metavar="REF",
         default="baselines",
     ),
     Option(
         "--perf-budget",
-        "seconds that the rounds of one test may take; twice as many where it looks slower",
+        "time limit of the paired rounds of one test, in seconds; doubled if the test looks slower",
         ini="perf_budget",
         metavar="SECONDS",
         default=f"{BUDGET_SECONDS:g}",
     ),
     Option(
         "--perf-resolution",
-        "how much slower a test may be and still be called unchanged where its budget ended, such as 6%",
+        "largest slowdown, such as 6%, that need not be excluded for `unchanged` when the time budget ends",
         ini="perf_resolution",
         metavar="PERCENT",
-        default="twice its limit",
+        default="twice the limit",
     ),
     Option(
         "--perf-pin",
-        "`auto` binds both processes of a round to one processor, drawn anew for each round, while they warm up and "
-        "are timed (Linux; one thread, no device, no processes or threads of the steps' own); `off` leaves them free",
+        "`auto` pins both processes of a paired round to the same CPU, chosen at random for each round (Linux only; "
+        "steps with one thread, no GPU and no child processes); `off` does not pin",
         ini="perf_pin",
         choices=("auto", "off"),
         default="auto",
     ),
     Option(
         "--perf-calibrate",
-        "`auto` measures the limits of this machine, in some 20 s, when its first baseline is written "
-        "(`baselines/<key>/machine.json`, which utilization is held against); `off` leaves that to `perfdl constants`",
+        "`auto` measures peak rates of this machine (about 20 s) when its first baseline is recorded, and writes them "
+        "to `baselines/<machine ID>/machine.json`; utilization is relative to them; `off` leaves this to "
+        "`perfdl constants`",
         ini="perf_calibrate",
         choices=("auto", "off"),
         default="auto",
     ),
     Option(
         "--perf-memory",
-        "whose the memory at the peak of a step is, which takes one more process on each side: `changed` says it where "
-        "the peak differs or memory grows, `all` of every test, `off` of none",
+        "which tests get a breakdown of peak memory by tensor (one more process for baseline and current): `changed`: "
+        "tests whose peak memory differs from the baseline or whose memory grows, `all`, or `off`",
         ini="perf_memory",
         choices=("changed", "all", "off"),
         default="changed",
     ),
     Option(
         "--perf-start",
-        "`auto` forks both processes of a round from one that has imported the test's third-party modules, where that "
-        "is the same as starting them; `fresh` starts them",
+        "`auto` forks both processes of a paired round from a process that has already imported the test's third-party "
+        "modules, if this is equivalent to starting them; `fresh` always starts new processes",
         ini="perf_start",
         choices=("auto", "fresh"),
         default="auto",
     ),
     Option(
         "--perf-skip-same",
-        "do not measure tests of which no file that they load or read, no package and nothing of the environment "
-        "differs from the baseline's: unchanged, `same code`",
+        "do not measure tests whose code, input files, packages and environment are the same as the baseline's; report "
+        "them as unchanged (`same code`)",
         ini="perf_skip_same",
         ini_type="bool",
         action="store_true",
@@ -195,39 +209,44 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-inject",
-        "slow the measured steps of the working tree down by a known share, to see whether that is found; see perfdl "
-        "qualify",
+        "slow down the steps of the working tree by this percentage, to check that a slowdown is detected (see "
+        "`perfdl qualify`)",
         metavar="PERCENT",
         default="none",
     ),
     Option(
         "--perf-isolate",
-        "`process` measures every repeat in a fresh process; `none` measures in this one, for debugging, and "
-        "neither judges nor writes baselines",
+        "`process` measures in fresh processes; `none` measures in pytest's process, for debugging, without comparing "
+        "or recording",
         choices=("process", "none"),
         default="process",
     ),
     Option(
         "--perf-github",
-        "`auto` writes annotations and a step summary when GITHUB_ACTIONS is true",
+        "`auto` writes GitHub annotations and a step summary if GITHUB_ACTIONS is true",
         choices=("auto", "off"),
         default="auto",
     ),
 )
 
 INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...] = (
-    ("perf_marker", "string", "name of the marker of perf tests", "perf"),
+    ("perf_marker", "string", "name of the marker for perf tests", "perf"),
     (
         "perf_loops",
         "string",
         "calls of the function in one timed step: a number, or `auto` for as many as take 100 us (times are per call)",
         "1",
     ),
-    ("perf_key_extra", "linelist", "context names that also decide whether times are comparable", ""),
-    ("perf_against_setup", "string", "command that builds the other revision, run in its folder", ""),
-    ("perf_against_tests", "string", "whose tests --perf-against runs on the other revision: base or head", "base"),
-    ("perf_baseline_trace", "bool", "keep one exemplar step's trace beside each baseline", "true"),
-    ("verbosity_perf", "string", "verbosity of the perf summary, instead of pytest's", "auto"),
+    ("perf_key_extra", "linelist", "context fields that must also be equal for times to be compared", ""),
+    ("perf_against_setup", "string", "command that builds the baseline commit, run in its checkout", ""),
+    (
+        "perf_against_tests",
+        "string",
+        "which tests --perf-against runs on the baseline commit: its own (base) or the working tree's (head)",
+        "base",
+    ),
+    ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),
+    ("verbosity_perf", "string", "verbosity of the perf summary, if different from pytest's", "auto"),
 )
 
 
@@ -238,8 +257,8 @@ FLAGS = tuple(option.flag for option in OPTIONS)
 class _Mode(argparse.Action):
     """An option that is a flag, and takes a mode only after an equals sign.
 
-    An optional value would swallow the path behind it. Here `--perfdl-update` and `--perfdl-update=all` are option
-    strings of their own, which argparse matches whole before it looks for an equals sign.
+    An optional value would consume the path after it. Here `--perfdl-update` and `--perfdl-update=all` are separate
+    option strings, which argparse matches whole before it looks for an equals sign.
     """
 
     def __init__(self, option_strings: list[str], dest: str, **kwargs: Any) -> None:
@@ -252,11 +271,13 @@ class _Mode(argparse.Action):
 def register(parser: pytest.Parser, *, in_short: bool) -> None:
     """Add every option and ini key to pytest in the long spelling.
 
-    With `in_short` also in the short one, where it is free: when arguments can no longer be replaced (`short_names`).
+    With `in_short` also in the short one, if no other plugin defines it: needed when the plugin is loaded too late to
+    replace arguments (`short_names`).
     """
     taken = short_names.registered(parser)
     group = parser.getgroup(
-        "perfdl", "performance regression tests (pytest-perfdl); --perf... is short for --perfdl... where nobody has it"
+        "perfdl",
+        "performance regression tests (pytest-perfdl); --perf... is short for --perfdl... unless another plugin has it",
     )
     for option in OPTIONS:
         # argparse formats its help texts with %, pytest prints those of ini keys as they are.
@@ -279,7 +300,7 @@ def register(parser: pytest.Parser, *, in_short: bool) -> None:
 
 
 def register_short_ini_keys(parser: pytest.Parser) -> None:
-    """Add the short ini keys that nobody else has registered."""
+    """Add the short ini keys that no other plugin has registered."""
     for name, kind, text in ini_keys():
         short_names.add_ini(parser, name, f"short for {long_name(name)}: {text}", kind)
 
@@ -296,7 +317,7 @@ INI_KEYS = frozenset(name for name, *_ in ini_keys())
 
 
 def option_value(config: pytest.Config, flag: str) -> Any:
-    """What the command line says, `None` where it says nothing."""
+    """The value on the command line; `None` if the option is not given."""
     return config.getoption(_dest(flag))
 
 

@@ -1,4 +1,4 @@
-"""Which items are perf tests, and what a run says of them that does not measure them."""
+"""Which items are perf tests, and the lines printed about perf tests that are not measured."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from pytest_perfdl.config import short_names
 from pytest_perfdl.model.units import plural
 
-NOTHING_SELECTED = "perf: no perf test was selected, so --perf measured nothing"
+NOTHING_SELECTED = "perf: no perf test selected, nothing measured"
 
 
 def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:
-    """Whether an item carries the marker or asks for the fixture.
+    """Whether an item has the marker or uses the fixture.
 
-    A doctest in a marked module inherits the marker and is no perf test all the same.
+    A doctest in a marked module inherits the marker but is not a perf test.
     """
     if not isinstance(item, pytest.Function):
         return False
@@ -23,12 +23,12 @@ def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:
 
 
 def smoke_line(tests: int) -> str:
-    """What an ordinary run says about perf tests."""
-    return f"perf: {plural(tests, 'perf test')} ran once, unmeasured; pytest --perf measures and judges"
+    """The summary line of a run without `--perf`."""
+    return f"perf: {plural(tests, 'perf test')} ran once, unmeasured; run pytest --perf to measure"
 
 
 def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -> str | None:
-    """What to say of tests with a marker `perf` that the project registers itself; nothing where there are none."""
+    """A warning about tests with a marker `perf` that the project itself registers; `None` if there are none."""
     if markers != (short_names.LONG,):
         return None
     others = [item for item in items if not is_perf_test(item, markers)]
@@ -36,6 +36,6 @@ def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -
     if not count:
         return None
     return (
-        f"perf: {plural(count, 'test')} with the marker perf not measured, since this project registers that "
-        "marker itself: mark perf tests as perfdl, or set perf_marker = perf"
+        f"perf: {plural(count, 'test')} with the marker perf not measured, because this project registers the marker: "
+        "mark perf tests as perfdl, or set perf_marker = perf"
     )

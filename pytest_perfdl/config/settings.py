@@ -1,4 +1,4 @@
-"""Command line and ini, resolved once into frozen values that travel."""
+"""Command line and ini values, validated once and kept in a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Isolate = Literal["process", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything a run was asked for. Validated; nothing reads `config.option` after this."""
+    """All settings of a run, validated; `config.option` is not read afterwards."""
 
     enabled: bool
     update: UpdateMode | None
     isolate: Isolate
     markers: tuple[str, ...]
-    """Names of the marker of perf tests."""
+    """Names of the marker for perf tests."""
     folder: str
     report: Path
     json: Path | None
@@ -37,50 +37,53 @@ class Settings:
     """`METRIC:SPEC` texts from ini and from the command line; the later group wins."""
     fail_on: str
     require: int
-    """Least number of tests that must be compared, or the run fails."""
+    """Minimum number of compared tests; the run fails with fewer."""
     warmup: int | None
     steps: int | None
     repeats: int | None
     threads: int | None
-    """Run shape from the command line, which wins over the marker; `None` where not given."""
+    """From the command line, which takes precedence over the marker; `None` if not given."""
     ini_shape: Mapping[str, int]
-    """Run shape from ini, over which the marker wins."""
+    """From ini, over which the marker takes precedence."""
     loops: LoopCount | None
-    """Calls in a measured step, from ini, over which the marker wins; `None` where not given."""
+    """Calls in a timed step, from ini, over which the marker takes precedence; `None` if not given."""
     timeout: float
     against: str | None
-    """Revision to measure against, as it was given."""
+    """Git revision to compare with, as given on the command line."""
     against_setup: str
     against_tests: Literal["base", "head"]
     budget: float
-    """Seconds for the rounds of one test."""
+    """Time limit of the paired rounds of one test, in seconds."""
     resolution: float | None
-    """How much slower a test may be, as a share, to be unchanged where its budget ended; `None` for twice its limit."""
+    """Largest slowdown (a fraction) that need not be excluded for `unchanged`; `None` for twice the limit."""
     pin: Literal["auto", "off"]
+    """Whether both processes of a paired round may be pinned to one CPU."""
     calibrate: Literal["auto", "off"]
-    """Whether both processes of a round may be bound to one processor."""
+    """Whether peak rates of the machine are measured when its first baseline is recorded."""
     memory: Literal["changed", "all", "off"]
-    """Of which tests it is said whose the memory at the peak is."""
+    """Which tests get a breakdown of peak memory by tensor."""
     start: Literal["auto", "fresh"]
-    """Whether both processes of a round may be forked."""
+    """Whether both processes of a paired round may be forked."""
     skip_same: bool
-    """Whether tests whose code is that of their baseline are not measured."""
+    """Whether tests with the same code as their baseline are not measured."""
     inject: float
-    """Share by which the working tree's steps are slowed down on purpose: 0.05 for 5 %; 0 for not at all."""
+    """Fraction by which the steps of the working tree are slowed down on purpose: 0.05 for 5 %; 0 for none."""
     key_extra: tuple[str, ...]
     baseline_trace: bool
     verbosity: int
     clashes: Mapping[str, str]
-    """Short spellings of options that somebody else has registered, and who that is."""
+    """Short option names that another plugin has registered, and that plugin's name."""
 
     def records(self, *, has_baseline: bool) -> bool:
-        """Whether a test is measured to be recorded from the beginning, rather than checked first."""
+        """Whether a test is measured to be recorded, without a comparison first."""
         return self.update in ("all", "append") or (self.update is not None and not has_baseline)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What everything that tells of the run must say."""
-        return (f"every step slowed down by {self.inject * 100:g} % on purpose (--perf-inject)",) if self.inject else ()
+        """Notes that every report of the run must show."""
+        return (
+            (f"every step is slowed down by {self.inject * 100:g} % on purpose (--perf-inject)",) if self.inject else ()
+        )
 
 
 def resolve(config: pytest.Config) -> Settings:
@@ -89,7 +92,7 @@ def resolve(config: pytest.Config) -> Settings:
     Raises
     ------
     pytest.UsageError
-        For a value that cannot be used, in one line that names the option.
+        A value is invalid; the message names the option in one line.
     """
     reader = _Reader(config)
     update = option_value(config, "--perf-update")
@@ -103,30 +106,32 @@ def resolve(config: pytest.Config) -> Settings:
             raise pytest.UsageError("--no-perf and --perf-update contradict each other: drop one")
         enabled = False
     if against is not None and update is not None:
-        raise pytest.UsageError("--perf-against compares two revisions and writes no baselines: drop --perf-update")
+        raise pytest.UsageError("--perf-against compares with a commit and records no baselines: drop --perf-update")
     isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
     debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
     if debugging:
         isolate = "none"
     if isolate == "none" and update is not None:
         cause = f"{debugging[0]} measures" if debugging else "--perf-isolate=none measures"
-        raise pytest.UsageError(f"{cause} in this process, which never writes baselines: drop --perf-update")
+        raise pytest.UsageError(f"{cause} in pytest's process, which cannot record baselines: drop --perf-update")
     if isolate == "none" and against is not None:
-        raise pytest.UsageError("--perf-against needs processes of its own: drop --perf-isolate=none and debuggers")
+        raise pytest.UsageError("--perf-against measures in fresh processes: drop --perf-isolate=none and debuggers")
     if inject is not None and update is not None:
         raise pytest.UsageError(
-            "--perf-inject slows steps down, and no baseline may be made of that: drop --perf-update"
+            "--perf-inject slows down steps, which must not be recorded as a baseline: drop --perf-update"
         )
     if inject is not None and isolate == "none":
-        raise pytest.UsageError("--perf-inject needs processes of its own: drop --perf-isolate=none and debuggers")
+        raise pytest.UsageError("--perf-inject measures in fresh processes: drop --perf-isolate=none and debuggers")
     if option_value(config, "--perf-require") is not None and not option_value(config, "--no-perf"):
         if not enabled:
             raise pytest.UsageError(
-                "--perf-require: nothing is compared without --perf (what perf_require in the ini file asks for holds "
-                "under --perf alone)"
+                "--perf-require: nothing is compared without --perf: add --perf (or set perf_require in the ini file, "
+                "which applies only with --perf)"
             )
         if isolate == "none":
-            raise pytest.UsageError("--perf-require: --perf-isolate=none and debuggers compare nothing, drop one")
+            raise pytest.UsageError(
+                "--perf-require: nothing is compared with --perf-isolate=none or a debugger: drop one of them"
+            )
     json = option_value(config, "--perf-json")
     verbosity = read_ini(config, "verbosity_perf")
     fallback = config.get_verbosity()
@@ -189,7 +194,7 @@ def _first(*values: int | None) -> int:
 
 
 def refuse_unknown_mode(args: Sequence[str]) -> None:
-    """Name the modes of `--perf-update` to whom has given another one.
+    """Reject an unknown mode of `--perf-update`, and name the valid ones.
 
     Raises
     ------
@@ -202,7 +207,7 @@ def refuse_unknown_mode(args: Sequence[str]) -> None:
 
 
 def refuse_mode_as_path(config: pytest.Config) -> None:
-    """Say how a mode of `--perf-update` is written to whom it was taken for a path.
+    """Reject a mode of `--perf-update` that was given as a path, and show the right spelling.
 
     Raises
     ------
@@ -212,7 +217,9 @@ def refuse_mode_as_path(config: pytest.Config) -> None:
         return
     for name in config.option.file_or_dir:
         if name in UPDATE_MODES and not (config.invocation_params.dir / name).exists():
-            raise pytest.UsageError(f"no file or folder is called {name!r}: for the mode write --perf-update={name}")
+            raise pytest.UsageError(
+                f"no file or directory is named {name!r}; to select the mode, write --perf-update={name}"
+            )
 
 
 _DEBUGGING = {
@@ -225,7 +232,7 @@ _DEBUGGING = {
 
 
 class _Reader:
-    """Command line before ini before built-in, with errors that name the place."""
+    """Reads command line over ini over built-in; errors name the option or ini key."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -242,7 +249,7 @@ class _Reader:
         return value
 
     def _where(self, name: str) -> str:
-        """What to call a setting by: where it was given."""
+        """The name of a setting where it was given: option or ini key."""
         return f"ini {name}" if option_value(self.config, _flag(name)) is None else _flag(name)
 
     def ini_choice(self, name: str, allowed: tuple[str, ...], default: str) -> Any:
@@ -277,7 +284,7 @@ class _Reader:
         return value
 
     def share(self, name: str) -> float | None:
-        """A number of percent as a share; `None` where none is given."""
+        """A percentage as a fraction; `None` if not given."""
         text = self.text(name, "")
         if not text:
             return None
@@ -286,7 +293,7 @@ class _Reader:
         except ValueError:
             percent = -1.0
         if not 0 < percent < float("inf"):
-            raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of percent above 0, such as 5")
+            raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a percentage above 0, such as 5")
         return percent / 100
 
     @staticmethod
@@ -296,7 +303,7 @@ class _Reader:
         except ValueError:
             number = least - 1
         if number < least:
-            raise pytest.UsageError(f"{where} = {value!r}: expected a whole number, {least} or more")
+            raise pytest.UsageError(f"{where} = {value!r}: expected an integer of at least {least}")
         return number
 
 
@@ -305,7 +312,7 @@ def _flag(ini: str) -> str:
 
 
 def refuse_xdist(config: pytest.Config) -> None:
-    """Tests measured side by side disturb each other, so pytest-xdist and `--perf` exclude each other.
+    """Reject pytest-xdist with `--perf`: tests measured at the same time distort each other's times.
 
     Raises
     ------
@@ -313,19 +320,19 @@ def refuse_xdist(config: pytest.Config) -> None:
     """
     if config.getoption("numprocesses", None) or config.getoption("tx", None) or hasattr(config, "workerinput"):
         raise pytest.UsageError(
-            "--perf cannot run under pytest-xdist, whose processes would disturb each other's measurements: add -n0 "
-            "(run the other tests apart: pytest -n auto -m 'not perf')"
+            "--perf cannot run with pytest-xdist, because its processes would distort each other's measurements: add "
+            "-n0 (run the other tests separately: pytest -n auto -m 'not perf')"
         )
 
 
 def header(settings: Settings, root: Path) -> str:
-    """The line under pytest's own header."""
+    """The line below pytest's header."""
     if settings.against is None:
         stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
         base = f"{plural(stored, 'baseline')} in {settings.folder}"
     else:
-        base = f"against {settings.against}"
+        base = f"compared with {settings.against}"
     mode = f"update {settings.update}" if settings.update else "on"
-    clashes = [f"{flag} is registered by {owner}, use {long_name(flag)}" for flag, owner in settings.clashes.items()]
-    where = "in this process, not judged" if settings.isolate == "none" else "each test in processes of its own"
+    clashes = [f"{flag} is defined by {owner}, use {long_name(flag)}" for flag, owner in settings.clashes.items()]
+    where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"
     return ", ".join((f"perf: {mode}", where, base, *settings.notes, *clashes))

@@ -1,11 +1,11 @@
-"""The short names `--perf...`, `perf_...`, marker `perf` and fixture `perf`: ours, unless somebody else has them.
+"""The short names `--perf...`, `perf_...`, marker `perf` and fixture `perf`, used unless another plugin defines them.
 
-Projects had options, ini keys, markers and fixtures of these names before this plugin was installed beside them, and
-must run as they did. What pytest registers is therefore `--perfdl...` and `perfdl_...` alone. Before conftest files are
-loaded, `--perf...` on the command line becomes `--perfdl...`, except for what another plugin has registered; afterwards
-what a conftest file has registered becomes `--perf...` again, since it was meant for that. Short ini keys are added
-where nobody had them by then, and read only as long as nobody overwrites them. Of two fixtures called `perf` the other
-one wins; a marker `perf` that the project registers itself is the project's.
+Projects may have options, ini keys, markers and fixtures with these names, and must run unchanged when this plugin is
+installed. So only `--perfdl...` and `perfdl_...` are registered with pytest. Before conftest files are loaded,
+`--perf...` on the command line is replaced by `--perfdl...`, except options that another plugin has registered; after
+that, options that a conftest file has registered are changed back. Short ini keys are added if they are still free, and
+read only while no other plugin overwrites them. If there are two fixtures named `perf`, the other one takes precedence;
+a marker `perf` that the project registers belongs to the project.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FIXTURES_FROM = "pytest_perfdl.plugin"
 
 
 def long_name(short: str) -> str:
-    """The spelling that clashes with nobody's.
+    """The long spelling, which no other plugin uses.
 
     >>> long_name("--perf-update"), long_name("--no-perf"), long_name("perf_steps"), long_name("verbosity_perf")
     ('--perfdl-update', '--no-perfdl', 'perfdl_steps', 'verbosity_perfdl')
@@ -38,14 +38,14 @@ def long_name(short: str) -> str:
 
 
 class _Replaced(str):
-    """An argument in its long spelling that knows how it was written."""
+    """An argument in its long spelling, with the original in `written`."""
 
     __slots__ = ("written",)
     written: str
 
 
 def lengthen(args: list[str], flags: Iterable[str], parser: pytest.Parser) -> bool:
-    """Replace short spellings of `flags` in the arguments (in place), before `--`, where nobody has registered them.
+    """Replace short spellings of `flags` before `--` in the arguments (in place), unless another plugin defines them.
 
     Returns whether anything was replaced.
     """
@@ -62,7 +62,7 @@ def lengthen(args: list[str], flags: Iterable[str], parser: pytest.Parser) -> bo
 
 
 def restore(args: list[str], parser: pytest.Parser) -> None:
-    """Write arguments as they were written (in place) where somebody has registered that spelling meanwhile."""
+    """Restore the original arguments (in place) whose spelling has been registered in the meantime."""
     taken = registered(parser)
     for place, argument in enumerate(args):
         if isinstance(argument, _Replaced) and argument.written.partition("=")[0] in taken:
@@ -70,19 +70,19 @@ def restore(args: list[str], parser: pytest.Parser) -> None:
 
 
 def registered(parser: pytest.Parser) -> set[str]:
-    """Every option string that somebody has registered."""
+    """All registered option strings."""
     return {name for option in pytest_internals.options(parser) for name in option.names()}
 
 
 def destinations(parser: pytest.Parser) -> set[str]:
-    """Where the values of all registered options are kept."""
+    """Attribute names of all registered options."""
     return {option.dest for option in pytest_internals.options(parser)}
 
 
 def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:
-    """Whether a plugin that is loaded now comes too late for `lengthen`.
+    """Whether a plugin that is loaded now is too late for `lengthen`.
 
-    A conftest file asks for it (`pytest_plugins`), or arguments are parsed already, as for `-p` in a worker process.
+    True if a conftest file loads it (`pytest_plugins`), or if arguments are already parsed, as with `-p` in a worker.
     """
     config = pluginmanager.get_plugin("pytestconfig")
     conftest = any(name.endswith("conftest.py") for name, _ in pluginmanager.list_name_plugin())
@@ -90,13 +90,13 @@ def loads_late(pluginmanager: pytest.PytestPluginManager) -> bool:
 
 
 def clashes(config: pytest.Config, flags: Iterable[str]) -> dict[str, str]:
-    """Short spellings that somebody else has registered, and who that is."""
+    """Short option names that another plugin has registered, with that plugin's name."""
     taken = registered(parser_of(config))
     return {flag: _owner(config, flag) for flag in flags if flag in taken}
 
 
 def _owner(config: pytest.Config, flag: str) -> str:
-    """Who registered an option, as far as source tells: the path of a conftest file or the name of a plugin."""
+    """Who registered an option, if the source shows it: the path of a conftest file or the name of a plugin."""
     for implementation in config.hook.pytest_addoption.get_hookimpls():
         try:
             source = inspect.getsource(implementation.function)
@@ -112,13 +112,13 @@ def _owner(config: pytest.Config, flag: str) -> str:
 
 
 def add_ini(parser: pytest.Parser, name: str, text: str, kind: Any) -> None:
-    """Register an ini key that nobody has registered yet."""
+    """Register an ini key that is still free."""
     if name not in ini_keys(parser):
         parser.addini(name, _OURS + text, type=kind, default=None)
 
 
 def read_ini(config: pytest.Config, short: str) -> Any:
-    """The value of an ini key under its long name, or under the short one while that is ours; `None` when not given."""
+    """The value of an ini key: long name, else short name if this plugin owns it; `None` if not given."""
     value = config.getini(long_name(short))
     if value is not None or not ini_keys(parser_of(config)).get(short, ("",))[0].startswith(_OURS):
         return value
@@ -137,8 +137,8 @@ _OURS = "(pytest-perfdl) "
 def markers(config: pytest.Config) -> tuple[str, ...]:
     """Names of the markers that make a test a perf test.
 
-    `perfdl`, and the one that ini `perf_marker` names; without that `perf`, unless the project registers a marker of
-    that name itself.
+    `perfdl`, and the one named in ini `perf_marker`; if that is not set, `perf`, unless the project registers a marker
+    with that name.
     """
     named = read_ini(config, "perf_marker")
     if named:
@@ -147,16 +147,16 @@ def markers(config: pytest.Config) -> tuple[str, ...]:
 
 
 def foreign_marker(config: pytest.Config) -> bool:
-    """Whether somebody else registers a marker `perf`."""
+    """Whether the project or another plugin registers a marker `perf`."""
     lines = [line for line in config.getini("markers") if "(pytest-perfdl)" not in line]
     return any(line.partition(":")[0].partition("(")[0].strip() == SHORT for line in lines)
 
 
 def marks(item: pytest.Item, names: Sequence[str], keywords: Iterable[str]) -> list[pytest.Mark]:
-    """An item's marks of these names, outermost first: a class's after those of its bases, a parameter's last.
+    """Marks of an item with these names, outermost first: a class's after those of its bases, a parameter's last.
 
-    On a test that uses our fixture also those marks `perf` of a project that registers the marker itself which say
-    nothing but what ours may say: such projects list the marker so that they run without this plugin too.
+    If the project registers a marker `perf`, its marks count on tests that use this plugin's fixture, provided they
+    have only keywords of this plugin: such projects register the marker to run without this plugin too.
     """
     known = frozenset(keywords)
     redundant = tuple(names) == (LONG,) and uses_fixture(item)
@@ -169,7 +169,7 @@ def marks(item: pytest.Item, names: Sequence[str], keywords: Iterable[str]) -> l
 
 
 def _own_marks(node: Any) -> list[pytest.Mark]:
-    """The marks of one node, outermost first; pytest has the innermost decorator first, and bases before classes."""
+    """The marks of one node, outermost first; pytest lists the innermost decorator first, and bases before classes."""
     later: dict[int, int] = {}
     if isinstance(node, pytest.Class):
         for place, each in enumerate(reversed(node.obj.__mro__)):
@@ -181,7 +181,7 @@ def _own_marks(node: Any) -> list[pytest.Mark]:
 
 
 def _identities(marks: Any) -> list[int]:
-    """Of marks or decorators, of which a class may have one alone."""
+    """Identities of marks or decorators; a class may have a single one instead of a list."""
     return [id(getattr(each, "mark", each)) for each in (marks if isinstance(marks, (list, tuple)) else [marks])]
 
 
@@ -189,12 +189,12 @@ def _identities(marks: Any) -> list[int]:
 
 
 def uses_fixture(item: pytest.Item) -> bool:
-    """Whether an item asks for this plugin's fixture, under either name, and gets it."""
+    """Whether an item uses this plugin's fixture, under either name."""
     return any(name in getattr(item, "fixturenames", ()) and _resolves_to_ours(item, name) for name in (SHORT, LONG))
 
 
 def _resolves_to_ours(item: Any, name: str) -> bool:
-    """Whether the fixture of that name is ours, or one that overrides ours and asks for it."""
+    """Whether the fixture with that name is this plugin's, or overrides and uses it."""
     for function, arguments in pytest_internals.fixture_functions(item, name):
         if function.__module__ == _FIXTURES_FROM:
             return True
@@ -204,7 +204,7 @@ def _resolves_to_ours(item: Any, name: str) -> bool:
 
 
 def has_fixture(pluginmanager: pytest.PytestPluginManager) -> bool:
-    """Whether a registered plugin has a fixture `perf`."""
+    """Whether a registered plugin defines a fixture `perf`."""
     return any(_defines(plugin) for plugin in pluginmanager.get_plugins())
 
 

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.step_part import is_inside
+
 if TYPE_CHECKING:
     from pytest_perfdl.diff.changes import DiffCause
     from pytest_perfdl.diff.side import Side
@@ -56,7 +58,7 @@ class Regions:
 
     def inside(self, module: str) -> list[str]:
         """A module and those in it; all of them for an empty name."""
-        return [name for name in self.by_module if not module or name == module or name.startswith(f"{module}.")]
+        return [name for name in self.by_module if is_inside(name, module)]
 
     def launch_share(self, modules: Iterable[str] | None = None) -> float | None:
         """F / (F + K) of some modules, by default of the whole step; `None` without either."""

@@ -17,6 +17,7 @@ from pytest_perfdl.diff.bound import of_cause, regions
 from pytest_perfdl.diff.cause_names import by_name, columns
 from pytest_perfdl.diff.changes import EXCHANGED, DiffCause, excludes_zero
 from pytest_perfdl.diff.effects import NOTHING, Effects, summed
+from pytest_perfdl.model.step_part import ANY, any_number, common_module, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -164,22 +165,34 @@ def _mostly(members: Sequence[Change], kind: Literal["module", "line"]) -> str:
     """The innermost place that holds `MOSTLY` of what goes the way of the whole; empty where none does.
 
     Where a number or a shape changed, that is what is looked for: the noise of all that stayed would lead away from
-    it.
+    it. A module that a model has several times, in each of its blocks, is one place: "GPT.h.*.attn".
     """
     members = [*filter(_recounted, members)] or [*filter(_reshaped, members)] or members
     total = sum(change.own_ns for change in members)
     held: dict[str, float] = defaultdict(float)
-    for change in members:
-        if change.own_ns * total > 0:
-            for name in _around(_where((*change.new_parts, *change.base_parts), kind), kind):
-                held[name] += abs(change.own_ns)
-    whole = sum(abs(change.own_ns) for change in members if change.own_ns * total > 0)
-    enough = [name for name, ns in held.items() if name and ns >= MOSTLY * whole]
-    return (
-        max(enough, key=lambda name: (name.count("."), held[name], name), default="")
-        if kind == "module"
-        else max(enough, key=lambda name: (held[name], name), default="")
-    )
+    towards = [
+        (_where((*change.new_parts, *change.base_parts), kind), abs(change.own_ns))
+        for change in members
+        if change.own_ns * total > 0
+    ]
+    for place, ns in towards:
+        for name in {*_around(place, kind), *(_around(_in_any(place), kind) if kind == "module" else ())}:
+            held[name] += ns
+    whole = sum(ns for _, ns in towards)
+    enough = [name for name, ns in held.items() if name and ns >= MOSTLY * whole and not name.endswith(f".{ANY}")]
+    if kind == "line":
+        return max(enough, key=lambda name: (held[name], name), default="")
+    # Where one block holds enough by itself it is named, not all of them.
+    best = max(enough, key=lambda name: (name.count("."), -name.count(ANY), held[name], name), default="")
+    if ANY not in best:
+        return best
+    depth = best.count(".") + 1
+    inside = {".".join(place.split(".")[:depth]) for place, _ in towards if is_inside(place, best)}
+    return common_module(sorted(inside))
+
+
+def _in_any(module: str) -> str:
+    return ".".join(map(any_number, module.split(".")))
 
 
 def _where(parts: Iterable[Part], kind: Literal["module", "line"]) -> str:

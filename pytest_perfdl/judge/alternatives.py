@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from pytest_perfdl.judge.reasons import interval, paired
+from pytest_perfdl.judge.reasons import paired
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.stopping_rule import Held
 from pytest_perfdl.model.limits import parse_limit
@@ -27,7 +27,7 @@ Kind = Literal["faster", "not slower"]
 
 
 def demand(metric: str, kind: Kind, amount: str) -> Held:
-    """The paired test that decides an expectation on a time; `amount` as in "10%"."""
+    """The paired test that decides an assertion about a time; `amount` as in "10%"."""
     limit = parse_limit(metric, amount)
     if kind == "faster":
         assert limit.relative is not None
@@ -36,43 +36,54 @@ def demand(metric: str, kind: Kind, amount: str) -> Held:
 
 
 def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
-    """The rounds as `demand` takes them."""
+    """The rounds in the order that `demand` requires."""
     return list(rounds) if kind == "not slower" else [_exchanged(each) for each in rounds]
 
 
 def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
-    """What became of an expectation; `labels` name the first and the second alternative."""
-    expected = f"faster by {amount}" if kind == "faster" else f"not slower than {amount}"
+    """The verdict on an assertion; `labels` name the first and the second alternative."""
+    expected = f"at least {amount} faster" if kind == "faster" else f"at most {amount} slower"
     found = replace(found, limit=expected, times_over=None)
     if kind == "faster":
         found = _turned(found)
     basis = paired(found.rounds or 0)
-    text = f"{labels[1]} against {labels[0]}: {interval(replace(found, limit=None), basis)}".rstrip(": ")
+    text = f"{labels[1]} compared with {labels[0]}: {_speed(found, basis)}".rstrip(": ")
     if found.verdict == "invalid":
         return replace(found, reason=f"{text}, expected {expected}: {found.reason}")
     if found.verdict in ("suspect", "inconclusive", None):
-        why = "not shown, nor shown not to hold, within --perf-budget"
+        why = "undecided when the time budget ended (--perf-budget)"
         return replace(found, verdict="inconclusive", reason=f"{text}, expected {expected}: {why}")
     holds = (found.verdict == "regressed") == (kind == "faster")
     said: Verdict = "unchanged" if holds else "regressed"
     return replace(found, verdict=said, reason=f"{text}, expected {expected}")
 
 
+def _speed(found: MetricVerdict, basis: str) -> str:
+    """How fast the second alternative is as a multiple of the first, "1.35x as fast [1.31x, 1.39x] (...)"."""
+    if found.effect is None or found.effect <= -1:
+        return ""
+    text = f"{1 / (1 + found.effect):.2f}x as fast"
+    if found.ci95 is None or min(found.ci95) <= -1:
+        return text
+    low, high = sorted(1 / (1 + end) for end in found.ci95)
+    return f"{text} [{low:.2f}x, {high:.2f}x] (95% interval, {basis})"
+
+
 def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound: float, text: str) -> MetricVerdict:
-    """What became of a bound on a figure of a curve: regressed or unchanged where the whole interval says so.
+    """The verdict on a bound of a curve: regressed or unchanged if the whole interval is on one side of the bound.
 
     Parameters
     ----------
     name, unit
-        Of the figure.
+        Of the number.
     value, ci95
-        It, and the ends of its 95 % interval.
+        The number, and the ends of its 95 % interval.
     bound, text
-        The largest value that is expected, and how the author wrote it.
+        The largest allowed value, and how the test's author wrote it.
     """
     low, high = ci95
     verdict: Verdict = "regressed" if low > bound else "unchanged" if high <= bound else "inconclusive"
-    found = f"{_figure(value, unit)} [{_figure(low, unit)}, {_figure(high, unit)}] (95% interval), expected <= {text}"
+    found = f"{_number(value, unit)} [{_number(low, unit)}, {_number(high, unit)}] (95% interval), expected <= {text}"
     return MetricVerdict(
         name=name,
         kind="timed",
@@ -82,12 +93,14 @@ def bounded(name: str, unit: str, value: float, ci95: tuple[float, float], bound
         new=value,
         limit=f"<= {text}",
         verdict=verdict,
-        reason=f"{found}: more repeats would tell" if verdict == "inconclusive" else found,
+        reason=f"{found}: the interval contains the bound; use more processes (--perf-repeats)"
+        if verdict == "inconclusive"
+        else found,
         times_over=value / bound if verdict == "regressed" and bound > 0 else None,
     )
 
 
-def _figure(value: float, unit: str) -> str:
+def _number(value: float, unit: str) -> str:
     return f"{value:.2f}" if unit == "1" else format_quantity(value, unit)
 
 
@@ -97,7 +110,7 @@ def _exchanged(each: Round) -> Round:
 
 
 def _turned(metric: MetricVerdict) -> MetricVerdict:
-    """Figures of exchanged sides, as the change from the first alternative to the second."""
+    """The verdict with exchanged sides, as the change from the first alternative to the second."""
 
     def turned(ratio: float) -> float:
         return 1 / (1 + ratio) - 1

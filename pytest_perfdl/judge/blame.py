@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_perfdl.diff.account import DRIFT_MAX, LEAST_SHARE_UNREPEATED, PYTHON, ROWS_FOR_DRIFT
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.counted import same
-from pytest_perfdl.model.step_part import common_module
-from pytest_perfdl.results.verdict import Cause
+from pytest_perfdl.model.step_part import common_module, is_inside
+from pytest_perfdl.results.verdict import BreakdownRow, Cause, StepBreakdown
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
@@ -164,6 +164,60 @@ def of_diffs(
     return tuple(sorted(found, key=order))
 
 
+def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdown:
+    """Both sides of a call's mean profiled step, in rows by name: what causes are chosen from, with the same numbers.
+
+    Parameters
+    ----------
+    rounds
+        Whether to keep the time in each column of the sides: they are paired rounds.
+    """
+    from pytest_perfdl.diff import causes
+    from pytest_perfdl.diff.cause_names import columns
+    from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
+
+    rows = []
+    for cause in causes(of, everything=True):
+        base, new = (sum(ns) for ns in zip(*((each.base_ns, each.new_ns) for each in cause.changes), strict=True))
+        # Idle time is in pieces whose number means nothing: there it is the time that says whether there is any.
+        there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]
+        names = _members(cause)
+        matched = all(there) and cause.kind != "idle"
+        changed = abs(cause.delta_ns) >= LEAST_EFFECT * max(of.base_ns, of.new_ns)
+        of_rounds = columns(cause.changes, of.base, of.new) if rounds else ((), ())
+        rows.append(
+            BreakdownRow(
+                kind=cause.kind,
+                name=cause.name,
+                base_count=cause.base.count if there[0] else None,
+                new_count=cause.new.count if there[1] else None,
+                base_ns=base if there[0] else None,
+                new_ns=new if there[1] else None,
+                matched_by=cause.changes[0].group.by if matched else "",
+                confidence=cause.confidence if matched else None,
+                effects={name: round(ns) for name, ns in asdict(cause.effects).items()} if changed else {},
+                members=names if names != (cause.name,) else (),
+                base_rounds=tuple(round(float(ns)) for ns in of_rounds[0]),
+                new_rounds=tuple(round(float(ns)) for ns in of_rounds[1]),
+            )
+        )
+    rows.sort(key=lambda row: (-max(row.base_ns or 0, row.new_ns or 0), row.kind, row.name))
+    return StepBreakdown(
+        call=call,
+        base_ns=of.base_ns,
+        new_ns=of.new_ns,
+        rows=tuple(rows),
+        base_rounds=tuple(round(float(ns)) for ns in of.base.step_ns) if rounds else (),
+        new_rounds=tuple(round(float(ns)) for ns in of.new.step_ns) if rounds else (),
+    )
+
+
+def _members(cause: DiffCause) -> tuple[str, ...]:
+    """Names of all parts that a cause is made of, those of the largest change first."""
+    parts = (part for change in cause.changes for part in (*change.base_parts, *change.new_parts))
+    return tuple(dict.fromkeys(part.name for part in parts))
+
+
 def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
     """Below what cause's time an interval of Python comes, nanoseconds; infinite where nothing explains it.
 
@@ -177,7 +231,7 @@ def _explained_by(cause: Cause, found: Sequence[Cause]) -> float:
         for each in found
         if each.kind != "idle"
         and each.call == cause.call
-        and f"{each.module}.".startswith(f"{cause.module}.")
+        and is_inside(each.module, cause.module)
         and (each.new_count - each.base_count) * cause.delta_ns > 0
         and each.delta_ns * cause.delta_ns > 0
     ]
@@ -231,6 +285,22 @@ def located(
     return tuple(located)
 
 
+def renamed(
+    breakdowns: Sequence[StepBreakdown], before: Sequence[Cause], after: Sequence[Cause]
+) -> tuple[StepBreakdown, ...]:
+    """The breakdowns with the rows of causes under the names that these have since they were located."""
+    names = {
+        (old.call, old.kind, old.name): new.name for old, new in zip(before, after, strict=True) if old.name != new.name
+    }
+    return tuple(
+        replace(
+            each,
+            rows=tuple(replace(row, name=names.get((each.call, row.kind, row.name), row.name)) for row in each.rows),
+        )
+        for each in breakdowns
+    )
+
+
 def _is_slower_python(cause: Cause) -> bool:
     return cause.kind == "idle" and cause.delta_ns > 0 and not cause.line and cause.name not in _OF_THE_DEVICE
 
@@ -270,7 +340,7 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
     else:
         mine = [each for each in python if each.annotation == cause.name]
     if cause.module:
-        inside = [each for each in mine if f"{each.module}.".startswith(f"{cause.module}.")]
+        inside = [each for each in mine if is_inside(each.module, cause.module)]
     else:
         inside = [each for each in mine if not each.module and each.grown_ns >= OUTSIDE * cause.delta_ns]
     return next(iter(inside or mine), None)
@@ -278,8 +348,7 @@ def _function_of(cause: Cause, python: Sequence[_Function], named: Container[tup
 
 def _of_diff(call: str, each: Diff, cause: DiffCause, *, told: bool) -> Cause:
     base, new = (sum(ns) for ns in zip(*((change.base_ns, change.new_ns) for change in cause.changes), strict=True))
-    parts = (part for change in cause.changes for part in (*change.base_parts, *change.new_parts))
-    members = tuple(dict.fromkeys(part.name for part in parts))
+    members = _members(cause)
     told &= abs(each.delta_ns) >= max(1.0, LEAST_SHARE * each.base_ns)
     return Cause(
         kind=cause.kind,

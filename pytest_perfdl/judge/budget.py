@@ -39,17 +39,17 @@ def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> Metric
 
 
 def fails_utilization(metric: MetricVerdict) -> bool:
-    """Whether a metric of how well the machine is used is past its budget."""
+    """Whether a utilization metric is outside its budget."""
     return metric.verdict == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
 
 
 def doubted(found: Judgement, why: str) -> Judgement:
-    """The judgement where the machine no longer does what utilization is held against: budgets of it fail nothing.
+    """The judgement if the machine is below its recorded peak rates: utilization budgets do not fail the test.
 
     Parameters
     ----------
     why
-        What it no longer does, in one line.
+        Which rates it does not reach, in one line.
     """
     metrics = tuple(
         replace(each, verdict="suspect", reason=f"{each.reason}; {why}", times_over=None)
@@ -64,7 +64,7 @@ def doubted(found: Judgement, why: str) -> Judgement:
 
 
 def past(series: Series, budget: Budget) -> int:
-    """How many repeats are past the budget."""
+    """Number of processes outside the budget."""
     return sum(_exceeds(value, series, budget) for value in series.values)
 
 
@@ -73,28 +73,28 @@ def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
     number = past(series, budget)
     size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     if number == len(series.values):
-        return "regressed", f"{size}past its {held}" + (" in every repeat" if number > 1 else "")
+        return "regressed", f"{size}outside the {held}" + (" in all processes" if number > 1 else "")
     if number:
-        return "inconclusive", f"{size}past its {held} in {number} of {len(series.values)} repeats"
+        return "inconclusive", f"{size}outside the {held} in {number} of {len(series.values)} processes"
     return "unchanged", f"{size}within its {held}"
 
 
 def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
-    """Student's bound on the mean of the repeats or rounds, one-sided with 97.5 %."""
+    """Student's bound on the mean of the processes, one-sided with 97.5 % confidence."""
     held = f"budget {budget.phrase(series.better)}"
     size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):
         return "unchanged", f"{size}within its {held}"
     if count < _LEAST_VALUES:
-        return "inconclusive", f"{size}past its {held} in {count} of {_LEAST_VALUES} repeats that are needed to say so"
+        return "inconclusive", f"{size}outside the {held}; at least {_LEAST_VALUES} processes needed, {count} measured"
     width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)
     bound = mean - width if series.better == "lower" else mean + width
     if _exceeds(bound, series, budget):
-        return "regressed", f"{size}past its {held} (97.5%)"
+        return "regressed", f"{size}outside the {held} (97.5% confidence)"
     return (
         "inconclusive",
-        f"{size}past its {held}, not for certain: {reasons.value(bound, series.unit)} is not excluded",
+        f"{size}outside the {held}, but {reasons.value(bound, series.unit)} cannot be excluded",
     )
 
 

@@ -37,9 +37,9 @@ def same(base: float, new: float) -> bool:
 
 
 def not_reproduced(stored: Record, now: Record) -> str:
-    """The first count that the same code gives otherwise now than stored, "ops 412 -> 415"; empty if there is none.
+    """The first count that the same code does not reproduce, "ops 412 -> 415"; empty if there is none.
 
-    What a change of the context takes out of a count's scope does not tell.
+    Counts that a change of the context affects are ignored.
     """
     before, after = stored.metrics(), now.metrics()
     for name, series in before.items():
@@ -58,9 +58,9 @@ def not_reproduced(stored: Record, now: Record) -> str:
 def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, differs: str = "") -> MetricVerdict:
     """Compare two series exactly.
 
-    A series whose repeats disagree is not judged; where it has a limit it is `unchanged` if even the worst
-    pair of repeats is within that limit, else `inconclusive`. `differs` says what takes the comparison out of
-    its scope: then a difference is `changed`, never `regressed`.
+    A series whose processes disagree is not compared; if it has a limit, it is `unchanged` if even the worst pair of
+    processes is within that limit, else `inconclusive`. `differs` names differences of the context that affect the
+    count: then a difference is `changed`, never `regressed`.
     """
     before, after = base.values[0], new.values[0]
     sign = 1 if new.better == "lower" else -1
@@ -69,32 +69,32 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     shown = replace(shown, effect=_effect(before, after))
     if same(before, after):
         shown = replace(shown, limit=limit.text if limit else None, verdict="unchanged")
-        return reasons.told(shown, f"{reasons.value(after, new.unit)}, as in the baseline")
+        return reasons.with_reason(shown, f"{reasons.value(after, new.unit)}, same as the baseline")
     change = reasons.counts(before, after, new.unit)
     if differs:
-        return replace(shown, verdict="changed", reason=f"changed, context differs ({differs}): {change}")
+        return replace(shown, verdict="changed", reason=f"{change}, but the context differs ({differs})")
     if limit is None:
-        return reasons.told(replace(shown, verdict="changed"), change)
+        return reasons.with_reason(replace(shown, verdict="changed"), change)
     allowed = limit.allowed(before, new.unit)
     worse = sign * (after - before)
     shown = replace(shown, limit=limit.text)
     if abs(worse) <= allowed or same(abs(worse), allowed):
-        return reasons.told(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit.text}")
-    shown = reasons.told(shown, f"{change}, limit {limit.text}")
+        return reasons.with_reason(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit.text}")
+    shown = reasons.with_reason(shown, f"{change}, limit {limit.text}")
     if worse < 0:
         return replace(shown, verdict="changed")
     return replace(shown, verdict="regressed", times_over=worse / allowed if allowed else None)
 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
-    side = "this run" if base.stable else "the baseline" if new.stable else "both records"
-    reason = f"differs between the repeats of {side}: not judged"
+    side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
+    reason = f"varies between the processes of {side}: not compared"
     if limit is None:
         return replace(shown, reason=reason)
     best = min(sign * value for value in base.values)
     worst = max(sign * value for value in new.values)
     if worst - best <= limit.allowed(sign * best, new.unit):
-        reason = f"differs between repeats, within the limit {limit.text}"
+        reason = f"varies between processes, within the limit {limit.text}"
         return replace(shown, limit=limit.text, verdict="unchanged", reason=reason)
     return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
 

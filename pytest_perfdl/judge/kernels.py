@@ -61,18 +61,18 @@ class Rows:
         return self.tests * sum((each in self.touched) == mine for each in self.limits) / ALPHA
 
     def regressed(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
-        """The verdicts on the rows that these rounds found slower, largest effect first.
+        """The verdicts on rows that are slower in these rounds, largest effect first.
 
-        A row that a round lacks on either side is left out: that it came or went is a count.
+        Rows that a round lacks on either side are left out; appearing or disappearing is a change of counts.
         """
         found = [verdict for verdict, fails in self._over(rounds, OVER) if fails]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.effect or 0.0), verdict.name)))
 
     def promising(self, rounds: Sequence[Round]) -> tuple[MetricVerdict, ...]:
-        """The rows that look slower and have not failed the test: more rounds would show it, or are not to be had."""
+        """Rows that look slower but have not failed the test; more rounds could decide."""
         least = 1 - PROMISING / max(len(self.limits), 1)
         return tuple(
-            reasons.with_remark(replace(verdict, verdict="suspect", times_over=None), "more rounds would decide", ": ")
+            reasons.with_remark(replace(verdict, verdict="suspect", times_over=None), "more paired rounds needed", ": ")
             for verdict, fails in self._over(rounds, least)
             if not fails
         )
@@ -136,11 +136,11 @@ def _verdict(name: str, limit: Limit, base: float, head: float, estimate: Estima
         rounds=len(estimate.differences),
         of_step=False,
     )
-    return reasons.told(shown, reasons.interval(shown, reasons.paired(len(estimate.differences))))
+    return reasons.with_reason(shown, reasons.interval(shown, reasons.paired(len(estimate.differences))))
 
 
 def _calls(new: Record, limits: Limits) -> list[tuple[Call, Limit]]:
-    """The calls whose rows are held to a limit."""
+    """The calls whose rows have a limit."""
     found = [(call, limits.for_metric(metric_name(call.name, PER_KERNEL))) for call in new.calls]
     return [(call, limit) for call, limit in found if limit is not None]
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Series
 
 SD_FLOOR = 0.01
-"""Least standard deviation of log times between processes: below that a baseline was lucky."""
+"""Minimum standard deviation of log times between processes; smaller ones occur by chance."""
 ASSUMED_SD = 0.10
-"""What stands in for the spread of a baseline of one repeat: the upper end of what shared machines showed."""
-NO_RATIO = "has values of zero or below: no ratio can be judged"
+"""Assumed standard deviation for a baseline of one process: the upper end on shared machines."""
+NO_RATIO = "has values of 0 or below, so no ratio can be computed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import MetricVerdict
 
 LEAST = 0.05
-"""Least change of the reference load's time that is named."""
+"""Minimum change of the reference load's time that is reported."""
 ALPHA = 0.01
-"""How improbable a change must be under the spread of the baseline's own reference times."""
+"""Significance level of a change, given the spread of the baseline's reference times."""
 _ON_DEVICES = frozenset({"kernel_time"})
-"""Metrics that the host's speed does not enter."""
+"""Metrics that do not depend on CPU speed."""
 _TIMES = frozenset({"ns", "us", "µs", "ms", "s", "min"})
-"""Units of our own times, and of times that a test reports."""
+"""Units of built-in and custom times."""
 
 
 def between(base: Record, new: Record) -> float | None:

@@ -1,4 +1,4 @@
-"""The sentences of a judgement: one plain line for a metric, one for a test."""
+"""Reasons of verdicts: one line per metric, one line per test."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.results.verdict import importance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -15,22 +16,24 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
+_MODES = {"page_faults": "page-fault rate"}
+_LEVELS = {"none": "zero", "few": "low", "many": "high"}
 NAMED = 3
-"""How many further metrics a test's reason names."""
+"""Maximum number of further metrics in a test's reason."""
 
 
 def percent(ratio: float | None) -> str:
-    """A size without a sign, "9.1%"."""
+    """A percentage without a sign, "9.1%"."""
     return "unknown" if ratio is None else format_percent(ratio, signed=False)
 
 
 def value(number: float, unit: str) -> str:
-    """A figure with its unit."""
+    """A number with its unit."""
     return format_quantity(number, unit)
 
 
 def paired(rounds: int) -> str:
-    """What a verdict rests on, "10 paired rounds"."""
+    """The basis of a verdict, "10 paired rounds"."""
     return plural(rounds, "paired round")
 
 
@@ -46,19 +49,19 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     return " ".join(parts) + (f", limit {metric.limit}" if metric.limit else "")
 
 
-def told(metric: MetricVerdict, figures: str, remark: str = "", join: str = ": ") -> MetricVerdict:
-    """A metric with its reason: figures and limit, and a remark on them."""
-    return replace(metric, reason=join.join(filter(None, (figures, remark))), remark=remark)
+def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:
+    """A metric with its reason: numbers and limit, and a remark on them."""
+    return replace(metric, reason=join.join(filter(None, (numbers, remark))), remark=remark)
 
 
 def with_remark(metric: MetricVerdict, remark: str, join: str = "; ") -> MetricVerdict:
-    """A metric with a further remark at the end of its reason."""
+    """A metric with another remark at the end of its reason."""
     whole = metric.remark if metric.remark is None else "; ".join(filter(None, (metric.remark, remark)))
     return replace(metric, reason=f"{metric.reason}{join}{remark}", remark=whole)
 
 
 def counts(base: float, new: float, unit: str) -> str:
-    """Both sides of an exact metric with the difference, "1699 -> 1711 (+12)"."""
+    """Baseline and current value of a counted metric, "1699 -> 1711 (+12)"."""
     difference = format_quantity(new - base, unit, signed=True)
     return f"{format_quantity(base, unit)} -> {format_quantity(new, unit)} ({difference})"
 
@@ -76,9 +79,9 @@ def side(value: object) -> str:
 
 
 def unseen_modes(base: Record, new: Record) -> str:
-    """States of the machine that the baseline was never in; empty when there are none."""
+    """A remark on modes (page-fault rates) that the baseline does not have; empty if there are none."""
     found = [
-        f"{name.replace('_', ' ')}: a mode not seen in the baseline ({', '.join(labels)})"
+        f"{_MODES.get(name, name)} ({', '.join(_LEVELS.get(each, each) for each in labels)}) differs from the baseline"
         for name, seen in sorted(new.modes.items())
         if (labels := [label for label in seen if label not in base.modes.get(name, ())])
     ]
@@ -86,17 +89,17 @@ def unseen_modes(base: Record, new: Record) -> str:
 
 
 def machine(log_ratio: float) -> str:
-    """How the machine's speed compares, from the reference load's time now over that at the baseline.
+    """A remark on machine drift, from the log ratio of the reference load's times (current over baseline).
 
     >>> machine(math.log(1.12))
-    'the machine itself is 12% slower than at the baseline (reference load)'
+    'the machine is 12% slower than when the baseline was recorded (reference load)'
     """
     size, direction = math.expm1(abs(log_ratio)), "slower" if log_ratio > 0 else "faster"
-    return f"the machine itself is {size:.0%} {direction} than at the baseline (reference load)"
+    return f"the machine is {size:.0%} {direction} than when the baseline was recorded (reference load)"
 
 
 def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdict | None, why: str) -> str:
-    """The reason of a test's verdict: why it stands as it does, or the worst metrics' reason."""
+    """The reason of a test's verdict: `why`, or the reason of its worst metric."""
     changed = [metric for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
     if changed and verdict != "changed":
         counts = ", ".join(f"{metric.name} {metric.reason}" for metric in changed[:NAMED])
@@ -104,9 +107,9 @@ def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdic
         others = [metric for metric in metrics if metric not in changed]
         return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
     worst = [metric for metric in metrics if metric.verdict == verdict]
-    worst.sort(key=lambda metric: (not metric.of_step, -(metric.times_over or 0.0)))
+    worst.sort(key=lambda metric: (importance(metric), -(metric.times_over or 0.0)))
     if verdict == standing or not worst:
-        return why or "nothing is held to a limit"
+        return why or "no metric has a limit"
     first, *others = worst
     if verdict == "unchanged":
         first = next((metric for metric in worst if general(metric.name) == "step_time"), first)

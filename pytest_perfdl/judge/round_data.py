@@ -70,35 +70,36 @@ def orders(seed: int, count: int) -> tuple[Order, ...]:
 
 
 def broken(rounds: Sequence[Round], metrics: Iterable[str]) -> str:
-    """Why these rounds cannot be judged, in one line; empty if they can.
+    """Why these rounds are invalid, in one line; empty if they are valid.
 
-    Fixed order: a coin gives fifteen equal orders in a row once in 16,384 times. Eleven, once in a thousand, are too
-    few to refuse an honest test for: in a hundred live trials one was.
+    Fixed order: random orders are all equal in fifteen rounds once in 16,384 times. Eleven (once in a thousand) would
+    reject valid tests too often: it occurred once in a hundred live trials.
     """
     names = tuple(metrics)
     for number, each in enumerate(rounds, 1):
-        for side, values in (("base", each.base), ("head", each.head)):
+        for side, values in (("baseline", each.base), ("current", each.head)):
             for name in names:
                 value = values.get(name)
                 if value is None:
-                    return f"round {number} has no {name} of the {side}"
+                    return f"paired round {number}: no {name} for {side}"
                 if not (math.isfinite(value) and value > 0):
-                    return f"round {number}: {name} of the {side} is {value:g}, no ratio can be judged"
+                    return f"paired round {number}: {name} of {side} is {value:g}, so no ratio can be computed"
         if each.base is each.head:
-            return f"round {number} holds one measurement as both sides: they share state"
-    # What an author reports may be the same each time.
+            return f"paired round {number}: one measurement is used for both sides"
+    # Custom metrics may be the same every time.
     times = [name for name in names if of(name) is not None]
     alike = [n for n, each in enumerate(rounds, 1) if times and all(each.base[m] == each.head[m] for m in times)]
     if len(alike) >= max(ALIKE, len(rounds) / 2):
         which = ", ".join(map(str, alike[:5])) + (", ..." if len(alike) > 5 else "")
-        return f"both sides gave exactly the same numbers in rounds {which}: they share state"
+        return f"both sides have identical times in paired rounds {which}, so they are not independent"
     if len({each.order for each in rounds}) == 1 and 2.0 ** (1 - len(rounds)) < ONE_ORDER_ALPHA:
-        return f"all {len(rounds)} rounds ran {rounds[0].order}: the order was not drawn by a coin"
+        side = "baseline" if rounds[0].order == "base first" else "current"
+        return f"{side} ran first in all {len(rounds)} paired rounds, so the order was not random"
     return ""
 
 
 def values(rounds: Sequence[Round], metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Both sides' numbers of a metric, (base, head), one a round."""
+    """Both sides' values of a metric, (base, head), one per round."""
     return (
         np.array([each.base[metric] for each in rounds], np.float64),
         np.array([each.head[metric] for each in rounds], np.float64),
@@ -106,11 +107,11 @@ def values(rounds: Sequence[Round], metric: str) -> tuple[NDArray[np.float64], N
 
 
 def log_ratios(rounds: Sequence[Round], metric: str) -> NDArray[np.float64]:
-    """`log(head / base)` of a metric, one a round."""
+    """`log(head / base)` of a metric, one per round."""
     base, head = values(rounds, metric)
     return np.log(head) - np.log(base)
 
 
 def head_second(rounds: Sequence[Round]) -> tuple[bool, ...]:
-    """Whether the head was begun second, one a round."""
+    """Whether the head ran second, one per round."""
     return tuple(each.order == "base first" for each in rounds)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge import budget
-from pytest_perfdl.judge.blame import contradicts, explained, of_diffs
+from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
 from pytest_perfdl.judge.stored_repeats import of_environment
@@ -30,11 +30,20 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.peaks import Peaks
     from pytest_perfdl.model.limits import Limits
     from pytest_perfdl.model.record import Record
-    from pytest_perfdl.results.verdict import Judgement, MetricVerdict, OperatorSides, Verdict, WorkChange
+    from pytest_perfdl.results.verdict import (
+        Judgement,
+        MetricVerdict,
+        OperatorSides,
+        StepBreakdown,
+        Verdict,
+        WorkChange,
+    )
 
     Work = Mapping[str, Sequence[StepWork]]
     """Of all rounds, by call."""
 
+_MOST = 0.5
+"""Part of what a step gained that is most of it."""
 SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
@@ -72,7 +81,10 @@ def settle(
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
     settled = judgement(new, base, (*metrics, *rows), None, "")
     doubts: tuple[Finding, ...] = ()
-    if settled.verdict in EXPLAINED and (calls := explained(rounds, rules)):
+    calls = explained(rounds, rules)
+    breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
+    settled = replace(settled, breakdowns=breakdowns)
+    if settled.verdict in EXPLAINED and calls:
         timed = {call: change for call in calls if (change := _timed_change(call, settled.metrics, CERTAIN))}
         leaning = {call: change for call in calls if (change := _timed_change(call, settled.metrics))}
         blamed = of_diffs(calls, timed, leaning=leaning, counts_first=not timed_moved(settled.metrics))
@@ -96,12 +108,18 @@ def settle(
 
 
 def _in_all(rounds: Sequence[Round], name: str) -> bool:
-    """Whether every process of some rounds has a figure of a metric that there is a ratio of."""
+    """Whether all processes of the rounds have a positive value of a metric."""
     return bool(rounds) and all(side.get(name, 0.0) > 0 for each in rounds for side in (each.base, each.head))
 
 
+def _pairs(name: str, rounds: Sequence[Round]) -> tuple[tuple[float, float], ...]:
+    """Both sides' values of a metric in the rounds that have them."""
+    both = ((each.base.get(name, np.nan), each.head.get(name, np.nan)) for each in rounds)
+    return tuple((base, head) for base, head in both if np.isfinite(base) and np.isfinite(head))
+
+
 def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
-    """A metric without a limit as the rounds saw it, so that all that is said of a change is of the same processes."""
+    """A metric without a limit, measured in the rounds, so that all reported changes are from the same processes."""
     base, head = values(rounds, metric.name)
     sign = 1 if metric.better == "lower" else -1
     estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
@@ -109,26 +127,39 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
 
 
 def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:
-    """What each call that got slower does more, or worse."""
+    """For every slower call, whether it does more work or the same work less efficiently."""
     found = []
     for call in head:
         change = _timed_change(call, settled.metrics, SLOWER) or 0.0
         step = next((each.base for each in settled.metrics if each.name == metric_name(call, "step_time")), None)
         if change > 0:
             found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
-    return tuple(each for each in found if each is not None)
+    outside = {each.call for each in settled.breakdowns if _is_outside_of_operators(each)}
+    return tuple(
+        replace(each, operator="", base=each.base_step, new=each.new_step, share=None)
+        if each.kind == "done worse" and each.call in outside
+        else each
+        for each in found
+        if each is not None
+    )
+
+
+def _is_outside_of_operators(step: StepBreakdown) -> bool:
+    """Whether most of what a step gained is idle time: an operator that got slower beside it explains little."""
+    waiting = sum(row.delta_ns for row in step.rows if row.kind == "idle")
+    return step.delta_ns > 0 and waiting > _MOST * step.delta_ns
 
 
 def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSides, ...]:
-    """What the operators of each call had to do, on both sides of all rounds."""
+    """Work of the operators of every call, on both sides of all rounds."""
     return tuple(each for call in head for each in operator_sides(call, base.get(call, ()), head[call], peaks))
 
 
 def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:
-    """The judgement of a test whose baseline's code got slower by itself: the environment did that."""
+    """The judgement of a test whose baseline code is slower than recorded, because the environment changed."""
     first = next(each for each in environment if each.verdict == "regressed")
     changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in context_changes(base, now))
-    said = f"environment: the baseline's own code, {first.name} {first.reason} ({changes})"
+    said = f"environment: the baseline's code is slower than recorded, {first.name} {first.reason} ({changes})"
     if settled.verdict in ("invalid", "regressed"):
         return replace(settled, reason=f"{settled.reason}; {said}")
     return replace(settled, verdict="regressed", reason=said)
@@ -137,7 +168,7 @@ def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], 
 def _timed_change(
     call: str, metrics: Sequence[MetricVerdict], verdicts: Container[Verdict | None] | None = None
 ) -> float | None:
-    """By how much a call's step got slower, as rounds found with one of these verdicts, or with any."""
+    """Relative change of a call's step time in the rounds, if it has one of these verdicts (or any)."""
     by_name = {metric.name: metric for metric in metrics}
     for name in ("step_time", "block_time"):
         metric = by_name.get(metric_name(call, name))
@@ -149,8 +180,8 @@ def _timed_change(
 def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
     steps = f"profiled steps of {call}" if call else "profiled steps"
     change = format_percent(profiled.delta_ns / profiled.base_ns)
-    what = f"the {steps} changed by {change}, the timed ones by {format_percent(timed)}"
-    return Finding("note", "profiled", f"{what}: no shares are told; measure again with less other work beside")
+    what = f"the {steps} changed by {change}, the timed steps by {format_percent(timed)}"
+    return Finding("note", "profiled", f"{what}: no shares are shown; measure again with fewer other processes")
 
 
 def _settled(
@@ -163,9 +194,9 @@ def _settled(
 ) -> MetricVerdict:
     stored = metric.base
     if metric.name in verdicts:
-        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored)
+        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored, pairs=_pairs(metric.name, rounds))
     elif metric.kind == "timed" and metric.verdict is None and _in_all(rounds, metric.name):
-        metric = replace(_shown(metric, rounds), stored=stored)
+        metric = replace(_shown(metric, rounds), stored=stored, pairs=_pairs(metric.name, rounds))
     if metric.kind != "timed" or metric.new is None or not rounds:
         return metric
     series = new.metrics()[metric.name]

@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 ALPHA = 0.005
-"""Chance that any test of a run is called `regressed` for its times of steps, were all code unchanged."""
+"""False-positive rate of a whole run: probability that any unchanged test is `regressed` because of its step times."""
 OWN_EVIDENCE = 20.0
-"""Evidence that a metric must have by itself to be named; and that a speed-up must have."""
+"""Minimum evidence of a single metric to be reported, and of a speed-up."""
 OVER = 0.95
-"""Probability of being over the limit at which a time is called slower."""
+"""Probability of being over the limit from which a time counts as slower."""
 EXCLUDED = 0.975
-"""Probability with which what is excluded is excluded."""
+"""Confidence level of excluded slowdowns."""
 LEAST_ROUNDS = 3
-"""Rounds before anything is excluded: a coin then shows none past a bound once in eight times."""
-_UNKNOWN = "absent or zero in some of the rounds: there is nothing to compare"
+"""Minimum number of rounds to exclude anything: by chance, all of three are on one side once in eight times."""
+_UNKNOWN = "not available or 0 in some paired rounds: not compared"
 EVERY_ROUND = 5
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
 fails: symmetric noise does that to a step at its limit once in 32 runs."""
@@ -67,7 +67,7 @@ fails: symmetric noise does that to a step at its limit once in 32 runs."""
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A timed metric that rounds hold to its limit."""
+    """A timed metric with a limit, compared in paired rounds."""
 
     name: str
     limit: Limit
@@ -110,19 +110,19 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What rounds have taken of a test's budget."""
+    """Time that the rounds of a test have used of its budget, in seconds."""
 
     seconds: float
     budget: float
 
     @property
     def ended(self) -> bool:
-        """Whether no round follows unless there is a suspect."""
+        """Whether no further round runs, except for a suspect."""
         return self.seconds >= self.budget
 
     @property
     def extension_ended(self) -> bool:
-        """Whether no round follows at all."""
+        """Whether no further round runs at all."""
         return self.seconds >= 2 * self.budget
 
 
@@ -191,12 +191,12 @@ class Gate:
 
     held: tuple[Held, ...]
     tests: int = 1
-    """How many tests, and questions within them, share `ALPHA`."""
+    """Number of tests, and of comparisons in them, that share `ALPHA`."""
     resolution: float | None = None
-    """How much slower code may be where the budget ended and the test is still `unchanged`, as a share; twice the limit
-    by default."""
+    """Largest slowdown (a fraction) that need not be excluded for `unchanged` when the time budget ends; default: twice
+    the limit."""
     least: int = LEAST_ROUNDS
-    """Rounds before anything is excluded."""
+    """Minimum number of rounds to exclude anything."""
 
     def __post_init__(self) -> None:
         if not self.held or self.tests < 1:
@@ -204,7 +204,7 @@ class Gate:
         for each in self.held:
             each.limit.check(each.unit, each.better)
             if each.limit.off:
-                raise ValueError(f"{each.name} has no limit to hold it to")
+                raise ValueError(f"{each.name} has no limit")
 
     def decides(self, held: Held) -> bool:
         """Whether the test is `unchanged` only if more than this metric's limit is excluded."""
@@ -228,14 +228,14 @@ class Gate:
         return math.ceil(EVERY_ROUND + math.log2(self.tests * max(steps, 1)))
 
     def look(self, rounds: Sequence[Round], spent: Spent | None = None) -> GateOutcome:
-        """Judge the rounds measured so far: a pure function of its arguments, so that kept rounds can be replayed.
+        """Decide from the rounds measured so far; a pure function, so that saved rounds can be replayed.
 
         Parameters
         ----------
         rounds
             In the order in which they were measured, each metric positive on both sides.
         spent
-            What they took of the budget; `None` for one without end.
+            Time used of the budget; `None` for no budget.
         """
         if unknown := self._unknown(rounds):
             rest = tuple(each for each in self.held if each not in unknown)
@@ -247,7 +247,7 @@ class Gate:
             return GateOutcome(False, {each.name: _shown(each, "invalid", reason, len(rounds)) for each in self.held})
         ended, extension_ended = (spent.ended, spent.extension_ended) if spent else (False, False)
         if not rounds:
-            reason = "no round was measured"
+            reason = "no paired round was measured"
             shown = {each.name: _shown(each, "inconclusive", reason, 0) for each in self.held}
             return GateOutcome(False, shown) if ended else GateOutcome(True)
         states = [_state(each, rounds) for each in self.held]
@@ -258,7 +258,7 @@ class Gate:
         quiet = all(each.over < 0.5 for each in judged)
         deciding = [each for each in judged if self.decides(each.held)]
         clear = quiet and all(each.excludes(each.limit, self.least) for each in deciding)
-        # A speed-up that looks certain gets the few rounds that show it.
+        # A speed-up that looks certain gets the few more rounds that confirm it.
         if clear and (ended or all(each.surely_faster or not each.faster for each in deciding)):
             return self._ended_with(states, spent, (), silent)
         suspected = any(each.over >= OVER for each in judged)
@@ -267,7 +267,7 @@ class Gate:
         return GateOutcome(True)
 
     def _unknown(self, rounds: Sequence[Round]) -> list[Held]:
-        """Metrics of how well the machine is used that some process of the rounds has not, or has as zero."""
+        """Utilization metrics that some process of the rounds lacks, or that are 0."""
         sides = [side for each in rounds for side in (each.base, each.head)]
         return [
             each
@@ -276,9 +276,9 @@ class Gate:
         ]
 
     def _silent(self, states: Sequence[_State]) -> Mapping[str, str]:
-        """Metrics of how well the machine is used whose step did not get slower, and what is said of them.
+        """Utilization metrics of steps that did not get slower, with the reason why they are not compared.
 
-        Removing wasted work makes a step faster and may use the machine less: that is no regression.
+        Removing unnecessary work makes a step faster and may reduce utilization: that is not a regression.
         """
         centers = {each.held.name: each.estimate.center for each in states}
         found = {}
@@ -286,13 +286,13 @@ class Gate:
             call = name.rpartition(".")[0]
             step = next((each for each in ("step_time", "block_time") if metric_name(call, each) in centers), None)
             if step is not None and centers[metric_name(call, step)] < 0:
-                found[name] = f"not judged: {step} did not get slower"
+                found[name] = f"not compared, because {step} did not get slower"
         return found
 
     def _ended_with(
         self, states: Sequence[_State], spent: Spent | None, worse: Sequence[_State], silent: Mapping[str, str]
     ) -> GateOutcome:
-        """The verdict on each metric."""
+        """The verdicts on all metrics."""
         found = {}
         for each in states:
             name = each.held.name
@@ -321,10 +321,10 @@ class Gate:
             times_over=times_over,
             in_every_round=verdict == "suspect" and every and min(state.differences) > state.limit,
         )
-        return reasons.told(shown, text, why)
+        return reasons.with_reason(shown, text, why)
 
     def _ended(self, state: _State, spent: Spent | None) -> tuple[Verdict | None, str]:
-        """What is said of a metric that does not fail the test, and why."""
+        """The verdict on a metric that does not fail the test, and its reason."""
         rounds = len(state.differences)
         if state.surely_faster:
             return "improved", ""
@@ -335,26 +335,26 @@ class Gate:
             bound = worsening(state.estimate.interval[1], state.held.sign)
             if bound <= 0:
                 return "unchanged", "no slowdown"
-            found = "no slowdown found"
+            found = "no slowdown detected"
             if state.estimate.interval[0] > 0:
                 within = state.excludes(state.limit, self.least)
-                found = f"slower, {'within' if within else 'not shown to be past'} its limit"
-            return "unchanged", f"{found}; more than {reasons.percent(bound)} is excluded (97.5%)"
+                found = "slower, but within the limit" if within else "slower, possibly within the limit"
+            return "unchanged", f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
-            seen = f"past its limit in {'all' if past == rounds else past} of {reasons.paired(rounds)}"
+            seen = f"over the limit in {'all' if past == rounds else f'{past} of'} {reasons.paired(rounds)}"
             if spent is None or spent.seconds <= 0:
                 return "suspect", seen
-            wanted = max(self.least_to_fail + 1, 2 * rounds)
-            return "suspect", f"{seen}; --perf-budget={_round_up(wanted * spent.seconds / rounds)} would decide"
+            wanted = _round_up(max(self.least_to_fail + 1, 2 * rounds) * spent.seconds / rounds)
+            return "suspect", f"{seen}; stopped by --perf-budget={spent.budget:g}, needs about {wanted} s"
         if not self.decides(state.held):
             return None, ""
         if rounds < self.least:
-            return "inconclusive", f"{self.least} rounds are needed to exclude anything (--perf-budget)"
+            return "inconclusive", f"at least {self.least} paired rounds needed, {rounds} measured (--perf-budget)"
         if self.least >= LEAST_ROUNDS and not state.mixed:
-            return "inconclusive", "the same side went first in all of them (--perf-budget)"
+            return "inconclusive", "the same side ran first in all paired rounds (--perf-budget)"
         bound = worsening(state.estimate.interval[1], state.held.sign)
-        return "inconclusive", f"a slowdown of up to {reasons.percent(bound)} is not excluded"
+        return "inconclusive", f"a slowdown of up to {reasons.percent(bound)} cannot be excluded"
 
 
 def _state(held: Held, rounds: Sequence[Round]) -> _State:
@@ -372,14 +372,14 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 
 
 def _figures(state: _State) -> MetricVerdict:
-    """The figures of a metric, and what is excluded of it."""
+    """A metric with its numbers, and the slowdown that is excluded."""
     held = state.held
     shown = estimated(_shown(held, None, "", len(state.differences)), state.base, state.head, state.estimate)
     return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
 
 
 def estimated(metric: MetricVerdict, base: Floats, head: Floats, estimate: Estimate) -> MetricVerdict:
-    """A metric with the posterior's figures, as changes of the metric itself: both sides' means, effect, interval."""
+    """A metric with the numbers of the posterior: both sides' means, effect and interval."""
     sign = 1 if metric.better == "lower" else -1
     low, high = sorted(as_ratio(sign * end) for end in estimate.interval)
     return replace(
@@ -408,7 +408,7 @@ def _shown(held: Held, verdict: Verdict | None, reason: str, rounds: int) -> Met
 
 
 def _round_up(seconds: float) -> int:
-    """To two digits, since nobody counts seconds of a budget.
+    """Round up to two digits.
 
     >>> _round_up(117.3), _round_up(41.0), _round_up(8.2)
     (120, 41, 9)

@@ -204,7 +204,7 @@ def _confirmed(
 
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
-    """Say what the machine has to do with a time that is not as it was."""
+    """Add a remark on machine drift to a time that is not unchanged."""
     if metric.verdict == "unchanged" or not machine_drift.follows(metric):
         return metric
     moved = machine_drift.between(base, new)
@@ -228,25 +228,25 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         ci95=(log_ratios.as_ratio(low), log_ratios.as_ratio(high)),
         evidence="unpaired",
     )
-    text = reasons.interval(metric, f"unpaired, {plural(drawn, 'fresh repeat')} against {stored} stored")
+    text = reasons.interval(metric, f"unpaired, {plural(drawn, 'process', 'processes')} vs. {stored} recorded")
     if ranks.p_at_least(_pairs_past(base, fresh, limit), drawn, stored) <= UNPAIRED_ALPHA:
         over = abs(log_ratios.as_ratio(center)) / abs(log_ratios.as_ratio(sign * past)) if past else None
-        return reasons.told(replace(metric, verdict="regressed", times_over=over), text)
+        return reasons.with_reason(replace(metric, verdict="regressed", times_over=over), text)
     if ranks.p_at_least(_pairs_past(fresh, base, limit), drawn, stored) <= UNPAIRED_ALPHA:
-        return reasons.told(replace(metric, verdict="improved"), text)
+        return reasons.with_reason(replace(metric, verdict="improved"), text)
     best, worst = sorted((sign * low, sign * high))
     surely = min(math.log1p(SURELY_WORSE), past)
     if worst <= past:
-        return reasons.told(replace(metric, verdict="unchanged"), text)
+        return reasons.with_reason(replace(metric, verdict="unchanged"), text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
     share = reasons.percent(log_ratios.worsening(surely, sign))
-    why = [f"surely worse by more than {share}, not shown to be past the limit"] if verdict == "suspect" else []
+    why = [f"worse by more than {share}, but possibly within the limit"] if verdict == "suspect" else []
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
         enough = ranks.needed(drawn + remaining, UNPAIRED_ALPHA)
-        why.append(f"{plural(stored, 'stored repeat')} cannot decide, {enough} can")
+        why.append(f"at least {enough} recorded processes needed, the baseline has {stored}")
     elif verdict == "inconclusive":
-        why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} is not excluded")
-    return reasons.told(replace(metric, verdict=verdict), text, "; ".join(why))
+        why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} cannot be excluded")
+    return reasons.with_reason(replace(metric, verdict=verdict), text, "; ".join(why))
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
@@ -262,7 +262,7 @@ def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:
 
 
 def _before(name: str, base: Record | None, fresh: Record) -> Series | None:
-    """The baseline's series, where the baseline is one of this test as it is now."""
+    """The baseline's series, unless the baseline is outdated."""
     return None if base is None or outdated(base, fresh) else base.metrics().get(name)
 
 

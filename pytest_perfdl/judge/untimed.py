@@ -1,4 +1,4 @@
-"""How a test stands to its baseline before its times are judged: whether there is one of it, and its counts."""
+"""Verdicts that need no timing: missing or outdated baselines, and counted metrics."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Call, Record
 
 _ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
-"""Metrics that were recorded and judged in every version: a baseline without one lost it, in a merge for instance. Any
-other may be of a later version, or one that a machine cannot measure."""
+"""Metrics that every version records: a baseline without one is incomplete, for example after a merge. Other metrics
+may be from a later version, or not available on a machine."""
 _NO_GROWTH = parse_limit(GROWTH, "0")
 EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "improved"})
-"""Verdicts that come with blame: in the others the differences are noise, or of another test."""
+"""Verdicts with causes; for other verdicts differences are noise, or the test is a different one."""
 
 
 def standing(
     new: Record, base: Record | None, others: Sequence[Record], limits: Limits, *, stored: bool = True
 ) -> Judgement:
-    """Judge everything but times.
+    """Decide everything except times.
 
     Parameters
     ----------
     new
-        What was measured now.
+        The current measurement.
     base
-        The baseline of the same test and key, or what was measured of another revision.
+        The baseline of the same test and machine ID, or the measurement of another revision.
     others
-        Baselines of the same test under other keys: without `base`, counted metrics are held against them.
+        Baselines of the same test for other machine IDs; without `base`, counted metrics are compared with them.
     limits
         The test's limits and budgets, merged from all sources.
     stored
@@ -48,9 +48,9 @@ def standing(
     Returns
     -------
     Judgement
-        Timed metrics have figures, and no verdict where a ratio is to be judged: `open_times` says which of them rounds
-        or further repeats must judge. A test whose measurement broke is `invalid` and has no figures; one whose
-        baseline is `missing` or `outdated` has figures, of which only budgets are judged.
+        Timed metrics have values, but no verdict if they need a comparison: `open_times` lists those that paired rounds
+        or further repeats must decide. An invalid measurement is `invalid` and has no values; with a `missing` or
+        `outdated` baseline only budgets are checked.
     """
     changes = context_changes(base, new)
     if broken := broken_reason(new):
@@ -73,7 +73,7 @@ def standing(
 
 
 def _with_growth_of(record: Record, other: Record) -> Record:
-    """A record with a growth of 0 for each call that grows in the other: what keeps nothing has no such metric."""
+    """A record with memory growth 0 for calls that grow in the other: calls without growth lack the metric."""
     growing = {call.name for call in other.calls if GROWTH in call.series}
 
     def filled(call: Call) -> Call:
@@ -86,7 +86,7 @@ def _with_growth_of(record: Record, other: Record) -> Record:
 
 
 def open_times(found: Judgement, limits: Limits) -> tuple[str, ...]:
-    """The times that rounds or repeats must judge: those with a baseline and a limit, and those with a budget."""
+    """Times that rounds or repeats must decide: those with a baseline and a limit, and those with a budget."""
     if found.verdict == "invalid":
         return ()
     return tuple(
@@ -103,9 +103,9 @@ def _limited(metric: MetricVerdict) -> bool:
 def judgement(
     new: Record, base: Record | None, metrics: tuple[MetricVerdict, ...], standing: Verdict | None, why: str
 ) -> Judgement:
-    """The verdict on a test from those on its metrics and from how it stands to its baselines."""
+    """The verdict on a test, from the verdicts on its metrics and on its baseline."""
     times = [metric for metric in metrics if metric.kind == "timed" and metric.verdict not in (None, "changed")]
-    # What makes code faster or slower changes counts: they explain the verdict on times, and stand in for none.
+    # Changes that affect speed also change counts: counts explain a verdict on times, but do not replace it.
     telling = [metric for metric in metrics if not (times and metric.kind == "counted" and metric.verdict == "changed")]
     verdicts = [metric.verdict for metric in telling if metric.verdict is not None]
     verdict = worst([*verdicts, standing] if standing else verdicts)
@@ -123,23 +123,23 @@ def judgement(
 
 
 def timed_moved(metrics: Sequence[MetricVerdict]) -> bool:
-    """Whether a time is what there is to explain, rather than counts alone."""
+    """Whether a time changed, not only counts."""
     return any(metric.kind == "timed" and metric.verdict in EXPLAINED for metric in metrics)
 
 
 def broken_reason(new: Record) -> str:
-    """Why the measurement cannot be judged at all; empty if it can."""
+    """Why the measurement is invalid; empty if it is valid."""
     broken = [finding.message for finding in new.integrity if finding.level == "invalid"]
     return "; ".join(broken) if broken or new.calls else "the test measured nothing"
 
 
 def outdated(base: Record, new: Record) -> str:
-    """Why a baseline is of another test than the one that was measured; empty if it is not."""
+    """Why a baseline is outdated; empty if it is not."""
     if base.test_hash != new.test_hash:
-        return "the test changed since its baseline (source, parameters or run shape)"
+        return "the test changed since the baseline was recorded (source or parameters)"
     before, after = base.plan.shape, new.plan.shape
     changed = reasons.differences(before, after, after)
-    return f"the plan changed since the baseline: {changed}" if changed else ""
+    return f"measurement settings differ from the baseline: {changed}" if changed else ""
 
 
 def context_changes(base: Record | None, new: Record) -> tuple[tuple[str, str, str], ...]:
@@ -154,26 +154,26 @@ def context_changes(base: Record | None, new: Record) -> tuple[tuple[str, str, s
 
 
 def misfit(limits: Limits, metric: MetricVerdict) -> str:
-    """Why a metric's limit or budget cannot apply to its unit or direction; empty if they can."""
+    """Why a limit or budget does not fit the unit or direction of a metric; empty if it fits."""
     try:
         if limit := limits.for_metric(metric.name):
             limit.check(metric.unit, metric.better)
         if bound := limits.budget_for(metric.name):
             bound.check(metric.unit, metric.better)
     except ValueError as error:
-        return f"cannot be held to what was asked: {error}"
+        return f"invalid limit or budget: {error}"
     return ""
 
 
 def stands(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
-    """The verdict that the baselines alone decide, with its reason."""
+    """The verdict from the baselines alone, with its reason."""
     if base is not None:
         why = outdated(base, new)
         return ("outdated", why) if why else (None, "")
     if not others:
-        return "missing", "no baseline under any key"
+        return "missing", "no baseline recorded yet"
     keys = ", ".join(sorted(other.key.slug for other in others))
-    return "incomparable", f"baselines exist only under other keys: {keys}"
+    return "incomparable", f"baselines exist only for other machine IDs: {keys}"
 
 
 def _metric(
@@ -208,17 +208,17 @@ def _metric(
     if base is not None and before is not None:
         shown = _against(shown, base, before, new, series, limit, standing)
     elif standing is None and limit is not None and general(name) in _ALWAYS_RECORDED:
-        reason = "is not in the baseline, as it is in every whole one: restore it from git, or record it again"
+        reason = "is missing in the baseline, which is incomplete: restore it from git, or record it again"
         shown = replace(shown, verdict="missing", reason=reason)
     elif standing is None and stored and limit is not None and limit != BUILT_IN.for_metric(name):
-        # Somebody wrote this limit, and nothing is there to hold the metric against.
-        reason = f"is not in the baseline: its limit ({limit.text}) is held once the baseline is updated"
+        # The project sets this limit, but the baseline has no value to compare with.
+        reason = f"is not in the baseline, so its limit ({limit.text}) applies only after an update of the baseline"
         shown = replace(shown, verdict="changed", limit=limit.text, reason=reason)
     elif standing is None and not (is_utilization(name) and limit is None):
         shown = replace(shown, verdict="new", reason="not in the baseline")
     elif standing == "incomparable" and limit is not None:
-        shown = replace(shown, verdict="incomparable", reason="no baseline under this key to compare with")
-    # A time is held to its budget with what judges it: one repeat past it proves nothing.
+        shown = replace(shown, verdict="incomparable", reason="no baseline for this machine ID")
+    # Budgets of times are checked later, with all processes: one process over budget proves nothing.
     return shown if series.kind == "timed" else budget.hold(shown, series, limits.budget_for(name))
 
 
@@ -232,7 +232,9 @@ def _against(
     standing: Verdict | None,
 ) -> MetricVerdict:
     if (before.kind, before.unit, before.better) != (series.kind, series.unit, series.better):
-        reason = f"was {before.kind} in {before.unit!r} ({before.better} is better) in the baseline"
+        reason = (
+            f"is defined differently in the baseline ({before.kind}, unit {before.unit!r}, {before.better} is better)"
+        )
         verdict: Verdict | None = None if standing == "outdated" else "incomparable"
         return replace(shown, base=None, verdict=verdict, reason=reason)
     if series.kind == "counted":
@@ -246,7 +248,7 @@ def _against(
 
 
 def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
-    """Name the states of the machine that the baseline was never in, where a time is not as before."""
+    """Add a remark on modes that the baseline does not have, if a time is not unchanged."""
     modes = reasons.unseen_modes(base, new)
     if not modes or metric.verdict in (None, "unchanged"):
         return metric
@@ -262,16 +264,16 @@ def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
         base=log_ratios.mean(before),
         new=None,
         verdict="changed" if judged else None,
-        reason="in the baseline, but not measured now",
+        reason="in the baseline, but not in the current measurement",
     )
 
 
 def _unknown(name: str, limits: Limits) -> MetricVerdict:
-    """A metric of how well the machine is used that somebody limits, and that has no figure here."""
+    """A utilization metric with a limit or budget that is not available here."""
     limit, bound = limits.for_metric(name), limits.budget_for(name)
     better = metrics_of.better(name)
     text = limit.text if limit else bound.phrase(better) if bound else None
-    reason = "is not known of this step on this machine; a note (-v) says why"
+    reason = "is not available for this step on this machine; run with -v for the reason"
     verdict: Verdict | None = "inconclusive" if text else None
     unit = metrics_of.unit(name) or "%"
     return MetricVerdict(name, "timed", unit, better, None, None, limit=text, verdict=verdict, reason=reason)
@@ -282,5 +284,5 @@ def _held(name: str, series: Series, limits: Limits) -> bool:
 
 
 def _same_test(other: Record, new: Record) -> bool:
-    """Whether a record of another key is of the same test; its threads are part of its key."""
+    """Whether a record with another machine ID is of the same test; threads are part of the ID."""
     return not outdated(replace(other, plan=replace(other.plan, threads=new.plan.threads)), new)

@@ -60,22 +60,22 @@ class Machine:
     """Of what was measured: half the distance between the quartiles of the repeats, over their median. By element type,
     and by working set in bytes."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """Where each figure is from."""
+    """Origin of the values."""
     key: str = ""
-    """The machine and the torch that they were measured with; empty where nothing was."""
+    """Machine ID and torch version of the measured rates; empty if none were measured."""
     date: str = ""
-    """Day on which peaks were measured, as 2026-11-23; empty where they were not."""
+    """Day on which peak rates were measured, as 2026-11-23; empty if they were not."""
 
     @property
     def peaks(self) -> Peaks | None:
-        """What was measured as the peaks of a roofline; `None` where it was not."""
+        """Measured peak rates for a roofline; `None` if they were not measured."""
         if not self.bandwidths or not self.flops_per_s:
             return None
         source = f"measured {self.date}"
         return Peaks(self.flops_per_s, self.bandwidths[-1][1], source, self.bandwidths, self.cache_bytes)
 
     def rate(self, name: str, what: str) -> float:
-        """A rate that has to be known.
+        """The value of a rate that must be known.
 
         Raises
         ------
@@ -88,11 +88,11 @@ class Machine:
         return float(value)
 
     def with_(self, **known: Any) -> Machine:
-        """The same with some figures given by the user."""
+        """A copy with values given by the user."""
         return replace(self, **known, source={**self.source, **dict.fromkeys(known, "given")})
 
     def or_else(self, other: Machine) -> Machine:
-        """These figures, and another machine's where this one has none: of rates and ratios each by itself."""
+        """A copy with another machine's values where this one has none."""
         mine = {name: value for name in _NAMES if (value := getattr(self, name))}
         mine["flops_per_s"] = {**other.flops_per_s, **self.flops_per_s}
         forms = dict.fromkeys((*other.ratios, *self.ratios))
@@ -100,7 +100,7 @@ class Machine:
         return replace(other, **mine, source={**other.source, **self.source}, key=self.key or other.key)
 
     def without_limits(self) -> Machine:
-        """The same without what `measure.calibration` measures."""
+        """A copy without the rates that `measure.calibration` measures."""
         return replace(
             self,
             memory_bytes_per_s=None,
@@ -120,21 +120,21 @@ class Machine:
         Raises
         ------
         ValueError
-            If the file does not hold a machine's figures; the message is one line.
+            If it is not a machine.json file; the message is one line.
         """
         try:
             data = orjson.loads(path.read_bytes())
             unknown = sorted(data.keys() - {each.name for each in fields(cls)}) if isinstance(data, dict) else []
             if unknown:
-                raise ValueError(f"there is no figure {unknown[0]!r}")
+                raise ValueError(f"unknown field {unknown[0]!r}")
             return msgspec.convert(data, cls)
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from error
         except (msgspec.ValidationError, ValueError) as error:
-            raise ValueError(f"{path} does not hold the figures of a machine: {error}") from error
+            raise ValueError(f"{path} is not a machine.json file: {error}") from error
 
     def save(self, path: Path) -> None:
-        """Write the figures as JSON, complete or not at all: what is known, names sorted, rates in four digits.
+        """Write the known values as JSON, atomically: names sorted, rates with four digits.
 
         Raises
         ------
@@ -151,7 +151,7 @@ _UNKNOWN: tuple[object, ...] = (None, "", (), {}, 0.0)
 
 
 def _rounded(value: Any) -> Any:
-    """Figures as far as they can be trusted, so that the file says no more than was measured."""
+    """Values with four significant digits, the precision of the measurement."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""How well a step uses the machine: what its operators had to do, over what the machine can do in the step's time.
+"""How well a step uses the machine: the work of its operators, relative to the machine's peak rates.
 
-One definition for records of tests, traces and predictions. Shares are from 0 to 1; what cannot be known is absent, and
-`Utilization.absent` says why. Nothing here imports numpy: the process that judges records computes these.
+One definition for recorded tests, traces and predictions. Fractions are from 0 to 1; `Utilization.absent` has the
+reasons for absent metrics. This module does not import numpy, because the orchestrating process uses it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal
 
 from pytest_perfdl.machine.peaks import Peaks
 
-NO_LIMITS = "no limits of this machine are known"
-"""Why there is no figure that needs them."""
+NO_LIMITS = "peak rates of this machine are unknown"
+"""Why metrics that need peak rates are absent."""
 TELLING = 0.8
 """Share of the operators' time that a figure rests on, below which it says so."""
 _IN_CACHE = 0.5
@@ -120,14 +120,14 @@ def utilization(
     absent: dict[str, str] = {}
     flops = _flops_by_type(covered)
     if not covered:
-        reason = "no operator has both a cost model and recorded shapes" if work else "no operators were profiled"
+        reason = "no operator has a cost model and recorded shapes" if work else "no operators were profiled"
         return Utilization({}, dict.fromkeys(NAMES, reason), coverage)
     if not steps or step_ns <= 0:
-        return Utilization({}, dict.fromkeys(NAMES, "the step took no time"), coverage)
+        return Utilization({}, dict.fromkeys(NAMES, "the step time is 0"), coverage)
     if total := sum(flops.values()):
         values["achieved_flops"] = total / steps / step_ns * 1e9
     else:
-        absent["achieved_flops"] = absent["flops_utilization"] = "the step does no arithmetic that is counted"
+        absent["achieved_flops"] = absent["flops_utilization"] = "no FLOPs were counted in the step"
     if peaks is None:
         for name in NAMES[1:]:
             absent.setdefault(name, NO_LIMITS)
@@ -136,7 +136,7 @@ def utilization(
         shares = mix or {dtype: each / total for dtype, each in flops.items()}
         unknown = sorted(dtype for dtype in shares if not peaks.flops_per_s.get(dtype))
         if unknown:
-            absent["flops_utilization"] = f"no peak is known of {', '.join(unknown)}"
+            absent["flops_utilization"] = f"the peak rate of {', '.join(unknown)} is unknown"
         else:
             least = total * sum(share / peaks.flops_per_s[dtype] for dtype, share in shares.items())
             values["flops_utilization"] = least / steps / step_ns * 1e9
@@ -144,7 +144,7 @@ def utilization(
     cached = sum(each.bytes or 0 for each in covered if each.is_cached(peaks))
     if not moved or cached >= _IN_CACHE * moved:
         part = 100 * cached / moved if moved else 100
-        absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes belong to operators that fit into the cache"
+        absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes are in operators that fit into the cache"
     else:
         least = sum((each.bytes or 0) / peaks.bandwidth(each.working_set) for each in covered)
         values["bandwidth_utilization"] = least / steps / step_ns * 1e9
@@ -153,7 +153,7 @@ def utilization(
     if took := sum(time for _, time in known):
         values["roofline"] = sum(floor for floor, _ in known) / took
     else:
-        absent["roofline"] = "the covered operators took no time that was measured"
+        absent["roofline"] = "the measured time of the covered operators is 0"
     return Utilization(values, absent, coverage)
 
 

@@ -81,7 +81,9 @@ def assemble(
     for number, repeat in enumerate(repeats[1:], start=2):
         if [result.info.name for result in repeat.calls] != names:
             findings.append(
-                Finding("invalid", "calls-differ", f"repeat {number} made other perf(...) calls than the first one")
+                Finding(
+                    "invalid", "calls-differ", f"process {number} made different perf(...) calls than the first one"
+                )
             )
             repeats = repeats[:1]
             break
@@ -114,27 +116,27 @@ def assemble(
 
 
 def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
-    """Which figures of utilization the steps have not, and why: one finding for each reason."""
+    """Which utilization metrics are absent, and why: one finding per reason."""
     by_reason: dict[str, list[str]] = {}
     for result in first.calls:
         times = _step_times(result)
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
             by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
-    hints = {NO_LIMITS: f"{NO_LIMITS} (perfdl constants measures them)"}
+    hints = {NO_LIMITS: f"{NO_LIMITS}; run perfdl constants to measure them"}
     return [
-        Finding("note", "absent", f"no {', '.join(names)}: {hints.get(reason, reason)}")
+        Finding("note", "absent", f"{', '.join(names)} not available: {hints.get(reason, reason)}")
         for reason, names in by_reason.items()
     ]
 
 
 def contended(repeat: Repeat) -> bool:
-    """Whether others had the processor for so much of the timed steps that measuring again is better."""
+    """Whether other processes used the CPU for so much of the timed steps that they are measured again."""
     return any(_taken_by_others(result) or _waited_for_somebody(result) for result in repeat.calls)
 
 
 _GRAPH_HASH = re.compile(r"(CompiledFxGraph) \w+")
-"""A compiled graph is called by a hash of its content: any change of it would be another operator."""
+"""The name of a compiled graph has a hash of its content, so every change would be a new operator."""
 
 
 def sharing_flops(first: Repeat, later: Repeat) -> Repeat:
@@ -355,37 +357,43 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         timed = result.timed
         if timed.tracer:
             yield Finding(
-                "invalid", "tracer", f"{where}{timed.tracer} is active in the measured process and slows Python"
+                "invalid", "tracer", f"{where}{timed.tracer} is active in the measured process and slows down Python"
             )
         if not result.settled.settled:
             yield Finding(
                 "note",
                 "unsettled",
-                f"{where}after {result.settled.steps} warm-up steps the step time still moved by "
-                f"{abs(result.settled.spread):.0%} from block to block",
+                f"{where}step time was not stable after {result.settled.steps} warm-up steps: it changed by "
+                f"{abs(result.settled.spread):.0%} between blocks of steps",
             )
         if timed.compiles:
             yield Finding(
-                "note", "recompiled", f"{where}torch.compile compiled while timing: {', '.join(timed.compiles)}"
+                "note",
+                "recompiled",
+                f"{where}torch.compile recompiled during the timed steps: {', '.join(timed.compiles)}",
             )
         taken = _taken_by_others(result)
         if taken:
             yield Finding(
                 "note",
                 "contended",
-                f"{where}others had the processor for {taken:.0%} of the time while timing: that time is taken off",
+                f"{where}other processes used the CPU during {taken:.0%} of the measurement; that time is excluded",
             )
         if _waited_for_somebody(result):
             yield Finding(
                 "note",
                 "waiting",
-                f"{where}the step waited for a processor for {_waiting(result):.0%} of the time while timing, which is "
-                "too short to tell whose doing that was: nothing is taken off (more steps tell: --perf-steps)",
+                f"{where}the step waited for a CPU during {_waiting(result):.0%} of the measurement, too short "
+                "to find the cause: no time is excluded. Use more steps (--perf-steps)",
             )
         cpu = sum(block.cpu_ns for block in timed.blocks)
         system = sum(block.system_ns for block in timed.blocks)
         if cpu and system / cpu > SYSTEM_SHARE:
-            yield Finding("note", "system-time", f"{where}{system / cpu:.0%} of the processor time went to the kernel")
+            yield Finding(
+                "note",
+                "system-time",
+                f"{where}{system / cpu:.0%} of CPU time was spent in the OS kernel",
+            )
         for part in (timed, result.profiled, result.counted, result.compiled):
             yield from (Finding(f.level, f.code, where + f.message) for f in part.findings)
     yield from surroundings.findings(results)
@@ -393,7 +401,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         yield Finding(
             "note",
             "steps-differ",
-            f"{where}repeats ran different sequences of operators: counts that differ are not judged",
+            f"{where}processes ran different sequences of operators; counts that differ are not compared",
         )
 
 
@@ -415,12 +423,12 @@ def _block_time(result: CallResult | SideResult) -> float:
 
 
 def _taken_by_others(result: CallResult | SideResult) -> float:
-    """Share of the timed steps in which the step's thread was ready to run and others had the processor.
+    """Fraction of the timed steps in which the step's thread was ready to run and other processes used the CPU.
 
-    The scheduler's own account, whatever code was measured, so that taking the time off favors neither side:
-    what is left is what the step took itself. Whom the thread waited for, the scheduler does not say: others and the
-    step's own helpers (loader workers, more threads than processors) by what they used, and others for no longer than
-    that. 0 where the share is small, or the time too short to know.
+    From the scheduler's statistics, independent of the measured code, so that excluding this time favors neither side.
+    The scheduler does not report which process ran instead: waiting time is divided between other processes and the
+    step's own helpers (loader workers, more threads than CPUs) by their CPU time, and limited to the former's. 0 if the
+    fraction is small, or the time too short to know.
     """
     load, waiting = result.timed.load, _waiting(result)
     if load is None or not load.is_telling or waiting <= CONTENDED or not load.others:
@@ -430,13 +438,13 @@ def _taken_by_others(result: CallResult | SideResult) -> float:
 
 
 def _waited_for_somebody(result: CallResult | SideResult) -> bool:
-    """Whether the step's thread waited for a processor, and nobody knows for whom."""
+    """Whether the step's thread waited for a CPU for an unknown reason."""
     load = result.timed.load
     return _waiting(result) > CONTENDED and (load is None or not load.is_telling)
 
 
 def _waiting(result: CallResult | SideResult) -> float:
-    """Share of the timed steps in which the step's thread was ready to run and did not."""
+    """Fraction of the timed steps in which the step's thread was ready to run and did not."""
     return result.timed.per_step("run_delay_ns") / max(result.timed.per_step("wall_ns"), 1.0)
 
 

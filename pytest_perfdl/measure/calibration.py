@@ -95,12 +95,12 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     seconds
         For the repeats.
     say
-        Is told how many sweeps over all figures are done, of how many.
+        Called with the number of finished sweeps and their total.
 
     Raises
     ------
     ConstantsError
-        When others used the processors meanwhile: one line that says how much.
+        Other processes used the CPUs during the measurement; the message is one line.
     """
     busy = state.Busy.now()
     with torch.no_grad():
@@ -116,7 +116,7 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     load = state.Busy.now()
     others = None if load is None else load.since(busy)
     if others is not None and others.is_telling and others.others > DISTURBED:
-        raise ConstantsError(f"disturbed: others kept {others.others:.2f} processors busy meanwhile")
+        raise ConstantsError(f"other processes used {others.others:.2f} CPUs during the measurement")
     arithmetic = {figure.name: figure for figure in figures if figure.name in TYPES}
     sets: dict[int, _Figure] = {}
     for figure in figures:

@@ -51,7 +51,7 @@ def summary() -> Compiled:
     metrics = [] if utils is None else _metrics(utils)
     notes: list[Finding] = []
     if utils is not None and metrics:
-        with Optional("no-compile-counts", "what torch.compile did", notes):
+        with Optional("no-compile-counts", "compilations by torch.compile", notes):
             forward = [metric for metric in metrics if getattr(metric, "co_name", None)]
             return Compiled(
                 used=True,

@@ -28,19 +28,19 @@ def run(command: Count) -> Generator[bool, Aside | None, Counted]:
     """Count memory over the second of two windows (the first one's peak varies), then FLOPs over another."""
     notes: list[Finding] = []
     static: float | None = None
-    with Optional("no-static-memory", "memory between steps", notes):
+    with Optional("no-static-memory", "static memory", notes):
         static = _static_bytes()
     memory = _NOTHING
     growth: float | None = None
     complete = False
-    with Optional("no-memory", "memory of a step", notes):
+    with Optional("no-memory", "memory", notes):
         measuring = _device_memory(command, notes) if uses_device() else _host_memory(command, static or 0.0, notes)
         memory = yield from measuring
         complete = not command.flops
     if command.flops and memory.kept is not None:
         growth = 0.0
         if memory.kept > 0:
-            with Optional("no-growth", "growth of memory", notes):
+            with Optional("no-growth", "memory growth", notes):
                 growth = yield from _growth(command, notes)
     total: float | None = None
     uncounted: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def _recorded(
         delete_file(path, Path(command.scratch))
     figures = memory_figures(trace)
     if figures is not None and command.exemplar is not None and not periods:
-        with Optional("no-memory-picture", "memory over the exemplar step", notes):
+        with Optional("no-memory-picture", "the memory timeline", notes):
             peaks = [max(each) for each in zip(*(device.peak_bytes for device in figures.devices), strict=True)]
             highest = max(range(command.steps, len(peaks)), key=peaks.__getitem__)
             stored = Path(command.exemplar)
@@ -164,7 +164,7 @@ def _device_memory(command: Count, notes: list[Finding]) -> Generator[bool, Asid
     if command.exemplar is None:
         yield from _window(command, last=False)
     else:
-        with Optional("no-memory-picture", "memory over the exemplar step", notes):
+        with Optional("no-memory-picture", "the memory timeline", notes):
             yield from _recorded(command, 0, notes, last=False)
     synchronize()
     before = torch.cuda.memory_stats()

@@ -82,5 +82,7 @@ class Delay:
         """The measurement with a note that it was slowed down on purpose, so that nobody takes it for a real one."""
         if not self.share:
             return profiled
-        note = Finding("note", INJECTED, f"every step was slowed down by {self.share * 100:g} % on purpose")
+        note = Finding(
+            "note", INJECTED, f"every step was slowed down by {self.share * 100:g} % on purpose (--perf-inject)"
+        )
         return replace(profiled, findings=(*profiled.findings, note))

@@ -19,7 +19,7 @@ from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.trace.annotations import MODULE
 
-_WHAT = "which module an operator runs in"
+_WHAT = "the modules of operators"
 """What is not known without them."""
 
 

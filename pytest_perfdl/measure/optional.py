@@ -1,4 +1,4 @@
-"""What a measurement can do without: where it fails, a note says so, and all else is judged as ever."""
+"""Optional parts of a measurement: a failure becomes a note and does not affect other metrics."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pytest_perfdl.model.record import Finding
 
 
 class Optional:
-    """Around a part of a measurement: an exception ends the block and becomes one of the notes.
+    """Context of an optional part: an exception ends the block and becomes a note.
 
     Parameters
     ----------
     code
         Of the note.
     what
-        What is then missing, as the beginning of a sentence: "FLOPs".
+        Name of the part, as the beginning of a sentence: "FLOPs".
     notes
-        Where the note goes.
+        List to which the note is added.
     """
 
     def __init__(self, code: str, what: str, notes: list[Finding]) -> None:
@@ -39,5 +39,5 @@ class Optional:
 
 
 def unmeasured(code: str, what: str, why: str) -> Finding:
-    """The note that something is missing, and why."""
-    return Finding("note", code, f"{what} could not be measured ({why}); all else is judged as ever")
+    """The note that a part of the measurement is missing, and why."""
+    return Finding("note", code, f"{what} could not be measured ({why}); this does not affect other metrics")

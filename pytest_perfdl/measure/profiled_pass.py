@@ -56,7 +56,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
         tables = profile_tables(trace)
         stored: Path | None = None
         if command.exemplar:
-            with Optional("no-exemplar", "an exemplar step", notes):
+            with Optional("no-exemplar", "the trace of one step", notes):
                 step = sorted(range(tables.steps), key=lambda index: tables.step_ns[index])[(tables.steps - 1) // 2]
                 picture = exemplar(trace, step)
                 if picture is not None:
@@ -65,11 +65,11 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
                     stored = written
         parts: StepParts | None = None
         if command.parts:
-            with Optional("no-parts", "the parts of a step", notes):
+            with Optional("no-parts", "the breakdown of the step", notes):
                 parts = without_delays(step_parts(trace), delays)
         work: tuple[OperatorWork, ...] = ()
         used: Mapping[str, float] = {}
-        with Optional("no-work", "what operators have to do", notes):
+        with Optional("no-work", "the work of operators", notes):
             work = step_work(trace)
             used = device_utilization(trace)
     finally:
@@ -113,13 +113,13 @@ def read_written(path: Path) -> Trace:
 
 
 def no_room(folder: Path) -> str:
-    """Why a trace may not have found room in a folder; empty where there is plenty."""
+    """Why there may be too little space for a trace in a directory; empty if there is enough."""
     free = shutil.disk_usage(folder).free
     if free < _ROOM:
-        return f"{format_quantity(free, 'B')} are free in {folder}: free some space, or set TMPDIR to another folder"
+        return f"{format_quantity(free, 'B')} free in {folder}: free disk space, or set TMPDIR to another directory"
     largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if largest != resource.RLIM_INFINITY and largest < _ROOM:
-        return f"no file may be larger than {format_quantity(largest, 'B')} here: lift the limit (ulimit -f)"
+        return f"files are limited to {format_quantity(largest, 'B')}: raise the limit (ulimit -f)"
     return ""
 
 
@@ -288,5 +288,5 @@ def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, Non
         yield Finding(
             "invalid",
             "carry-over",
-            f"launched before the profiled steps: {plural(tables.integrity.carry_over, 'device event')}",
+            f"events launched before the profiled steps: {plural(tables.integrity.carry_over, 'device event')}",
         )

@@ -139,15 +139,15 @@ class Program:
             binding.free()
 
     def _other_threads(self) -> Iterator[Finding]:
-        """Whether the test set another number of threads than its times are kept under."""
+        """A finding if the test changed the number of threads, which is part of the machine ID."""
         torch = sys.modules.get("torch")
         now = self._threads if torch is None else torch.get_num_threads()
         if self._threads is not None and now != self._threads:
             yield Finding(
                 "invalid",
                 "threads",
-                f"the test set {now} intra-op threads, and its times would be compared with those of {self._threads}: "
-                f"leave them alone and write @pytest.mark.perf(threads={now})",
+                f"the test set the number of intra-op threads to {now}, the measurement expects {self._threads}: use "
+                f"@pytest.mark.perf(threads={now}) instead",
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:

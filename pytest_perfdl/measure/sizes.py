@@ -182,8 +182,8 @@ def _unit(seconds: float) -> int:
     return int(10 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1))
 
 
-def told(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
-    """What was reduced and why, in one line; empty for nothing."""
+def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
+    """Which numbers of steps were reduced, and why, in one line; empty if none were."""
     parts = [
         f"{now} of {before} {what}"
         for what, now, before in (
@@ -195,7 +195,7 @@ def told(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
     ]
     if not parts:
         return ""
-    return f"{', '.join(parts)}: a step takes {format_quantity(float(step_ns), 'ns')} (--perf-budget)"
+    return f"{', '.join(parts)}, because a step takes {format_quantity(float(step_ns), 'ns')} (--perf-budget)"
 
 
 class Pace:
@@ -243,7 +243,7 @@ class Pace:
             step_ns = self._known.get(call, step_ns)
             sizes = within(wanted, period, step_ns, self._share(call), besides=besides)
             self._agreed[call] = replace(sizes, warmup=min(wanted.warmup, ran))
-            self.note = self.note or told(wanted, self._agreed[call], step_ns)
+            self.note = self.note or reduction_note(wanted, self._agreed[call], step_ns)
         return self._agreed[call]
 
     def timed(self, call: str, step_ns: int) -> None:

@@ -61,7 +61,7 @@ def _mfu(model_flops: float, step_ns: float, peaks: Peaks | None, mix: Mapping[s
     share = mfu(model_flops, step_ns, peaks, mix)
     if share is not None:
         return share
-    return NO_LIMITS if peaks is None else "no peak is known of the type of most FLOPs"
+    return NO_LIMITS if peaks is None else "the peak rate of the most used element type is unknown"
 
 
 def _host_overhead(profiled: Profiled, machine: Machine | None, step_ns: float) -> float | str:
@@ -71,4 +71,4 @@ def _host_overhead(profiled: Profiled, machine: Machine | None, step_ns: float) 
     gap = sum(row.ns for row in profiled.rows if row.kind == "idle") / steps
     events, profiled_ns = sum(profiled.op_counts) / len(profiled.op_counts), sum(profiled.step_ns) / steps
     share = host_overhead(gap, events, machine.event_ns, profiled_ns, step_ns)
-    return "profiling makes the step more than 15 % longer" if share is None else share
+    return "profiler overhead is above 15 % of the step" if share is None else share

@@ -41,12 +41,12 @@ def reference_ns(repeats: Sequence[Sequence[CallResult]]) -> tuple[int, ...]:
 
 
 def findings(results: Sequence[CallResult | SideResult]) -> Iterator[Finding]:
-    """What disturbed the timed passes of each call, each kind once, by its worst pass.
+    """Disturbances of the timed passes of every call, one finding per kind, from its worst pass.
 
     Parameters
     ----------
     results
-        Of the calls in every repeat, or on every side of every round, in any order.
+        Of the calls in all repeats, or on both sides of all rounds, in any order.
     """
     for name in dict.fromkeys(result.info.name for result in results):
         passes = [result.timed for result in results if result.info.name == name]
@@ -60,8 +60,8 @@ def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
         yield Finding(
             "note",
             "machine-changed",
-            f"{where}the machine's speed changed by {max(changes):.0%} while this test was measured (reference load): "
-            "others beside it, or the clock; perfdl check says more",
+            f"{where}the machine's speed changed by {max(changes):.0%} during the measurement (reference load). Likely "
+            "causes: other processes or CPU frequency changes. Run `perfdl check`",
         )
     if clocks := max(around, key=_clock_change).clocks_mhz:
         low, high = min(clocks), max(clocks)
@@ -69,36 +69,36 @@ def _of_call(passes: Sequence[Timed], where: str) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "clock-changed",
-                f"{where}the processor's clock was between {low:.0f} and {high:.0f} MHz while timing: set a fixed one "
+                f"{where}the CPU clock varied between {low:.0f} and {high:.0f} MHz during timing: fix the frequency "
                 "(sudo cpupower frequency-set -g performance)",
             )
     if throttled := max(part.throttled or 0 for part in around):
         yield Finding(
             "note",
             "throttled",
-            f"{where}a processor was slowed down {_times(throttled)} for its temperature or power while timing: let it "
-            "cool; check the fan",
+            f"{where}a CPU was throttled {_times(throttled)} during timing because of temperature or power: let the "
+            "machine cool; check the fan",
         )
     if swapped := max(part.swapped_pages or 0 for part in around):
         yield Finding(
             "note",
             "swapping",
-            f"{where}{format_quantity(swapped * mmap.PAGESIZE, 'B')} went to or from swap while timing: free memory, "
-            "or sudo swapoff -a",
+            f"{where}{format_quantity(swapped * mmap.PAGESIZE, 'B')} were swapped during timing: free memory, or "
+            "sudo swapoff -a",
         )
     if faults := max(part.major_faults for part in around):
         yield Finding(
             "note",
             "major-faults",
-            f"{where}the step waited for the disk {_times(faults)} while timing (major page faults): free memory, or "
+            f"{where}the step waited for the disk {_times(faults)} during timing (major page faults): free memory, or "
             "read mapped files before measuring",
         )
     if (stolen := max(map(_stolen_share, around))) > STOLEN:
         yield Finding(
             "note",
             "stolen-time",
-            f"{where}other guests of the host had {stolen:.0%} of the processors' busy time while timing: use "
-            "a machine of your own, or compare on one (pytest --perf-against REF)",
+            f"{where}other virtual machines on the host used {stolen:.0%} of the CPU time during timing: use a "
+            "dedicated machine, or compare on one machine (pytest --perf-against REF)",
         )
 
 
@@ -107,7 +107,7 @@ def _runs(timed: Timed) -> tuple[int, ...]:
 
 
 def _speed_change(timed: Timed) -> float:
-    """By how much the machine's speed changed from the beginning to the end; 0 when runs differ by as much anyway."""
+    """Change of machine speed from start to end; 0 if runs at the same moment differ by as much."""
     if not timed.reference_before or not timed.reference_after:
         return 0.0
     found = drift(timed.reference_before, timed.reference_after)

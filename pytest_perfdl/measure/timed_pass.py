@@ -158,7 +158,7 @@ def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:
     if not wanted:
         return ()
     synchronize()
-    with Optional("no-reference", "the machine's speed", notes), state.run_delay_reader() as run_delay_ns:
+    with Optional("no-reference", "machine speed", notes), state.run_delay_reader() as run_delay_ns:
         return reference_load.reference_ns(_REFERENCE_RUNS, run_delay_ns)
     return ()
 

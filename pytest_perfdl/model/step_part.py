@@ -10,6 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+ANY = "*"
+"""Stands for any number in a module's path."""
+
 PartKind = Literal["kernel", "operator", "idle"]
 Phase = Literal["forward", "backward", "optimizer", ""]
 
@@ -45,14 +48,46 @@ class Part:
 
 
 def common_module(modules: Iterable[str]) -> str:
-    """The innermost module around all of these.
+    """The innermost module around all of these; `*` is a number in which they differ, as in torch's parallel plans.
 
-    >>> common_module(["GPT.h.0.attn", "GPT.h.1.attn"]), common_module(["GPT", ""])
-    ('GPT.h', '')
+    >>> common_module(["GPT.h.0.attn", "GPT.h.1.attn"]), common_module(["GPT.h.0.attn", "GPT.h.1.mlp"])
+    ('GPT.h.*.attn', 'GPT.h')
+    >>> common_module(["Block_0.MLP_0", "Block_1.MLP_1"]), common_module(["GPT", ""])
+    ('Block_*.MLP_*', '')
     """
-    shared = []
+    shared: list[str] = []
     for levels in zip(*(module.split(".") for module in modules), strict=False):
-        if len(set(levels)) > 1:
+        if len(set(levels)) == 1:
+            shared.append(levels[0])
+        elif len(stems := {any_number(level) for level in levels}) == 1:
+            shared.append(stems.pop())
+        else:
             break
-        shared.append(levels[0])
+    # All blocks are no place that says more than what holds them.
+    while shared and shared[-1] == ANY:
+        shared.pop()
     return ".".join(shared)
+
+
+def any_number(level: str) -> str:
+    """One level of a module's path with `*` for its number.
+
+    >>> any_number("11"), any_number("Block_3"), any_number("conv1")
+    ('*', 'Block_*', 'conv1')
+    """
+    head, bar, number = level.rpartition("_")
+    return f"{head}{bar}{ANY}" if number.isdigit() else level
+
+
+def is_inside(module: str, around: str) -> bool:
+    """Whether a module's path is at or below another's, which may have `*` for numbers.
+
+    >>> is_inside("GPT.h.3.attn.out", "GPT.h.*.attn"), is_inside("GPT.h.3", "GPT.h.*.attn")
+    (True, False)
+    """
+    if not around:
+        return True
+    levels, outer = module.split("."), around.split(".")
+    if len(levels) < len(outer):
+        return False
+    return all(own in (level, any_number(level)) for level, own in zip(levels, outer, strict=False))

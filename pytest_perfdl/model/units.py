@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 
-_TIME = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
-_SIZE = {
+TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
+"""Units of time, in nanoseconds."""
+SIZES = {
     "B": 1,
     "kB": 10**3,
     "KB": 10**3,
@@ -19,10 +20,11 @@ _SIZE = {
     "TB": 10**12,
     "TiB": 2**40,
 }
+"""Units of size, in bytes."""
 _COUNT = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _FLOP = {"flop": 1, "kflop": 10**3, "Mflop": 10**6, "Gflop": 10**9, "Tflop": 10**12}
 _FLOP_RATE = {f"{name}/s": scale for name, scale in _FLOP.items()}
-_SCALES = {"ns": _TIME, "B": _SIZE, "1": _COUNT, "flop": {**_COUNT, **_FLOP}, "flop/s": _FLOP_RATE}
+_SCALES = {"ns": TIMES, "B": SIZES, "1": _COUNT, "flop": {**_COUNT, **_FLOP}, "flop/s": _FLOP_RATE}
 _STEPS: dict[str, tuple[tuple[int, str], ...]] = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),

@@ -83,6 +83,6 @@ def _drawn(run: Run, data: dict[str, Any], file: Path) -> Written:
     contents[written.markdown] = markdown.summary(run, markdown.COMMENT_LIMIT).encode("utf-8", "backslashreplace")
     contents[written.html] = html.render(run, collected, data).encode("utf-8", "backslashreplace")
     write_files(contents, elsewhere=_ELSEWHERE)
-    stale = [path for path in (folder / "traces").glob("*.json.gz") if path not in written.traces]
+    stale = [path for path in (folder / "traces").glob("*.json*") if path not in written.traces]
     remove_files((path for path in stale if traces.OURS.fullmatch(path.name)), folder)
     return written

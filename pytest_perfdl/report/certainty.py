@@ -1,4 +1,4 @@
-"""How sure a run's verdicts are, in sentences: the chance of a false alarm, and the smallest change that would show."""
+"""How sure a run's verdicts are, in sentences: the false-positive rate, and the smallest change that would show."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def certainty(run: Run) -> list[str]:
         return []
     metrics = [metric for result in run.results for metric in result.judgement.metrics]
     evidence = [metric.evidence for metric in metrics if metric.verdict not in (None, "unchanged")]
-    said = []
+    sentences = []
     if "paired" in evidence:
         chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
-        said.append(
-            "Times were measured in rounds of fresh processes, one of each side in turns: were the code unchanged, the "
-            f"chance that any test of the run is called regressed for its times is at most {chance}."
+        sentences.append(
+            "Times were compared in paired rounds: one fresh process of each side, interleaved, in random order. "
+            f"False-positive rate for the whole run: at most {chance}."
         )
     if any(metric.in_every_round for metric in metrics):
-        said.append(
-            f"A suspect past its limit in every one of {EVERY_ROUND} or more rounds fails too: code that is not past "
-            "its limit does so in at most one run of 32, if what disturbs it is symmetric (--perf-fail-on)."
+        sentences.append(
+            f"A suspect past its limit in every one of {EVERY_ROUND} or more rounds fails too (--perf-fail-on): code "
+            "within its limit does so in at most one run of 32, if the noise is symmetric."
         )
     if unpaired := evidence.count("unpaired"):
         chance = format_percent(UNPAIRED_ALPHA, signed=False)
-        said.append(
-            f"{plural(unpaired, 'verdict')} on times could not be confirmed in pairs: each is tested at {chance} "
-            "against stored repeats, and what the machine does between two occasions comes on top."
+        sentences.append(
+            f"{plural(unpaired, 'verdict')} on times could not be confirmed in paired rounds: each is tested at "
+            f"{chance} against recorded processes, and what changed on the machine since the recording adds to that."
         )
     if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
-        said.append("Counts and sizes are compared exactly within their scope: they raise no alarm by chance.")
+        sentences.append("Counted metrics are deterministic and cannot cause false positives.")
     seen = sorted(
         metric.excluded
         for metric in metrics
@@ -49,6 +49,6 @@ def certainty(run: Run) -> list[str]:
     )
     if seen:
         middle, most = (format_percent(max(each, 0.0), signed=False) for each in (statistics.median(seen), seen[-1]))
-        worst = f" (in half of the tests; {most} in all)" if len(seen) > 1 else ""
-        said.append(f"A slowdown of step_time by more than {middle}{worst} is excluded with 97.5% probability.")
-    return said
+        worst = f" in half of the tests, {most} in all of them" if len(seen) > 1 else ""
+        sentences.append(f"Minimum detectable slowdown of step_time (97.5% probability): {middle}{worst}.")
+    return sentences

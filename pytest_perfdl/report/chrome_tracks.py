@@ -8,26 +8,30 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pytest_perfdl.analysis.account.device_account import IDLE_CLASSES, idle_time
+from pytest_perfdl.analysis.account.parts.labels import labels
 from pytest_perfdl.analysis.efficiency.roofline import work_rates
 from pytest_perfdl.analysis.events.communication import covered
+from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.nesting import ownership
 from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.analysis.events.threads import input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.events.threads import Thread, input_rows, on_thread, thread_of
 from pytest_perfdl.analysis.overview.memory_timeline import device_name
-from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.trace import Category, Event, Trace, loads
-from pytest_perfdl.trace.exemplar import UNPACKED_LIMIT
+from pytest_perfdl.trace import Category, Event, Trace
+from pytest_perfdl.trace.model import I32
 
 DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 MOST_FLOWS = 300
 """Arrows that a trace has at most, of the largest causes first: more hide what they show."""
 MATCHED = "matched"
 """Category of the arrows between matched slices."""
+BEHIND = "behind the baseline, observed"
+"""Counter of how far the observed current step is behind the observed one of the baseline."""
 IDLE = "idle"
 """Category of the slices of idle time."""
 
@@ -46,19 +50,19 @@ def pairs(sides: Sequence[Sequence[Event]]) -> list[Pair]:
     )
 
 
-def compared(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> list[list[Event]]:
-    """The events with what each matched slice did: its ratio and difference in duration, and a verdict."""
+def observed(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> list[list[Event]]:
+    """The events with what each matched slice took on the other side in the observed step, and the difference.
+
+    Nothing here is a measured change: that one step was slower than one other step may be chance.
+    """
     made = [list(events) for events in sides]
     for pair in matched:
         before, after = (events[place].duration_ns for events, place in zip(sides, pair, strict=True))
-        said = {
-            "ratio": round(after / before, 4) if before else None,
-            "slice_delta_ns": after - before,
-            "verdict": "unchanged",
-        }
-        for events, place in zip(made, pair, strict=True):
+        others = ({"observed_current_ns": after}, {"observed_baseline_ns": before})
+        for events, place, other in zip(made, pair, others, strict=True):
             event = events[place]
-            events[place] = replace(event, args={**said, **(event.args or {})})
+            args = {**(event.args or {}), **other, "observed_delta_ns": after - before}
+            events[place] = replace(event, args=args)
     return made
 
 
@@ -83,14 +87,14 @@ def flows(sides: Sequence[Sequence[Event]], matched: Iterable[Pair], first: int)
 
 
 def accumulated(sides: Sequence[Sequence[Event]], matched: Sequence[Pair]) -> Iterator[Event]:
-    """How far this run is behind the baseline at the end of each matched slice, as a counter of its process."""
+    """How far the current step is behind the baseline's at the end of each matched slice, as a counter."""
     ends = sorted((sides[1][new].end_ns, sides[1][new].end_ns - sides[0][base].end_ns) for base, new in matched)
     pid = sides[1][0].pid if sides[1] else 0
     last = None
     for time, behind in ends:
         if behind != last:
             last = behind
-            yield Event("C", "accumulated change", pid, 0, start_ns=time, args={"ns": behind})
+            yield Event("C", BEHIND, pid, 0, start_ns=time, args={"ns": behind})
 
 
 def busy(events: Sequence[Event]) -> Iterator[Event]:
@@ -116,31 +120,35 @@ def memory(events: Sequence[Event]) -> Iterator[Event]:
             yield Event("C", f"memory {device}", event.pid, 0, start_ns=event.start_ns, args={"bytes": total})
 
 
-def read_step(data: bytes) -> Trace | None:
-    """A side's exemplar, for `idle` and `work`; `None` where it cannot be analyzed."""
-    try:
-        return loads(data, limit_bytes=UNPACKED_LIMIT)
-    except TraceError:
-        return None
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Idle time of a step, one piece; nanoseconds from the step's start."""
+
+    name: str
+    """What most of it is: a class of idle time."""
+    start: int
+    end: int
+    module: str = ""
+    """The module that it is in, or that the call which ends it is in; empty outside of modules."""
+    function: str = ""
+    """The innermost annotation or function that it is in, which a cause is called after; empty outside of all."""
 
 
-def idle(trace: Trace, opens: int, pid: int, tid: int) -> list[Event]:
-    """The idle time of a side's step as a thread of its own, each gap named by what most of it is.
+def idle(gaps: Sequence[Gap], opens: int, pid: int, tid: int) -> list[Event]:
+    """The idle time of a side's step as a thread, each gap named by what most of it is, after the thread's name.
 
     Parameters
     ----------
-    trace
-        The side's exemplar.
     opens
         Where its step begins among the drawn events.
     pid, tid
         The thread to draw on.
     """
-    gaps = [
-        Event("X", name, pid, tid, start_ns=start + opens, duration_ns=end - start, category=IDLE)
-        for name, start, end in _gaps(trace)
+    drawn = [
+        Event("X", gap.name, pid, tid, start_ns=gap.start + opens, duration_ns=gap.end - gap.start, category=IDLE)
+        for gap in gaps
     ]
-    return [Event.thread_name(pid, tid, "idle"), *gaps] if gaps else []
+    return [Event.thread_name(pid, tid, "idle"), *drawn] if drawn else []
 
 
 def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
@@ -168,28 +176,58 @@ def work(trace: Trace, opens: int, pid: int) -> Iterator[Event]:
                 yield Event("C", name, pid, 0, start_ns=time, args={unit: shown})
 
 
-def _gaps(trace: Trace) -> list[tuple[str, int, int]]:
-    """Name, start and end of the first step's gaps, from the step's start."""
+def gaps(trace: Trace) -> list[Gap]:
+    """The idle time of the first step: of its devices, or without device events of its thread."""
     joined = launches(trace)
     steps = steps_of(trace, joined)
     if not steps.windows:
         return []
     origin = steps.windows[0].host_start
     if len(joined.device):
-        gaps = steps.window_time(0).difference(covered(trace, joined.device))
+        pieces = steps.window_time(0).difference(covered(trace, joined.device))
         found = idle_time(trace, steps, joined)
         own = np.array(list(found.by_cause.values()))[:, found.window == 0]
         names = [IDLE_CLASSES[place] for place in own.argmax(axis=0).tolist()]
+        rows = found.call[found.window == 0].tolist()
     else:
         thread = thread_of(steps.windows[0])
-        gaps = steps.host_time(0).difference(covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread)))
-        waiting = covered(trace, on_thread(trace, input_rows(trace), thread)).within(gaps.start, gaps.end)
+        pieces = steps.host_time(0).difference(covered(trace, on_thread(trace, trace.rows(Category.CPU_OP), thread)))
+        waiting = covered(trace, on_thread(trace, input_rows(trace), thread)).within(pieces.start, pieces.end)
         names = [
             "input" if 2 * ns > length else "Python and host"
-            for ns, length in zip(waiting, gaps.end - gaps.start, strict=True)
+            for ns, length in zip(waiting, pieces.end - pieces.start, strict=True)
         ]
-    starts, ends = (gaps.start - origin).tolist(), (gaps.end - origin).tolist()
-    return list(zip(names, starts, ends, strict=True))
+        rows = _rows_around(trace, thread, pieces)
+    marks = labels(trace)
+    return [
+        Gap(
+            name,
+            start - origin,
+            end - origin,
+            _label(marks.modules, marks.module, row),
+            _label(marks.functions, marks.function, row),
+        )
+        for name, start, end, row in zip(names, pieces.start.tolist(), pieces.end.tolist(), rows, strict=True)
+    ]
+
+
+def _rows_around(trace: Trace, thread: Thread, pieces: Intervals) -> list[int]:
+    """The innermost annotation or Python frame that most of each piece is in, -1 for none."""
+    around = on_thread(trace, trace.rows(Category.PYTHON_FUNCTION, Category.USER_ANNOTATION), thread)
+    owned = ownership(trace.start[around], trace.end[around])
+    firsts = np.searchsorted(owned.end, pieces.start, side="right").tolist()
+    lasts = np.searchsorted(owned.start, pieces.end).tolist()
+    found = []
+    for start, end, first, last in zip(pieces.start.tolist(), pieces.end.tolist(), firsts, lasts, strict=True):
+        inside: dict[int, int] = defaultdict(int)
+        for place in range(first, last):
+            inside[int(around[owned.owner[place]])] += min(end, owned.end[place]) - max(start, owned.start[place])
+        found.append(max(inside, key=inside.__getitem__, default=-1))
+    return found
+
+
+def _label(names: Sequence[str], index: I32, row: int) -> str:
+    return names[index[row]] if row >= 0 and index[row] >= 0 else ""
 
 
 def _places(events: Sequence[Event]) -> Mapping[tuple[str, str, str], list[int]]:

@@ -66,16 +66,19 @@ def shortfall(results: Sequence[Result], required: int) -> str:
     return f"{plural(held, 'test')} {was} compared, fewer than the {required} that --perf-require wants{rest}"
 
 
+TEST_ERROR_WORD = "test error"
+
+
 def verdict_word(result: Result) -> str:
     """What people read as the verdict: its word, or that the test itself failed, which no measurement can change."""
-    return "test error" if result.judgement.is_test_error else result.judgement.verdict
+    return TEST_ERROR_WORD if result.judgement.is_test_error else result.judgement.verdict
 
 
 def by_verdict(results: Sequence[Result], *, always: Container[str] = ()) -> str:
     """How many tests have each verdict, worst first: "1 regressed, 3 unchanged"; some even where that is 0."""
     found = [verdict_word(result) for result in results]
-    errors = found.count("test error")
-    counts = [plural(errors, "test error")] if errors else []
+    errors = found.count(TEST_ERROR_WORD)
+    counts = [plural(errors, TEST_ERROR_WORD)] if errors else []
     counts += [f"{found.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in found or verdict in always]
     return ", ".join(counts)
 
@@ -91,7 +94,7 @@ def against(results: Iterable[Result]) -> str:
 
 
 def measured(results: Sequence[Result]) -> str:
-    """How much was measured, "7-20 paired rounds" or "5 repeats against 10"; a range where tests differ."""
+    """How much was measured, "7-20 paired rounds" or "5 processes against 10"; a range where tests differ."""
     rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
     if rounds:
         return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
@@ -102,8 +105,8 @@ def measured(results: Sequence[Result]) -> str:
     if not new:
         return ""
     if base:
-        return f"{new} {'repeat' if new == '1' else 'repeats'} against {base}"
-    return f"{new} {'repeat' if new == '1' else 'repeats'}"
+        return f"{new} {'process' if new == '1' else 'processes'} against {base}"
+    return f"{new} {'process' if new == '1' else 'processes'}"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from pytest_perfdl.model.errors import TraceError
 from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.report import memory, words
-from pytest_perfdl.report.waterfall import PartRow, accounts, diffs, part_rows
+from pytest_perfdl.report.breakdown import breakdowns, waterfall
 from pytest_perfdl.trace import Trace, loads
 from pytest_perfdl.trace.annotations import step_annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import MetricVerdict, OperatorSides, WorkSide
+    from pytest_perfdl.results.verdict import BreakdownRow, MetricVerdict, OperatorSides, WorkSide
 
 COLUMNS = (
     "call",
@@ -49,6 +49,7 @@ COLUMNS = (
 """What a row holds, in order: call, kind, name and matched_by are numbers into the page's names; a side that has no
 such row has null; effects are those of count, duration, mix and exposure. The last three are absent where they are
 not known."""
+EFFECTS = ("count", "duration", "mix", "exposure")
 CHARTED = 6
 """Most metrics of a test whose repeats are drawn."""
 POINTS = 400
@@ -94,26 +95,30 @@ def details(
     embedded
         The trace files that the page holds.
     accounted
-        Whether to match the rows of both sides and account for the change; else rows are joined by their names.
+        Whether to match the rows of both records and draw the waterfall; else rows are joined by their names.
     peaks
         The limits of the machine that the test was measured on.
     """
-    found = diffs(result) if accounted else {}
+    steps = breakdowns(result, matched=accounted)
     return {
         "compared": result.base is not None,
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
-        "rows": [_row(row, names) for row in part_rows(result, found)],
-        "metrics": _metrics(result),
+        "rows": [_row(each.call, row, names) for each in steps for row in each.rows],
+        "metrics": (metrics := _metrics(result)),
+        # The first is drawn on the card, the others in its section of metrics.
+        "headline": metrics[0]["name"] if metrics else "",
         "roofline": _roofline(result.judgement.operators, peaks, names),
         "accounts": [
             {
-                "call": words.visible(call),
-                "base_ns": account.base_ns,
-                "new_ns": account.new_ns,
-                "timed": account.timed,
-                "bars": [[words.visible(bar.name), bar.ns] for bar in account.bars],
+                "call": words.visible(drawn.call),
+                "base_ns": drawn.base_ns,
+                "new_ns": drawn.new_ns,
+                "timed": drawn.timed,
+                "bars": [[words.visible(bar.name), bar.ns] for bar in drawn.bars],
             }
-            for call, account in accounts(found).items()
+            for each in steps
+            if accounted and each.base_ns and each.new_ns
+            for drawn in [waterfall(each, result.judgement)]
         ],
         "peaks": [memory.page_data(change) for change in result.judgement.memory],
         "calls": [told for call in collected if (told := _call(call, embedded))],
@@ -121,10 +126,9 @@ def details(
     }
 
 
-def _row(one: PartRow, names: Names) -> list[Any]:
-    row = one.row
+def _row(call: str, row: BreakdownRow, names: Names) -> list[Any]:
     cells: list[Any] = [
-        names.number(row.call),
+        names.number(call),
         names.number(row.kind),
         names.number(row.name),
         row.base_count,
@@ -132,9 +136,9 @@ def _row(one: PartRow, names: Names) -> list[Any]:
         row.base_ns,
         row.new_ns,
     ]
-    if one.matched_by:
-        cells += [names.number(one.matched_by), None if one.confidence is None else round(one.confidence, 2)]
-        cells += [list(one.effects)] if one.effects else []
+    if row.matched_by:
+        cells += [names.number(row.matched_by), None if row.confidence is None else round(row.confidence, 2)]
+        cells += [[row.effects.get(effect, 0) for effect in EFFECTS]] if row.effects else []
     return cells
 
 
@@ -166,23 +170,31 @@ def _work(side: WorkSide | None) -> list[Any] | None:
 
 
 def _metrics(result: Result) -> list[dict[str, Any]]:
-    """Every repeat of the timed metrics that tell something, the step's time among them."""
+    """What the verdicts on times rest on: both values of each paired round, else those of each process of both sides.
+
+    Of rounds whose values a run file of an earlier version does not hold there is the interval alone.
+    """
     sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
     found = []
     for metric in words.metrics_worst_first(result.judgement.metrics):
         telling = metric.verdict is not None or general(metric.name) == "step_time"
         values = [_finite(side[metric.name].values) if metric.name in side else [] for side in sides]
-        if metric.kind == "timed" and telling and any(values):
+        if metric.evidence == "paired" or metric.pairs:
+            values = [list(side) for side in zip(*metric.pairs, strict=True)] or [[], []]
+        if metric.kind == "timed" and telling and (any(values) or metric.ci95 is not None):
+            limit = _limit(metric)
             found.append(
                 {
                     "name": words.visible(metric.name),
                     "unit": words.visible(metric.unit),
                     "base": values[0],
                     "new": values[1],
+                    "paired": metric.evidence == "paired" or bool(metric.pairs),
                     "middle": metric.base,
                     "effect": metric.effect,
                     "ci95": None if metric.ci95 is None else list(metric.ci95),
-                    "limit": _limit(metric),
+                    "limit": limit,
+                    "limit_change": limit / metric.base - 1 if limit is not None and metric.base else None,
                 }
             )
     return found[:CHARTED]
@@ -200,12 +212,12 @@ def _limit(metric: MetricVerdict) -> float | None:
 
 
 def _history(result: Result) -> list[dict[str, Any]]:
-    """Step times by occasion, the oldest first: earlier runs, the baseline's, this run's."""
+    """Step times by recording, the oldest first: earlier runs, the baseline, the current one."""
     found = []
     for source, record in (
         *(("run", one) for one in result.history),
         ("baseline", result.base),
-        ("this run", result.new),
+        ("current", result.new),
     ):
         if record is not None:
             found += _occasions(source, record)

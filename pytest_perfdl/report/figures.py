@@ -10,19 +10,19 @@ from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
-EXCLUDED_LEGEND = "excludes: a change for the worse by more than this, with 97.5% probability"
+DETECTABLE_LEGEND = "detectable: a slowdown above this would have been found (with 97.5% probability)"
 
 
 def value(number: float | None, metric: MetricVerdict) -> str:
     """One side of a metric with its unit; empty where it was not measured."""
-    return "" if number is None else format_quantity(number, metric.unit) + _a_step(metric)
+    return "" if number is None else format_quantity(number, metric.unit) + _per_step(metric)
 
 
 def change(metric: MetricVerdict) -> str:
     """Both sides with the unit said once where it is the same, "41.20 -> 45.08 ms"."""
     if metric.base is None or metric.new is None:
         return value(metric.new if metric.base is None else metric.base, metric)
-    return _pair(metric.base, metric.new, metric.unit) + _a_step(metric)
+    return _pair(metric.base, metric.new, metric.unit) + _per_step(metric)
 
 
 def effect(metric: MetricVerdict) -> str:
@@ -52,18 +52,18 @@ def times_over(metric: MetricVerdict) -> str:
 
 
 def excluded(metric: MetricVerdict) -> str:
-    """The worsening that rounds exclude, "> 2.1%"."""
+    """The least slowdown that the rounds would have shown, "2.1%"; empty where that is not known."""
     if metric.excluded is None or not math.isfinite(metric.excluded):
         return ""
-    return f"> {format_percent(max(metric.excluded, 0.0), signed=False)}"
+    return format_percent(max(metric.excluded, 0.0), signed=False)
 
 
 def cause_count(cause: Cause) -> str:
-    """Occurrences per step, "24 a step" or "0 -> 1 a step"; empty for what has no count."""
+    """Occurrences per step, "24/step" or "0 -> 1/step"; empty for what has no count."""
     if cause.kind == "idle":
         return ""
     base, new = format_quantity(cause.base_count, "1"), format_quantity(cause.new_count, "1")
-    return f"{new} a step" if base == new else f"{base} -> {new} a step"
+    return f"{new}/step" if base == new else f"{base} -> {new}/step"
 
 
 def cause_status(cause: Cause) -> Literal["new", "gone", "changed"]:
@@ -90,23 +90,26 @@ def cause_effect(cause: Cause) -> str:
 
 def cause_share(cause: Cause) -> str:
     """The share that it carries of the step's change, "77%"."""
-    if cause.share is None or not math.isfinite(cause.share):
-        return ""
-    return f"{cause.share * 100:.{0 if abs(cause.share) >= 0.0095 else 1}f}%"
+    return "" if cause.share is None or not math.isfinite(cause.share) else share(cause.share)
+
+
+def share(part: float) -> str:
+    """A part of a whole, "77%"."""
+    return f"{part * 100:.{0 if abs(part) >= 0.0095 else 1}f}%"
 
 
 def cause_effects(cause: Cause) -> str:
-    """Why its time changed, the largest effect first: "longer each +2.100 ms, more often +0.400 ms".
+    """Why its time changed, the largest effect first: "slower per call +2.100 ms, more calls +0.400 ms".
 
     Effects below a twentieth of the largest are left out. Empty for what came or went: that says it all.
     """
     if cause_status(cause) != "changed":
         return ""
     names = {
-        "count": ("more often", "less often"),
-        "duration": ("longer each", "shorter each"),
-        "mix": ("another mix", "another mix"),
-        "exposure": ("less of it hidden", "more of it hidden"),
+        "count": ("more calls", "fewer calls"),
+        "duration": ("slower per call", "faster per call"),
+        "mix": ("different inputs", "different inputs"),
+        "exposure": ("less overlap", "more overlap"),
     }
     largest = max(map(abs, cause.effects.values()), default=0)
     told = sorted(cause.effects.items(), key=lambda effect: -abs(effect[1]))
@@ -128,6 +131,6 @@ def _pair(base: float, new: float, unit: str) -> str:
     return f"{number} -> {after}" if name and after.endswith(f" {name}") else f"{before} -> {after}"
 
 
-def _a_step(metric: MetricVerdict) -> str:
+def _per_step(metric: MetricVerdict) -> str:
     known = metrics.of(metric.name)
-    return " a step" if isinstance(known, metrics.CountedMetric) and known.per_step else ""
+    return "/step" if isinstance(known, metrics.CountedMetric) and known.per_step else ""

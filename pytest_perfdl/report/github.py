@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report import figures, words
+from pytest_perfdl.report.story import Story, cause_line, story
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import MetricVerdict
 
@@ -22,6 +23,8 @@ SUMMARY_LIMIT = 1024 * 1024
 
 def workflow_commands(run: Run, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Lines to print: `::error` for tests that fail, `::warning` for those that warn, worst first.
+
+    An annotation is at the changed line that a regression comes from, where that is known, else at the test.
 
     "::error file=tests/test_gpt.py,line=12,title=perf +9.4%25 test_step::regressed: ..."
     """
@@ -65,29 +68,41 @@ def _of_kind(kind: str, results: Sequence[Result], run: Run, environ: Mapping[st
 
 def _annotation(kind: str, result: Result, run: Run, environ: Mapping[str, str]) -> str:
     judgement = result.judgement
-    worst = next(iter(words.metrics_worst_first(judgement.metrics)), None)
-    effect = figures.effect(worst) if worst is not None and words.judged(worst) else words.verdict_word(result)
-    title = f"perf {effect or words.verdict_word(result)} {result.id.rpartition('::')[2]}"
-    text = [f"{words.verdict_word(result)}: {words.visible(judgement.reason)}"]
-    text += [_metric(metric) for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
-    text += [f"{purpose}: {command}" for purpose, command in words.commands(result, run.invocation)]
-    place = f"file={_property(_from_workspace(result, run, environ))},line={result.line}"
+    about = story(result, run)
+    worst = about.headline
+    effect = figures.effect(worst) if worst is not None else ""
+    title = f"perf {effect or words.word(result)} {result.id.rpartition('::')[2]}"
+    text = [f"{words.word(result)}: {words.visible(judgement.reason)}"]
+    text += [_metric(metric) for metric in (worst, *about.also) if metric is not None]
+    text += [f"cause: {cause_line(group)}" for group in about.causes[:1]]
+    text += [about.memory] if about.memory else []
+    text += [f"{purpose}: {command}" for purpose, command in about.commands]
+    file, line = _place(about, result)
+    place = f"file={_property(_from_workspace(file, run, environ))},line={line}"
     return f"::{kind} {place},title={_property(words.visible(title))}::{_data(chr(10).join(text))}"
+
+
+def _place(about: Story, result: Result) -> tuple[str, int]:
+    """The changed line, of the first cause that has one, else the test's."""
+    for diff in about.diffs:
+        if diff.line and diff.called:
+            return diff.file, diff.line
+    return result.file, result.line
 
 
 def _metric(metric: MetricVerdict) -> str:
     interval = figures.interval(metric)
     parts = [figures.change(metric), figures.effect(metric), f"95% interval {interval}" if interval else ""]
-    return f"{metric.name} " + "  ".join(filter(None, [*parts, figures.limit(metric), figures.times_over(metric)]))
+    return f"{metric.name} " + "  ".join(filter(None, [*parts, figures.limit(metric)]))
 
 
-def _from_workspace(result: Result, run: Run, environ: Mapping[str, str]) -> str:
-    """The test file relative to the checkout: pytest's root directory may lie below it."""
-    path = run.root / result.file
+def _from_workspace(file: str, run: Run, environ: Mapping[str, str]) -> str:
+    """A file relative to the checkout: pytest's root directory may lie below it."""
+    path = run.root / file
     workspace = environ.get("GITHUB_WORKSPACE")
     if workspace and path.is_relative_to(workspace):
         return path.relative_to(workspace).as_posix()
-    return result.file
+    return file
 
 
 def _data(text: str) -> str:

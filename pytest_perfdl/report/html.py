@@ -1,14 +1,15 @@
 """The HTML report: one self-contained file that opens from disk, on a phone, printed, in light and dark.
 
-The templates walk the run itself; numbers are formatted by the filters of `figures`, sentences come from
-`words`, and `page` holds what all pages share. What is long or drawn is in the page as data (`details`) and becomes
-tables and charts (`charts`) when a test is opened.
+Each test is a card, whose first screen is its `story`; sections below it are folded. The templates walk the run itself;
+numbers are formatted by the filters of `figures`, sentences come from `words`. What is long or drawn is in the page as
+data (`details`) and becomes tables and charts (`charts`) when its section is opened.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any
 import jinja2
 
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.units import format_percent
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import charts, compared, figures, memory, templating, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
@@ -26,17 +27,29 @@ from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
+from pytest_perfdl.report.story import CauseGroup, Story, cause_groups, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import VERDICTS, MetricVerdict
+from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
 OPEN_AT_MOST = 10
 """Tests that need a look and are open when the page is; the others open on request."""
 PLAIN_AT_MOST = 60
-"""With more tests than these a folded one is in the page compressed, and only notable ones are accounted for."""
+"""With more tests than these a folded one is in the page compressed, and only notable ones have matched rows."""
+CAUSES_LISTED = 12
+"""Most causes of a test that its table lists; the others are one row."""
+LEAST_SHARE = 0.01
+"""Part of the step's change that a cause after the first has at least to be listed."""
+LEAST_MEMBER = 0.02
+"""Part of a cause's largest change that another part of it has at least to be listed."""
+ALSO_SHOWN = 4
+"""Most further metrics that the first screen names."""
+RECORDED = "recorded"
+"""Shown in place of the verdict of a test whose baseline the run wrote."""
 SYMBOLS = {
+    compared.TEST_ERROR_WORD: "✕",
     "invalid": "✕",
     "regressed": "▲",
     "missing": "∅",
@@ -49,6 +62,7 @@ SYMBOLS = {
     "unchanged": "=",
     "new": "+",
     "unmeasured": "–",
+    RECORDED: "●",
 }
 """A verdict's sign, so that color is never the only one."""
 
@@ -80,7 +94,15 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
     inert = len(ranked) > PLAIN_AT_MOST
     embedded = _embedded(ranked, collected)
     names = Names()
-    shared = {"run": run, "collected": collected, "embedded": embedded}
+    library = charts.library()
+    shared = {
+        "run": run,
+        "collected": collected,
+        "embedded": embedded,
+        "library": library,
+        "stories": {result.id: story(result, run) for result in ranked},
+        "anchors": {result.id: anchor(result.id) for result in ranked},
+    }
     found = []
     for number, result in enumerate(ranked, start=1):
         traces_of = collected.get(result.id, ())
@@ -89,10 +111,10 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
         one = details(result, traces_of, names, embedded=tuple(embedded), accounted=accounted, peaks=peaks)
         if inert and number not in open_first:
             body = _environment().get_template("_body.html.j2")
-            one["html"] = body.render(**shared, result=result, number=number, anchors={result.id: anchor(result.id)})
-            found.append(_Details(templating.packed(json.dumps(one, allow_nan=False)), False))
+            one["html"] = body.render(**shared, result=result, number=number, data=one)
+            found.append(_Details(templating.packed(json.dumps(one, allow_nan=False)), False, {}))
         else:
-            found.append(_Details(templating.script_safe(one), True))
+            found.append(_Details(templating.script_safe(one), True, one))
     return (
         _environment()
         .get_template("index.html.j2")
@@ -102,8 +124,6 @@ def render(run: Run, collected: Mapping[str, Sequence[CallTraces]], data: dict[s
             run_json=templating.script_safe(without_records(to_json(run) if data is None else data)),
             details=found,
             names=templating.script_safe(names.listed()),
-            library=charts.library(),
-            anchors={result.id: anchor(result.id) for result in ranked},
             open_first=open_first,
             inert=inert,
             sure=certainty(run),
@@ -120,6 +140,8 @@ class _Details:
     text: str
     plain: bool
     """Whether it is JSON, and the test's part of the page is there; else both are in it, packed."""
+    data: Mapping[str, Any]
+    """What the text is of, where it is plain."""
 
 
 def anchor(test: str) -> str:
@@ -127,12 +149,192 @@ def anchor(test: str) -> str:
     return f"test-{traces.stem(test, '')}"
 
 
-def headline_metric(result: Result) -> MetricVerdict | None:
-    """The metric that a row about the test shows: its worst one, else its step time."""
-    ordered = words.metrics_worst_first(result.judgement.metrics)
-    telling = [metric for metric in ordered if words.judged(metric)]
-    timed = [metric for metric in ordered if general(metric.name) == "step_time"]
-    return next(iter([*telling, *timed, *ordered]), None)
+def shown_verdict(result: Result) -> str:
+    """The word of a test's badge: its verdict, that the run recorded its baseline, or that the test itself failed."""
+    return words.word(result)
+
+
+def chips(results: Sequence[Result]) -> list[tuple[str, int]]:
+    """How many tests have each shown verdict, the worst verdict first."""
+    found = [shown_verdict(result) for result in results]
+    return [(word, found.count(word)) for word in (compared.TEST_ERROR_WORD, *VERDICTS, RECORDED) if word in found]
+
+
+def headline(run: Run) -> str:
+    """What came of the run, "1 of 3 perf tests regressed", "All 2 perf tests pass", "Recorded 2 new baselines"."""
+    count = len(run.results)
+    recorded = sum(result.updated for result in run.results)
+    failing = [compared.verdict_word(result) for result in run.results if result.fails]
+    kinds = dict.fromkeys(failing)
+    total = plural(count, "perf test")
+    if not count:
+        return "No perf test ran"
+    if not run.judged:
+        return f"{total} measured without isolation: times without verdicts"
+    if len(kinds) == 1 and failing[0] in _FAILED:
+        one, several = _FAILED[failing[0]]
+        whole = f"The perf test {one}" if count == 1 else f"{len(failing)} of {total} "
+        return whole if count == 1 else whole + (one if len(failing) == 1 else several)
+    if failing:
+        verb = "fails" if len(failing) == 1 else "fail"
+        return f"{len(failing)} of {total} {verb}: {compared.by_verdict([r for r in run.results if r.fails])}"
+    if recorded == count:
+        return f"Recorded {plural(recorded, 'new baseline')}"
+    passed = "The perf test passes" if count == 1 else f"All {total} pass"
+    if not any(map(compared.compared, run.results)) and not recorded:
+        return f"{passed}, but nothing was compared"
+    unsettled = [result for result in run.results if words.fails_or_warns(result)]
+    noted = f", {compared.by_verdict(unsettled)}" if unsettled else ""
+    return passed + noted + (f", recorded {plural(recorded, 'new baseline')}" if recorded else "")
+
+
+_FAILED = {
+    compared.TEST_ERROR_WORD: ("failed before it was measured", "failed before they were measured"),
+    "regressed": ("regressed", "regressed"),
+    "missing": ("has no baseline", "have no baseline"),
+    "outdated": ("has an outdated baseline", "have an outdated baseline"),
+    "invalid": ("has no valid measurement", "have no valid measurement"),
+}
+"""What failing tests that all have this verdict are said to do: one of them, and several."""
+
+
+def headline_metric(result: Result, told: Story) -> MetricVerdict | None:
+    """The metric that a row about the test shows: its story's, else its step time, else its first."""
+    timed = [metric for metric in result.judgement.metrics if general(metric.name) == "step_time"]
+    return next(iter([*([told.headline] if told.headline else []), *timed, *result.judgement.metrics]), None)
+
+
+def evidence_words(metric: MetricVerdict) -> str:
+    """What a metric's change rests on: "95% interval +43.5% to +46.9%, limit 10%, 12 paired rounds"."""
+    parts = []
+    if figures.interval(metric):
+        low, high = (format_percent(end) for end in metric.ci95 or ())
+        parts.append(f"95% interval {low} to {high}")
+    elif metric.kind != "timed":
+        parts.append("exact")
+    if metric.limit is not None:
+        parts.append(figures.limit(metric))
+    if metric.evidence == "paired" and metric.rounds:
+        parts.append(plural(metric.rounds, "paired round"))
+    elif metric.evidence == "unpaired":
+        parts.append("not paired: compared with the recorded processes")
+    if _excludes(metric):
+        parts.append(f"slowdowns above {format_percent(max(metric.excluded or 0.0, 0.0), signed=False)} are excluded")
+    return ", ".join(parts)
+
+
+def split_metrics(
+    metrics: Sequence[MetricVerdict],
+) -> tuple[list[MetricVerdict], list[MetricVerdict], list[MetricVerdict]]:
+    """Metrics with a verdict that is to be read, unchanged ones, and those without a limit; the worst first."""
+    ordered = words.metrics_worst_first(metrics)
+    changed = [metric for metric in ordered if words.judged(metric)]
+    exact = [metric for metric in ordered if metric.verdict is None and metric.kind != "timed" and metric.effect == 0]
+    same = [metric for metric in ordered if metric.verdict in ("unchanged", "new")] + exact
+    return changed, same, [metric for metric in ordered if metric not in changed and metric not in same]
+
+
+def metrics_gist(metrics: Sequence[MetricVerdict]) -> str:
+    """How many metrics changed and how many did not, "2 changed, 8 unchanged, 4 without a limit"."""
+    counts = zip(split_metrics(metrics), ("changed", "unchanged", "without a limit"), strict=True)
+    return ", ".join(f"{len(each)} {word}" for each, word in counts if each)
+
+
+def excluded_sentences(metrics: Sequence[MetricVerdict]) -> list[str]:
+    """Which slowdowns the paired rounds of a time that passed exclude."""
+    return [
+        f"A slowdown of {metric.name} by more than {format_percent(max(metric.excluded or 0.0, 0.0), signed=False)} "
+        "is excluded with 97.5% probability."
+        for metric in metrics
+        if _excludes(metric)
+    ]
+
+
+def _excludes(metric: MetricVerdict) -> bool:
+    passes = metric.verdict in ("unchanged", "improved")
+    return passes and metric.excluded is not None and math.isfinite(metric.excluded)
+
+
+def measurement_gist(judgement: Judgement) -> str:
+    """How a test was measured, in a few words: "12 paired rounds, 3 notes"."""
+    rounds = max((metric.rounds or 0 for metric in judgement.metrics), default=0)
+    notes = len(words.told_findings(judgement))
+    parts = [plural(rounds, "paired round") if rounds else "", plural(notes, "note") if notes else ""]
+    return ", ".join(filter(None, parts))
+
+
+def is_paired(judgement: Judgement) -> bool:
+    """Whether paired rounds were measured."""
+    return any(metric.evidence == "paired" for metric in judgement.metrics)
+
+
+def recorded(result: Result) -> str:
+    """What a new baseline holds, "step_time 41.20 ms in 10 processes"."""
+    metric = headline_metric(result, _NO_STORY)
+    of = f"{metric.name} {figures.value(metric.new, metric)}" if metric and metric.new is not None else ""
+    count = "" if result.new is None else f"in {plural(result.new.repeats, 'process', 'processes')}"
+    return " ".join(filter(None, (of, count)))
+
+
+def listed_causes(result: Result, run: Run) -> tuple[CauseGroup, ...]:
+    """The causes that a test's table lists; the rest is one row of it."""
+    groups = cause_groups(result, run)
+    return groups[:1] + tuple(each for each in groups[1:CAUSES_LISTED] if abs(each.share or 1) >= LEAST_SHARE)
+
+
+def members(group: CauseGroup) -> tuple[list[Cause], int, int]:
+    """The parts of a cause that hold its change, largest first; how many others there are, and their change."""
+    most = max((abs(cause.delta_ns) for cause in group.causes), default=0)
+    ordered = sorted(group.causes, key=lambda cause: -abs(cause.delta_ns))
+    listed = [cause for cause in ordered if abs(cause.delta_ns) >= LEAST_MEMBER * most][:CAUSES_LISTED]
+    others = [cause for cause in ordered if cause not in listed]
+    return listed, len(others), sum(cause.delta_ns for cause in others)
+
+
+def rest_of(groups: Sequence[CauseGroup]) -> list[tuple[str, int, float]]:
+    """For each call the change that no group has, and its share, so that all shares add up to 100%."""
+    found = []
+    for call in dict.fromkeys(group.call for group in groups if group.share is not None and group.step_delta_ns):
+        own = [group for group in groups if group.call == call]
+        whole = own[0].step_delta_ns
+        left = whole - sum(group.delta_ns for group in own)
+        found.append((call, left, left / whole))
+    return found
+
+
+def diff_lines(diff: SourceDiff) -> list[str]:
+    """The lines of a source diff without the indentation that all of them have."""
+    lines = words.code_lines(diff.text)
+    code = [line for line in lines if not line.startswith("@") and line[1:].strip()]
+    indent = min((len(line[1:]) - len(line[1:].lstrip(" ")) for line in code), default=0)
+    return [line if line.startswith("@") else line[:1] + line[1 + indent :] for line in lines]
+
+
+def memory_gist(judgement: Judgement) -> str:
+    """How the peak changed, "peak +30.40 MiB"; empty where that is not known."""
+    return ", ".join(
+        f"peak {format_quantity(change.new.peak_bytes - change.base.peak_bytes, 'B', signed=True)}"
+        for change in judgement.memory
+        if change.base is not None and change.new.peak_bytes != change.base.peak_bytes
+    )
+
+
+def has_places(data: Mapping[str, Any]) -> bool:
+    """Whether a test's traces tell modules or source lines."""
+    return any(call["modules"] or call["lines"] for call in data["calls"])
+
+
+def has_memory(data: Mapping[str, Any]) -> bool:
+    """Whether a test's traces or measurements have memory to draw."""
+    return bool(data["peaks"]) or any(call["memory"] for call in data["calls"])
+
+
+def has_history(data: Mapping[str, Any]) -> bool:
+    """Whether there are step times of more than one recording."""
+    return any(times for one in data["history"] for times in one["step_time"].values())
+
+
+_NO_STORY = Story(None, (), (), (), (), "", None, False, "", ())
 
 
 def _embedded(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTraces]]) -> dict[str, str]:
@@ -149,7 +351,7 @@ def _embedded(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTra
 
 
 def main_trace(call: CallTraces) -> TraceFile | None:
-    """The trace to open first: both sides, else this run's, else the baseline's."""
+    """The trace to open first: both sides, else the current one, else the baseline's."""
     by_role = {file.role: file for file in call.files}
     return by_role.get("diff") or by_role.get("new") or by_role.get("base")
 
@@ -162,16 +364,16 @@ def _environment() -> jinja2.Environment:
             "value": figures.value,
             "effect": figures.effect,
             "interval": figures.interval,
-            "times_over": figures.times_over,
-            "excluded": figures.excluded,
+            "change": figures.change,
             "cause_count": figures.cause_count,
             "cause_time": figures.cause_time,
             "cause_effect": figures.cause_effect,
             "cause_share": figures.cause_share,
             "cause_status": figures.cause_status,
             "capitalized": lambda text: text[:1].upper() + text[1:],
+            "arrow": lambda text: text.replace("->", "→"),
+            "main_trace": main_trace,
             "symbol": SYMBOLS.__getitem__,
-            "rank": VERDICTS.index,
         }
     )
     environment.globals.update(
@@ -182,8 +384,26 @@ def _environment() -> jinja2.Environment:
         curves=curves,
         figure=figure,
         share=format_percent,
-        verdicts=VERDICTS,
+        also_shown=ALSO_SHOWN,
+        chips=chips,
+        headline=headline,
         headline_metric=headline_metric,
-        main_trace=main_trace,
+        shown_verdict=shown_verdict,
+        evidence_words=evidence_words,
+        split_metrics=split_metrics,
+        metrics_gist=metrics_gist,
+        excluded_sentences=excluded_sentences,
+        measurement_gist=measurement_gist,
+        is_paired=is_paired,
+        recorded=recorded,
+        listed_causes=listed_causes,
+        members=members,
+        rest_of=rest_of,
+        diff_lines=diff_lines,
+        memory_gist=memory_gist,
+        has_places=has_places,
+        has_memory=has_memory,
+        has_history=has_history,
+        trace_labels=traces.LABELS,
     )
     return environment

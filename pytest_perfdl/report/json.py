@@ -18,7 +18,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.run_json import SCHEMA as SCHEMA
 from pytest_perfdl.report import memory
 from pytest_perfdl.report.files import write_files
-from pytest_perfdl.report.traces import kept, stem
+from pytest_perfdl.report.traces import file_name, kept, roles_of
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict
 
@@ -29,6 +29,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "schema": SCHEMA,
         "date": run.date,
         "commit": run.commit,
+        "repository": run.repository,
         "key": {"slug": run.key.slug, "parts": dict(run.key.parts)},
         "context": dict(run.context),
         "judged": run.judged,
@@ -56,7 +57,7 @@ def without_records(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "tests": tests}
 
 
-_OF_THE_PAGE = frozenset({"record", "base_record", "operators", "memory"})
+_OF_THE_PAGE = frozenset({"record", "base_record", "operators", "breakdowns", "memory"})
 
 
 def dump(data: dict[str, Any]) -> bytes:
@@ -98,6 +99,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "environment": [{"name": metric.name, **_metric(metric, [], [])} for metric in judgement.environment],
         "work": [dataclasses.asdict(each) for each in judgement.work],
         "operators": [dataclasses.asdict(each) for each in judgement.operators],
+        "breakdowns": [dataclasses.asdict(each) for each in judgement.breakdowns],
         "blame": blame(judgement),
         "memory": memory.to_json(judgement.memory),
         "growth": memory.growth_to_json(judgement),
@@ -117,15 +119,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         "traces": [
             {
                 "call": exemplars.call,
-                **{
-                    role: f"traces/{stem(result.id, exemplars.call)}.{role}.json.gz"
-                    for role, there in (
-                        ("base", exemplars.base),
-                        ("new", exemplars.new),
-                        ("diff", exemplars.base and exemplars.new),
-                    )
-                    if there
-                },
+                **{role: f"traces/{file_name(result.id, exemplars.call, role)}" for role in roles_of(exemplars)},
             }
             for exemplars in kept(run, result)
         ],
@@ -135,8 +129,10 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
 
 
 def _metric(metric: MetricVerdict, base: list[float], new: list[float]) -> dict[str, Any]:
+    if metric.pairs:
+        base, new = [list(side) for side in zip(*metric.pairs, strict=True)]
     data = dataclasses.asdict(metric) | {"base_values": base, "new_values": new}
-    del data["name"]
+    del data["name"], data["pairs"]
     if metric.unit == "ns":
         data |= {name: _integer(data[name]) for name in ("base", "new", "stored")}
         data |= {name: [_integer(value) for value in data[name]] for name in ("base_values", "new_values")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 GAP = "  "
 LEAST_NAME = 24
@@ -33,11 +33,19 @@ def shorten(text: str, width: int) -> str:
     return f"{head}...{tail}"
 
 
-def rows(table: Sequence[Sequence[str]], right: str, indent: int, width: int) -> list[str]:
+def rows(
+    table: Sequence[Sequence[str]],
+    right: str,
+    indent: int,
+    width: int,
+    *,
+    shorten: Callable[[str, int], str] = shorten,
+) -> list[str]:
     """Lay out rows whose first cell is a name.
 
     Aligned in columns if that fits into `width`, with names shortened if need be; else each row wraps for
-    itself. `right` has one character a column, "r" for right-aligned, anything else for left.
+    itself. `right` has one character per column, "r" for right-aligned, anything else for left; `shorten` is how names
+    are cut.
     """
     columns = [max(cells_wide(row[index]) for row in table) for index in range(len(right))]
     room = width - indent - sum(len(GAP) + size for size in columns[1:] if size)
@@ -54,14 +62,35 @@ def rows(table: Sequence[Sequence[str]], right: str, indent: int, width: int) ->
     return lines
 
 
-def paragraph(text: str, indent: int, width: int) -> list[str]:
-    """Wrap prose; words longer than the line are left whole, so that paths can still be copied."""
+def cut(text: str, width: int) -> str:
+    """Cut the end off where there is no room.
+
+    >>> cut("bmm + softmax(float64)", 12)
+    'bmm + sof...'
+    """
+    return text if cells_wide(text) <= width else f"{_fitting(text, max(0, width - 3))}..."
+
+
+def cut_front(text: str, width: int) -> str:
+    """Cut the beginning off where there is no room: of a node id the end says which test it is.
+
+    >>> cut_front("tests/perf/test_gpt.py::test_step", 24)
+    '...est_gpt.py::test_step'
+    """
+    return text if cells_wide(text) <= width else f"...{_fitting(text[::-1], max(0, width - 3))[::-1]}"
+
+
+def paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[str]:
+    """Wrap prose; words longer than the line are left whole, so that paths can still be copied.
+
+    `more` columns are added to the indent of all lines but the first.
+    """
     space = " " * indent
     return textwrap.wrap(
         text,
         max(width, indent + 20),
         initial_indent=space,
-        subsequent_indent=space,
+        subsequent_indent=space + " " * more,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import urllib.parse
 from collections.abc import Iterable, Sequence
 
 from pytest_perfdl.model.memory import MemoryChange
@@ -15,9 +16,10 @@ from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import compared, figures, memory, words
 from pytest_perfdl.report.layout import shorten
+from pytest_perfdl.report.story import CauseGroup, Place, Story, largest, story
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
-from pytest_perfdl.results.verdict import Cause, MetricVerdict
+from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
 
 MARKER = "<!-- perfdl -->"
 """First line, by which a workflow finds the comment that it should update."""
@@ -75,11 +77,11 @@ def _size(text: str) -> int:
 def _line(result: Result) -> str:
     """One test in a line."""
     reason = f": {_prose(result.judgement.reason)}" if result.judgement.reason else ""
-    return f"- {_word(result)} {code(result.id, 300)}{reason}\n"
+    return f"- {words.word(result)} {code(result.id, 300)}{reason}\n"
 
 
 def _head(run: Run) -> str:
-    facts = [f"key {code(run.key.slug)}"]
+    facts = [f"machine {code(run.key.slug)}"]
     if run.commit:
         facts.append(f"commit {code(run.commit[:9])}")
     if other := compared.against(run.results):
@@ -125,52 +127,97 @@ def _overall(run: Run) -> str:
     )
 
 
-def _word(result: Result) -> str:
-    return "updated" if result.updated else words.verdict_word(result)
-
-
 def _listed(result: Result) -> bool:
     return words.notable(result)
 
 
 def _section(result: Result, run: Run) -> str:
-    return f"\n#### {words.verdict_word(result)}: {code(result.id)}\n\n{_body(result, run)}"
+    return f"\n#### {words.word(result)}: {code(result.id)}\n\n{_body(result, run)}"
 
 
 def _folded(result: Result, run: Run) -> str:
     title = html.escape(shorten(words.visible(result.id), 300))
-    return f"\n<details><summary>{_word(result)}: <code>{title}</code></summary>\n\n{_body(result, run)}\n</details>\n"
+    head = f"<details><summary>{words.word(result)}: <code>{title}</code></summary>"
+    return f"\n{head}\n\n{_body(result, run)}\n</details>\n"
 
 
 def _body(result: Result, run: Run) -> str:
     judgement = result.judgement
-    parts = [_prose(judgement.reason)] if judgement.reason else []
-    metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
-    if metrics:
-        parts.append(_metrics(metrics))
+    about = story(result, run)
+    parts = [_verdict(about, judgement)]
+    causes = [_cause(group) for group in about.causes]
+    peak = [_peak(about)] if about.memory else []
+    parts += [*peak, *causes] if about.memory_first else [*causes, *peak]
+    parts += [_diff(diff) for diff in about.diffs]
     parts += [_prose(words.work_sentence(change)) for change in judgement.work]
-    times = [_causes(judgement.blame)] if judgement.blame else []
+    metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
+    told = [metric for metric in metrics if words.judged(metric)] or metrics
+    if told:
+        more = len(metrics) - len(told)
+        rest = f"\n\n{plural(more, 'other metric')} unchanged." if more else ""
+        parts.append(_metrics(told) + rest)
+    times = [_causes(judgement.blame, about)] if judgement.blame else []
     peaks = [_memory(change) for change in judgement.memory]
-    parts += [*peaks, *times] if memory.comes_first(judgement) else [*times, *peaks]
+    parts += [*peaks, *times] if about.memory_first else [*times, *peaks]
     if suggested := first_suggestion(result):
         how, gain = suggested
-        parts.append(f"What would help: {code(how)}, {gain}.")
+        parts.append(f"Advice: {code(how)}, {gain}.")
     findings = [f"- {finding.level}: {_prose(finding.message)}" for finding in words.told_findings(judgement)[:20]]
     if findings:
         parts.append("\n".join(findings))
     if notes := [*words.growth_notes(judgement), *words.budget_notes(result)]:
         parts.append("\n".join(f"- {_prose(note)}" for note in notes))
-    todo = [f"{command}  # {purpose}" for purpose, command in words.commands(result, run.invocation)]
+    todo = [f"{command}  # {purpose}" for purpose, command in about.commands]
     if todo:
         fence = _fence("\n".join(todo), least=3)
         parts.append("\n".join([f"{fence}sh", *todo, fence]))
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _verdict(about: Story, judgement: Judgement) -> str:
+    """By how much the headline's metric changed and how sure that is; else why the verdict is what it is."""
+    metric = about.headline
+    if metric is None or metric.effect is None or metric.base is None:
+        return _prose(judgement.reason) if judgement.reason else ""
+    interval = figures.interval(metric)
+    basis = f", {plural(metric.rounds, 'paired round')}" if metric.rounds else ""
+    text = f"{code(metric.name)} **{figures.effect(metric)}**"
+    text += f" {interval} (95% interval{basis})" if interval else ""
+    text += f": {_cell(figures.value(metric.base, metric))} → {_cell(figures.value(metric.new, metric))}"
+    text += f", {_prose(figures.limit(metric))}" if metric.limit else ""
+    names = [code(each.name) for each in about.also if each.of_step]
+    # What the metrics do not say, such as the baseline's environment.
+    other = judgement.reason if not any(each.reason in judgement.reason for each in (metric, *about.also)) else ""
+    return text + (f". Also: {', '.join(names)}." if names else ".") + (f"\n\n{_prose(other)}" if other else "")
+
+
+def _cause(group: CauseGroup) -> str:
+    share = "" if group.share is None else f", {format_percent(group.share, signed=False)}"
+    module = f" in {code(group.module)}" if group.module else ""
+    place = f" at {_linked(group.place)}" if group.place else ""
+    return f"**Cause:** {_prose(group.sentence)}{module}{place}: {group.amount}{share}."
+
+
+def _peak(about: Story) -> str:
+    place = f" at {_linked(about.memory_place)}" if about.memory_place else ""
+    return f"**Memory:** {_prose(about.memory)}{place}."
+
+
+def _linked(place: Place) -> str:
+    return f"[{code(place.text)}]({urllib.parse.quote(place.url, safe=':/#')})" if place.url else code(place.text)
+
+
+def _diff(diff: SourceDiff) -> str:
+    """The changed lines, as a fenced block that GitHub colors."""
+    text = "\n".join([f"--- {words.source_title(diff)}", *words.code_lines(diff.text)])
+    fence = _fence(text, least=3)
+    return f"{fence}diff\n{text}\n{fence}"
 
 
 def _metrics(metrics: Sequence[MetricVerdict]) -> str:
     return _table(
-        ("metric", "baseline", "this run", "change", "95% interval", "limit", "times over", "verdict"),
-        "lrrrrlrl",
+        ("metric", "baseline", "current", "change", "95% interval", "limit", "verdict"),
+        "lrrrrll",
         (
             (
                 code(metric.name),
@@ -179,7 +226,6 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
                 figures.effect(metric),
                 figures.interval(metric),
                 _cell(metric.limit or ""),
-                figures.times_over(metric).removesuffix(" over"),
                 f"**{metric.verdict}**" if words.judged(metric) else metric.verdict or "",
             )
             for metric in metrics
@@ -187,23 +233,33 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
     )
 
 
-def _causes(blame: Sequence[Cause]) -> str:
-    table = _table(
-        ("what changed in the profiled step", "kind", "count", "time a step", "change", "share of the change"),
-        "llrrrr",
+def _causes(blame: Sequence[Cause], about: Story) -> str:
+    """The rows of the profiled step that changed, folded: the causes above say what they come to."""
+    shown = largest(blame, _CAUSES)
+    rows: list[tuple[str, ...]] = [
         (
-            (
-                _cause_name(cause),
-                cause.kind,
-                figures.cause_count(cause),
-                figures.cause_time(cause),
-                figures.cause_effect(cause),
-                figures.cause_share(cause),
-            )
-            for cause in blame[:_CAUSES]
-        ),
+            _cause_name(cause),
+            cause.kind,
+            figures.cause_count(cause),
+            figures.cause_time(cause),
+            figures.cause_effect(cause),
+            figures.cause_share(cause),
+        )
+        for cause in shown
+    ]
+    calls = {group.call: group.step_delta_ns for group in about.causes if group.share is not None}
+    for call, step in calls.items():
+        left = step - sum(cause.delta_ns for cause in shown if cause.call == call)
+        name = f"{code(call)}: everything else" if call else "everything else"
+        rows.append((name, "", "", format_quantity(left, "ns", signed=True), "", figures.share(left / step)))
+    table = _table(
+        ("largest changes in the profiled step", "kind", "count", "time per step", "change", "share of its change"),
+        "llrrrr",
+        rows,
     )
-    return table + (f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else "")
+    more = f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else ""
+    title = plural(min(len(blame), _CAUSES), "operator or kernel", "operators and kernels")
+    return f"<details><summary>{title} in the profiled step</summary>\n\n{table}{more}\n\n</details>"
 
 
 def _memory(change: MemoryChange) -> str:
@@ -220,9 +276,7 @@ def _memory(change: MemoryChange) -> str:
             for cause in change.causes[:_CAUSES]
         )
         parts.append(_table(("what is alive at the peak", "bytes", "module", "line"), "lrll", rows))
-    parts += [
-        f"What would lower the peak: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]
-    ]
+    parts += [f"To lower the peak: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]]
     return "\n\n".join(parts)
 
 
@@ -264,7 +318,7 @@ def _prose(text: str) -> str:
 
 def _cell(text: str) -> str:
     """A figure as it is; one with a unit or limit of somebody's own as a code span."""
-    figure = all(char.isalnum() or char in " .+-%<=>" for char in text)
+    figure = all(char.isalnum() or char in " .+-%<=>/" for char in text)
     return text.replace("<", "&lt;").replace(">", "&gt;") if figure else code(text)
 
 

@@ -43,10 +43,10 @@ _MOVED: dict[Movement, str] = {
     "fewer": "fewer of them",
     "larger": "larger",
     "smaller": "smaller",
-    "dtype": "of another type",
-    "longer": "freed later than before and alive at the peak now",
-    "shorter": "freed earlier than before the peak now",
-    "moment": "on both sides, alive at the moment of one peak",
+    "dtype": "different dtype",
+    "longer": "freed later than in the baseline, alive at the current peak",
+    "shorter": "freed before the current peak",
+    "moment": "on both sides, alive at one of the peaks only",
 }
 
 
@@ -63,11 +63,11 @@ def peak_sentence(change: MemoryChange) -> str:
     at = _moment(new)
     if change.growth:
         # The counted one comes after as many steps as a test has.
-        call += f"after {plural(len(new.step_ends) - 1, 'step')}, of which each keeps more, "
+        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each keep more, "
     if base is None:
         return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
     before = _moment(base)
-    where = f"reached {at}" if at == before else f"reached {at}, before {before}"
+    where = f"reached {at}" if at == before else f"reached {at} (baseline: {before})"
     return f"{call}the peak went from {_bytes(base.peak_bytes)} to {_bytes(new.peak_bytes)}, {where}"
 
 
@@ -240,13 +240,13 @@ def growth_sentence(change: MemoryChange) -> str:
     rows = change.new.growing
     said = f"{call}memory grows: each step keeps {_bytes(change.growth)}"
     if not rows:
-        return f"{said}, of which no allocation could be named"
+        return f"{said}, but no allocation could be identified"
     first = rows[0]
     at = f"at {visible(first.line)}" if first.line else ""
     place = ", ".join(filter(None, (f"in {visible(first.module)}" if first.module else "", at)))
     shape = f" {first.shape} {first.dtype}".rstrip() if first.shape else ""
     what = plural(first.tensors, "tensor")
-    return f"{said}; most of it, {_bytes(first.bytes)}, is {what}{shape} allocated {place or 'outside of the code'}"
+    return f"{said}; most of it, {_bytes(first.bytes)}, is {what}{shape} allocated {place or 'outside of the project'}"
 
 
 def to_json(changes: Sequence[MemoryChange]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -29,6 +29,7 @@ from pytest_perfdl.results.verdict import (
     MetricVerdict,
     OperatorSides,
     SourceDiff,
+    StepBreakdown,
     Verdict,
     WorkChange,
 )
@@ -46,12 +47,18 @@ class _RunForm(msgspec.Struct):
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
     peaks: dict[str, Peaks] = {}
+    repository: Annotated[str, msgspec.Meta(pattern=r"^(https://[\w.-]+/[\w.-]+/[\w.-]+)?\Z")] = ""
 
 
 class _ChangeForm(msgspec.Struct):
     name: str
     base: str
     new: str
+
+
+class _ValuesForm(msgspec.Struct):
+    base_values: list[float] = []
+    new_values: list[float] = []
 
 
 class _ResultForm(msgspec.Struct):
@@ -77,6 +84,7 @@ class _ResultForm(msgspec.Struct):
     work: tuple[WorkChange, ...] = ()
     memory: tuple[MemoryChange, ...] = ()
     operators: tuple[OperatorSides, ...] = ()
+    breakdowns: tuple[StepBreakdown, ...] = ()
 
 
 def read_run(path: Path, report_dir: Path) -> Run:
@@ -113,6 +121,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         notes=tuple(form.notes),
         invocation=form.invocation or _guessed(results),
         peaks=form.peaks,
+        repository=form.repository,
         traces="all",
     )
 
@@ -153,6 +162,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         memory=form.memory,
         work=form.work,
         operators=form.operators,
+        breakdowns=form.breakdowns,
         integrity=form.integrity,
         context_changes=tuple((each.name, each.base, each.new) for each in form.context_changes),
         source_diffs=form.source_diffs,
@@ -177,7 +187,13 @@ def _result(test: RunTest, file: RunFile) -> Result:
 
 def _metric(data: dict[str, Any]) -> MetricVerdict:
     # The screen was of earlier versions.
-    return converted({**data, "evidence": None} if data.get("evidence") == "screen" else data, MetricVerdict)
+    metric = converted({**data, "evidence": None} if data.get("evidence") == "screen" else data, MetricVerdict)
+    if metric.evidence != "paired":
+        return metric
+    values = converted(data, _ValuesForm)
+    # Earlier versions kept the values of the stored processes here, of which there are not as many on both sides.
+    both = len(values.base_values) == len(values.new_values) == metric.rounds
+    return replace(metric, pairs=tuple(zip(values.base_values, values.new_values, strict=True)) if both else ())
 
 
 def _curve(data: Any) -> JudgedCurve:

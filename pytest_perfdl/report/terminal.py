@@ -1,7 +1,8 @@
 """The terminal: the run's summary, and the text of a test that fails.
 
-`summary_lines` gives lines with their markup, which the plugin writes with pytest's own reporter;
-`failure_text` is complete by itself, since it may be all that a CI log or a JUnit viewer shows.
+`summary_lines` gives lines with their markup, which the plugin writes with pytest's own reporter: one to three lines
+for a test, since pytest has shown `failure_text` of what fails already. That text is complete without the summary: it
+may be all that a CI log or a JUnit viewer shows.
 """
 
 from __future__ import annotations
@@ -11,24 +12,27 @@ from dataclasses import dataclass, field
 
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general, is_utilization
-from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, words
+from pytest_perfdl.report.story import Story, cause_line, largest, story
 from pytest_perfdl.report.traces import kept, pattern
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
-from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff
+from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff, Verdict
 
 CAUSES_SHOWN = 5
+"""Rows of the profiled step below its causes."""
 SOURCE_LINES_SHOWN = 12
-"""Of the blamed functions' diffs together, unless more is asked for."""
+"""Of the changed functions' diffs together, unless more is asked for."""
+TABLE_ROWS = 30
+"""Most tests that pass which the summary lists; `-v` lists all."""
 UNPAIRED = "unpaired"
-"""Code of the finding that says why a suspect was not confirmed in pairs: told always, since it can be mended."""
-FAILURE_WIDTH = 100
+"""Code of the finding that says why a suspect was not confirmed in pairs: always shown, since it can be fixed."""
+FAILURE_WIDTH = 80
+"""CI logs and JUnit viewers wrap longer lines."""
 _WORD = max(map(len, VERDICTS))
 _WARNS = {"yellow": True}
-_BRIEF = frozenset({"improved", "missing", "unmeasured", "new"})
-"""Verdicts that one line can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,54 +46,57 @@ class TerminalLine:
 def summary_lines(
     run: Run, verbosity: int, width: int, *, encoding: str = "utf-8", report: bool = True
 ) -> list[TerminalLine]:
-    """The "perf summary" section, verdicts first and worst first, counts and commands last.
+    """The "perf summary" section: what fails or warns, worst first, a table of what passes, counts, commands.
 
-    `verbosity` is pytest's: below 0 gives the counts and a sentence for each test that fails, 0 what fails, warns or
-    improved, 1 also unchanged tests, 2 also every operator and metric. `encoding` is the terminal's: what it cannot
-    carry is spelled in ASCII. `report` says whether the report files were written and may be named. Example:
+    `verbosity` is pytest's: below 0 gives the counts and a sentence for each test that fails, 0 one to three lines for
+    each test that fails, warns or improved and a line for each other one, 1 all metrics with a verdict, causes and
+    source diffs of every test, 2 also every operator and metric. `encoding` is the terminal's: what it cannot carry is
+    spelled in ASCII. `report` says whether the report files were written and may be named. Example:
 
-        key cpu-x86-zen4-8c   baseline 3f2c1ab   5 repeats against 10
+        machine cpu-x86-zen4-8c   baseline 3f2c1ab   10 paired rounds
         REGRESSED   tests/test_gpt.py::test_step
-            step_time  41.20 -> 45.08 ms  +9.4%  [+8.9%, +9.9%]  limit 3%  3.1x over
-              what changed in the profiled step
-              aten::mm    24 a step       8.100 -> 11.02 ms  +36.0%  77% of the change
-            + aten::item  0 -> 1 a step            61.00 µs  new     2% of the change
-        [low, high] is the 95% interval of the change
+            step_time 41.20 -> 45.08 ms  +9.4% [+8.9%, +9.9%], limit 3%; also block_time
+            cause: src/gpt.py:47: scaled_dot_product_attention replaced by bmm, softmax in float64
+        passed                        step_time  change  detectable
+        tests/test_vit.py::test_step   12.36 ms   +0.2%  above 2.1%
         40 compared: 1 regressed, 39 unchanged. 0 missing, 0 incomparable, 0 unmeasured.
         report  perf-report/index.html
+        again   pytest --perf tests/test_gpt.py::test_step
         accept  pytest --perf-update tests/test_gpt.py::test_step
     """
     counts = TerminalLine(words.counts_sentence(run), _counts_markup(run))
+    ranked = words.worst_first(run.results)
     if verbosity < 0:
-        failing = [result for result in words.worst_first(run.results) if result.fails]
-        lines = [line for result in failing for line in _named(result, width)]
+        lines = [line for result in ranked if result.fails for line in _named(result, width)]
         lines.append(counts)
         lines += [TerminalLine(text) for text in _notes(run, width)]
         return _encodable(lines, encoding)
-    shown = [result for result in words.worst_first(run.results) if verbosity > 0 or words.notable(result)]
     lines = [TerminalLine(text) for text in _header(run, width)]
-    for result in shown:
+    listed = [result for result in ranked if verbosity > 0 or words.notable(result)]
+    for result in listed:
         lines += _block(result, run, verbosity, width, traces=report)
-    lines += [TerminalLine(text) for text in _legend(shown, verbosity, width)]
+    if verbosity == 0:
+        lines += _table([result for result in run.results if result not in listed], run, width)
+    else:
+        lines += [TerminalLine(text) for text in _legend(listed, verbosity, width)]
     lines.append(counts)
     if report and run.results:
         lines.append(TerminalLine(f"report  {words.shown_path(run, run.report_dir / 'index.html')}"))
-    lines += [TerminalLine(f"{label}  {command}") for label, command in words.run_commands(run)]
+    lines += [TerminalLine(f"{label:6}  {command}") for label, command in words.run_commands(run)]
     lines += [TerminalLine(text) for text in layout.paragraph(words.recording_sentence(run), 0, width)]
     return _encodable(lines, encoding)
 
 
 def failure_text(result: Result, run: Run) -> str:
-    """What `PerfRegression` says: what is wrong, how sure that is, what is blamed, and what to do about it."""
-    judgement = result.judgement
-    lines = layout.paragraph(f"{words.verdict_word(result)}: {_reason(result)}", 0, FAILURE_WIDTH)
+    """What `PerfRegression` says: what is wrong, how sure that is, what caused it, and what to do about it."""
+    lines = layout.paragraph(f"{words.word(result)}: {_main_reason(result, run)}", 0, FAILURE_WIDTH, more=4)
     lines += [line.text for line in _details(result, run, 0, FAILURE_WIDTH, traces=True)]
     lines += _legend([result], 0, FAILURE_WIDTH)
     if not run.judged:
         return "\n".join(lines)
     facts = []
-    if judgement.context_changes:
-        facts.append(("context differs", ", ".join(_shift(*change) for change in judgement.context_changes)))
+    if result.judgement.context_changes:
+        facts.append(("context differs", ", ".join(_shift(*change) for change in result.judgement.context_changes)))
     if result.against:
         commit = result.base.occasions[-1].commit if result.base else None
         facts.append(("against", words.visible(result.against) + (f" at {commit[:9]}" if commit else "")))
@@ -98,7 +105,7 @@ def failure_text(result: Result, run: Run) -> str:
         at = f" at {', '.join(commits)}" if commits else ""
         facts.append(("baseline", f"{words.visible(result.base_path)} ({compared.measured([result])}{at})"))
     elif result.base_path:
-        facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for key {run.key.slug}"))
+        facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for machine {run.key.slug}"))
     facts.append(("report", words.shown_path(run, run.report_dir / "index.html")))
     facts += words.commands(result, run.invocation)
     size = max(len(label) for label, _ in facts)
@@ -107,7 +114,7 @@ def failure_text(result: Result, run: Run) -> str:
 
 
 def _header(run: Run, width: int) -> list[str]:
-    parts = [f"key {words.visible(run.key.slug)}"] if run.key.slug else []
+    parts = [f"machine {words.visible(run.key.slug)}"] if run.key.slug else []
     if other := compared.against(run.results):
         parts.append(f"against {words.visible(other)}")
     commits = words.baseline_commits(run.results)
@@ -132,79 +139,158 @@ def _notes(run: Run, width: int) -> list[str]:
 
 
 def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
-    verdict = result.judgement.verdict
-    if verdict in _BRIEF and verbosity < 2:
-        notes = [*words.growth_notes(result.judgement), *words.recording_notes(result)]
-        warnings = [TerminalLine(line, _WARNS) for note in notes for line in layout.paragraph(note, 4, width)]
-        return [*_in_brief(result, _brief(result), width), *warnings]
-    lines = [TerminalLine(_title(result), _markup(result))]
-    if verdict != "unchanged" or result.judgement.counts_changed or verbosity > 0:
-        lines += [TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width)]
-    return lines + _details(result, run, verbosity, width, traces=traces)
+    title = TerminalLine(_title(result), _markup(result))
+    grows = [
+        TerminalLine(line, _WARNS)
+        for note in words.growth_notes(result.judgement)
+        for line in layout.paragraph(note, 4, width)
+    ]
+    if verbosity == 0:
+        return [title, *(TerminalLine(text) for text in _in_brief(result, run, width)), *grows]
+    lines = [title, *(TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width))]
+    return lines + _details(result, run, verbosity, width, traces=traces) + grows
+
+
+def _in_brief(result: Result, run: Run, width: int) -> list[str]:
+    """One or two lines about a test: by how much, and why."""
+    if result.updated:
+        notes = [line for note in words.recording_notes(result) for line in layout.paragraph(note, 4, width)]
+        return [f"    {_recorded(result)}", *notes]
+    about = story(result, run)
+    lines = []
+    if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
+        return layout.paragraph(_reason(result), 4, width)
+    lines += layout.paragraph(_change(about), 4, width)
+    if any(finding.code == UNPAIRED for finding in words.told_findings(result.judgement)):
+        reasons = [each.message for each in result.judgement.integrity if each.code == UNPAIRED]
+        lines += [line for text in reasons for line in layout.paragraph(words.visible(text), 4, width)]
+    if result.judgement.verdict == "improved":
+        return lines
+    causes = [_brief_cause(about)] if about.causes or about.memory else []
+    environment = [each for each in result.judgement.environment if words.judged(each)]
+    causes += [f"environment: {words.visible(each.name)} {words.visible(each.reason)}" for each in environment[:1]]
+    return lines + [f"    {layout.cut(text, max(width, layout.LEAST_NAME) - 4)}" for text in causes if text]
+
+
+def _change(about: Story) -> str:
+    """By how much the headline's metric changed, and which others did."""
+    metric = about.headline
+    assert metric is not None
+    if metric.effect is None or metric.base is None:
+        return words.visible(f"{metric.name} {metric.reason}")
+    parts = [words.visible(f"{metric.name} {figures.change(metric)}"), figures.effect(metric), figures.interval(metric)]
+    text = " ".join(filter(None, parts))
+    if limit := figures.limit(metric):
+        text += f", {words.visible(limit)}"
+    if metric.verdict == "suspect" and metric.reason:
+        text += f" ({words.visible(metric.remark or metric.reason)})"
+    names = [words.visible(each.name) for each in about.also if each.of_step]
+    if names:
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        text += f"; also {', '.join(names[:2])}{more}"
+    return text
+
+
+def _brief_cause(about: Story) -> str:
+    """The first cause in one line, its place first: the end is what is cut on a narrow terminal."""
+    if about.memory_first or not about.causes:
+        place = f"{about.memory_place.text}: " if about.memory_place else ""
+        return f"cause: {place}{about.memory}"
+    group = about.causes[0]
+    place = f"{group.place.text}: " if group.place else f"{words.visible(group.module)}: " if group.module else ""
+    return f"cause: {place}{group.sentence} ({group.amount})"
+
+
+def _recorded(result: Result) -> str:
+    """What a recording measured."""
+    record = result.new
+    if record is None:
+        return words.visible(result.judgement.reason)
+    times = [
+        f"{words.visible(metric.name)} {figures.value(metric.new, metric)}"
+        for metric in words.step_times(result.judgement)
+        if metric.new is not None
+    ]
+    processes = f"in {plural(record.repeats, 'process', 'processes')}"
+    return f"{', '.join(times)} {processes}" if times else f"measured {processes}"
+
+
+def _table(results: Sequence[Result], run: Run, width: int) -> list[TerminalLine]:
+    """The tests that pass: time, change, and which slowdown would have been detected."""
+    if not run.judged:
+        results = [result for result in results if result.judgement.metrics]
+    shown = results[:TABLE_ROWS]
+    table = [
+        (
+            words.visible(result.id) + ("" if metric.name == "step_time" else f" {words.visible(metric.name)}"),
+            figures.value(metric.new, metric),
+            figures.effect(metric),
+            f"above {figures.excluded(metric)}" if figures.excluded(metric) else "",
+        )
+        for result in shown
+        for metric in words.step_times(result.judgement)
+    ]
+    lines = []
+    if table:
+        head = ("passed" if run.judged else "measured", "step_time", "change", "detectable")
+        titled = tuple(title if any(row[column] for row in table) else "" for column, title in enumerate(head))
+        lines += layout.rows([titled, *table], "lrrr", 0, width, shorten=layout.cut_front)
+        if titled[3]:
+            lines += layout.paragraph(figures.DETECTABLE_LEGEND, 0, width)
+    if len(shown) < len(results):
+        lines.append(f"and {plural(len(results) - len(shown), 'more test')} (-v)")
+    for result in shown:
+        for metric in result.judgement.metrics:
+            if words.is_comparison(metric):
+                lines += layout.paragraph(words.visible(f"{metric.name.rpartition('.')[0]}: {metric.reason}"), 0, width)
+    return [TerminalLine(line) for line in lines]
 
 
 def _named(result: Result, width: int) -> list[TerminalLine]:
-    """A test with its main sentence."""
-    return _in_brief(result, _reason(result), width)
-
-
-def _in_brief(result: Result, said: str, width: int) -> list[TerminalLine]:
-    """A test and a sentence about it: on one line where there is room."""
-    title = _title(result)
-    whole = f"{title}  {said}".rstrip()
+    """A test with its main sentence: on one line where there is room."""
+    title, reason = _title(result), _reason(result)
+    whole = f"{title}  {reason}".rstrip()
     if layout.cells_wide(whole) <= width:
         return [TerminalLine(whole, _markup(result))]
-    return [TerminalLine(title, _markup(result)), *(TerminalLine(text) for text in layout.paragraph(said, 4, width))]
+    return [TerminalLine(title, _markup(result)), *(TerminalLine(text) for text in layout.paragraph(reason, 4, width))]
 
 
 def _title(result: Result) -> str:
-    word = "UPDATED" if result.updated else words.verdict_word(result).upper()
-    return f"{word:{_WORD}}  {words.visible(result.id)}"
+    return f"{words.word(result).upper():{_WORD}}  {words.visible(result.id)}"
 
 
 def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     judgement = result.judgement
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
-    told = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
+    of_step = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
     kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
-    # What the step lost is explained by its kernels below; on its own a slower kernel is the news.
-    left_out = [] if verbosity > 1 else kernels if told else kernels[CAUSES_SHOWN:]
+    # What the step lost is explained by its kernels below; without that a slower kernel is the news.
+    left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
     metrics = [metric for metric in metrics if metric not in left_out]
-    lines = _metric_lines(metrics, verbosity, width)
-    if left_out and not told:
+    lines = _metric_lines(metrics, judgement.verdict, verbosity, width)
+    if left_out and not of_step:
         lines.append(TerminalLine(f"    and {plural(len(left_out), 'more kernel')} past their limit (-vv)"))
     for metric in metrics:
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
-            text = f"{words.visible(metric.name)}: {words.visible(reason)}"
-            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
+            lines += _paragraph(f"{metric.name}: {reason}", 4, width)
     if any(is_utilization(metric.name) for metric in metrics if words.judged(metric)) or verbosity > 1:
         for note in words.coverage_notes(judgement):
-            lines += [TerminalLine(line) for line in layout.paragraph(note, 4, width)]
+            lines += _paragraph(note, 4, width)
     if judgement.rounds and verbosity > 0:
-        lines += [TerminalLine(text) for text in layout.paragraph(words.visible(judgement.rounds), 4, width)]
+        lines += _paragraph(judgement.rounds, 4, width)
     for metric in judgement.environment:
         if words.judged(metric) or verbosity > 0:
-            text = f"environment, the baseline's own code: {words.visible(metric.name)} {words.visible(metric.reason)}"
-            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
+            lines += _paragraph(f"environment (baseline commit, measured now): {metric.name} {metric.reason}", 4, width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
-        for change in judgement.work:
-            lines += [TerminalLine(text) for text in layout.paragraph(words.work_sentence(change), 4, width)]
-        peaks = [TerminalLine(text) for text in _memory_lines(judgement.memory, verbosity, width)]
-        times = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
-        source = [TerminalLine(text) for text in _source_lines(judgement.source_diffs, verbosity, width)]
-        lines += [*peaks, *source, *times] if memory.comes_first(judgement) else [*times, *peaks, *source]
-        lines += [TerminalLine(text) for text in _suggestion_lines(result, width)]
+        lines += _why(result, story(result, run), verbosity, width)
     recording = words.recording_notes(result)
     for finding in words.told_findings(judgement):
         if (finding.code == UNPAIRED and verbosity == 0) or finding.message in recording:
-            lines += [TerminalLine(line) for line in layout.paragraph(words.visible(finding.message), 4, width)]
+            lines += _paragraph(finding.message, 4, width)
         elif finding.level == "invalid" or verbosity > 0:
-            text = f"{finding.level} ({words.visible(finding.code)}): {words.visible(finding.message)}"
-            lines += [TerminalLine(line) for line in layout.paragraph(text, 4, width)]
-    for note in words.growth_notes(judgement):
-        lines += [TerminalLine(line, _WARNS) for line in layout.paragraph(note, 4, width)]
+            lines += _paragraph(f"{finding.level} ({finding.code}): {finding.message}", 4, width)
     for note in words.budget_notes(result):
-        lines += [TerminalLine(line) for line in layout.paragraph(note, 4, width)]
+        lines += _paragraph(note, 4, width)
     if traces and words.fails_or_warns(result):
         folder = words.shown_path(run, run.report_dir / "traces")
         lines += [
@@ -215,6 +301,28 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
     return lines
 
 
+def _why(result: Result, about: Story, verbosity: int, width: int) -> list[TerminalLine]:
+    """Causes with their place and changed lines, whose the memory is, and what the operators did."""
+    judgement = result.judgement
+    causes = [line for group in about.causes for line in _paragraph(f"cause: {cause_line(group)}", 4, width, more=6)]
+    for rest in about.rest if len(judgement.blame) > 1 else ():
+        call = f"{words.visible(rest.call)}: " if rest.call else ""
+        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller changes"
+        causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
+    source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
+    peaks = [TerminalLine(text) for text in _memory_lines(judgement.memory, verbosity, width)]
+    table = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
+    work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change), 4, width)]
+    suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
+    if about.memory_first:
+        return [*peaks, *source, *causes, *work, *table, *suggestion]
+    return [*causes, *source, *work, *peaks, *table, *suggestion]
+
+
+def _paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[TerminalLine]:
+    return [TerminalLine(line) for line in layout.paragraph(words.visible(text), indent, width, more=more)]
+
+
 def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
     if verbosity > 1 or not run.judged:
         return True
@@ -223,49 +331,53 @@ def _metric_shown(metric: MetricVerdict, verbosity: int, run: Run) -> bool:
     return verbosity > 0 and metric.verdict is not None
 
 
-def _metric_lines(metrics: Sequence[MetricVerdict], verbosity: int, width: int) -> list[TerminalLine]:
+def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity: int, width: int) -> list[TerminalLine]:
     if not metrics:
         return []
-    ordered = words.metrics_worst_first(metrics)
+    head = ("", "baseline -> current", "change", "95% interval", "limit", "detectable" if verbosity > 0 else "")
     table = [
         (
             words.visible(metric.name),
             words.visible(figures.change(metric)),
             figures.effect(metric),
             figures.interval(metric),
-            words.visible(figures.limit(metric)),
-            figures.times_over(metric) or (metric.verdict or "" if words.judged(metric) else ""),
-            f"excludes {figures.excluded(metric)}" if verbosity > 0 and figures.excluded(metric) else "",
+            words.visible(_limit(metric, verdict)),
+            f"above {figures.excluded(metric)}" if verbosity > 0 and figures.excluded(metric) else "",
         )
-        for metric in ordered
+        for metric in words.metrics_worst_first(metrics)
     ]
-    return [TerminalLine(text) for text in layout.rows(table, "lrrrlll", 4, width)]
+    titled = tuple(title if any(row[column] for row in table) else "" for column, title in enumerate(head))
+    return [TerminalLine(text) for text in layout.rows([titled, *table], "lrrrlr", 4, width)]
+
+
+def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
+    """What a metric was held to, and its verdict where that is another than its test's."""
+    limit = metric.limit or ""
+    if metric.is_held_to_budget:
+        limit = f"budget {limit}"
+    other = metric.verdict or ""
+    return limit if other == verdict or not words.judged(metric) else f"{limit} {other}".strip()
 
 
 def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str]:
     if not blame:
         return []
-    shown = blame if verbosity > 1 else blame[:CAUSES_SHOWN]
+    shown = largest(blame, len(blame) if verbosity > 1 else CAUSES_SHOWN)
     table = [
         (
             _cause_name(cause),
             figures.cause_count(cause),
             figures.cause_time(cause),
             figures.cause_effect(cause),
-            f"{figures.cause_share(cause)} of the change" if figures.cause_share(cause) else "",
+            figures.cause_share(cause),
         )
         for cause in shown
     ]
-    # Each row's place stands under it, so the rows are laid out together and then taken apart again.
-    rows = layout.rows(table, "llrrr", 6, width)
-    lines = ["      what changed in the profiled step"]
-    if len(rows) == len(shown):
-        for row, cause in zip(rows, shown, strict=True):
-            lines += [row, *layout.paragraph(words.cause_place(cause), 10, width)]
-    else:
-        lines += rows
+    share = "; share of its change" if any(row[4] for row in table) else ""
+    lines = layout.paragraph(f"largest changes in the profiled step (time per step{share})", 4, width)
+    lines += layout.rows(table, "llrrr", 4, width)
     if len(shown) < len(blame):
-        lines.append(f"        and {len(blame) - len(shown)} more (-vv)")
+        lines.append(f"      and {len(blame) - len(shown)} more (-vv)")
     return lines
 
 
@@ -274,7 +386,7 @@ def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -
     lines: list[str] = []
     for change in changes:
         if change.causes or verbosity > 0:
-            lines += layout.paragraph(memory.peak_sentence(change), 6, width)
+            lines += layout.paragraph(memory.peak_sentence(change), 4, width)
         shown = change.causes if verbosity > 1 else change.causes[: memory.CAUSES_SHOWN]
         for cause in shown:
             size = format_quantity(cause.bytes, "B", signed=True)
@@ -283,16 +395,16 @@ def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -
         if len(shown) < len(change.causes):
             rest = sum(cause.bytes for cause in change.causes[len(shown) :])
             lines.append(
-                f"        and {len(change.causes) - len(shown)} more, "
+                f"      and {len(change.causes) - len(shown)} more, "
                 f"{format_quantity(rest, 'B', signed=True)} together (-vv)"
             )
         for advice in change.advice[:1] if verbosity < 1 else change.advice:
-            lines += layout.paragraph(f"what would lower the peak: {memory.advice_sentence(advice)}", 6, width)
+            lines += layout.paragraph(f"to lower the peak: {memory.advice_sentence(advice)}", 6, width)
     return lines
 
 
 def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
-    """What changed in the blamed functions; their lines are code, so they are shortened rather than wrapped."""
+    """The changed lines; they are code, so they are shortened rather than wrapped."""
     code = [words.code_lines(each.text) for each in diffs]
     total = sum(map(len, code))
     room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)
@@ -300,18 +412,18 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
     left = total - room
     for each, text in zip(diffs, code, strict=True):
         if room:
-            lines += layout.paragraph(f"what changed in {words.source_title(each)}", 6, width)
-            lines += [f"        {layout.shorten(line, max(layout.LEAST_NAME, width - 8))}" for line in text[:room]]
+            lines += layout.paragraph(words.source_title(each), 4, width)
+            lines += [f"      {layout.cut(line, max(layout.LEAST_NAME, width - 6))}" for line in text[:room]]
             room = max(0, room - len(text))
-    return [*lines, f"        and {plural(left, 'more line')} (-v)"] if left else lines
+    return [*lines, f"      and {plural(left, 'more line')} (-v)"] if left else lines
 
 
 def _suggestion_lines(result: Result, width: int) -> list[str]:
-    found = first_suggestion(result)
-    if found is None:
+    suggestion = first_suggestion(result)
+    if suggestion is None:
         return []
-    how, gain = found
-    return layout.paragraph(f"what would help: {words.visible(how)}, {gain}", 6, width)
+    how, gain = suggestion
+    return layout.paragraph(f"advice: {words.visible(how)}, {gain}", 4, width)
 
 
 def _cause_name(cause: Cause) -> str:
@@ -325,23 +437,27 @@ def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:
     if any(figures.interval(metric) for metric in metrics):
         text.append(figures.INTERVAL_LEGEND)
     if verbosity > 0 and any(figures.excluded(metric) for metric in metrics):
-        text.append(figures.EXCLUDED_LEGEND)
+        text.append(figures.DETECTABLE_LEGEND)
     return layout.paragraph("; ".join(text), 0, width) if text else []
+
+
+def _main_reason(result: Result, run: Run) -> str:
+    """Why the verdict is what it is, less what the table of metrics below it says of the others."""
+    about, reason = story(result, run), _reason(result)
+    first = about.headline
+    if (
+        first is None
+        or not first.reason
+        or not reason.startswith(f"{words.visible(first.name)} {words.visible(first.reason)}")
+    ):
+        return reason
+    others = [words.visible(each.name) for each in about.also if each.of_step]
+    also = f"; also {', '.join(others[:3])}" + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return f"{words.visible(first.name)} {words.visible(first.reason)}" + (also if others else "")
 
 
 def _reason(result: Result) -> str:
     return words.visible(result.judgement.reason) or f"{result.judgement.verdict} without a stated reason"
-
-
-def _brief(result: Result) -> str:
-    if result.judgement.verdict != "improved":
-        return words.visible(result.judgement.reason)
-    better = [metric for metric in result.judgement.metrics if metric.verdict == "improved"]
-    gains = ", ".join(
-        " ".join(filter(None, (words.visible(metric.name), figures.effect(metric), figures.interval(metric))))
-        for metric in better
-    )
-    return gains if result.updated else f"{gains}  (update the baseline)".lstrip()
 
 
 def _markup(result: Result) -> dict[str, bool]:

@@ -1,8 +1,8 @@
 """The trace files of a report: their names, and their bytes collected from the exemplars of a run.
 
-A call with an exemplar on both sides gives three files, `<name>.base.json.gz`, `.new.json.gz` and
-`.diff.json.gz`, the last with both steps in one picture. An exemplar that cannot be read is left out and
-said; it is no reason to lose the report.
+A call with an exemplar on both sides gives four files, `<name>.base.json.gz`, `.new.json.gz`, `.diff.json.gz` with both
+steps in one Chrome trace, and `.speedscope.json` with both for speedscope. An exemplar that cannot be read is left out,
+with a note; it is no reason to lose the report.
 """
 
 from __future__ import annotations
@@ -15,12 +15,27 @@ from typing import Literal
 
 from pytest_perfdl.model.errors import ChromeTraceError, TraceError
 from pytest_perfdl.report.chrome import regression_trace
+from pytest_perfdl.report.speedscope import speedscope
+from pytest_perfdl.report.story import cause_groups
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.trace import read_exemplar
 
-Role = Literal["base", "new", "diff"]
+Role = Literal["base", "new", "diff", "speedscope"]
+LABELS: dict[Role, str] = {
+    "base": "baseline",
+    "new": "current",
+    "diff": "both sides",
+    "speedscope": "speedscope",
+}
+"""What the page calls the files."""
+_ENDINGS: dict[Role, str] = {
+    "base": ".base.json.gz",
+    "new": ".new.json.gz",
+    "diff": ".diff.json.gz",
+    "speedscope": ".speedscope.json",
+}
 
-OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.(base|new|diff)\.json\.gz")
+OURS = re.compile(r"[\w.-]+-[0-9a-f]{8}\.((base|new|diff)\.json\.gz|speedscope\.json)")
 """Names that `stem` makes; only such files are cleared out of an older report."""
 _NAME_BYTES = 80
 _PLAIN = frozenset({"unchanged", "new", "unmeasured"})
@@ -34,6 +49,8 @@ class TraceFile:
     name: str
     role: Role
     data: bytes
+    selected: str = ""
+    """The slice that a viewer should show first, as the query that Perfetto selects one by; empty where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +75,27 @@ def stem(test: str, call: str) -> str:
 
 
 def pattern(result: Result, exemplars: Exemplars) -> str:
-    """The names of a call's files in a shell's notation, "test_step-1f0c.{base,new,diff}.json.gz"."""
-    name = stem(result.id, exemplars.call)
+    """The names of a call's files in a shell's notation, "test_step-1f0c.*"."""
+    roles = roles_of(exemplars)
+    return file_name(result.id, exemplars.call, roles[0]) if len(roles) == 1 else f"{stem(result.id, exemplars.call)}.*"
+
+
+def roles_of(exemplars: Exemplars) -> tuple[Role, ...]:
+    """The files of a call that has these exemplars."""
     if exemplars.base and exemplars.new:
-        return f"{name}.{{base,new,diff}}.json.gz"
-    return f"{name}.{'base' if exemplars.base else 'new'}.json.gz"
+        return ("base", "new", "diff", "speedscope")
+    return ("base",) if exemplars.base else ("new",) if exemplars.new else ()
+
+
+def file_name(test: str, call: str, role: Role) -> str:
+    """The name of a call's file."""
+    return stem(test, call) + _ENDINGS[role]
 
 
 def collect(run: Run) -> dict[str, tuple[CallTraces, ...]]:
     """Read the exemplars that the run asks for and draw both sides of those that have two; by test."""
     return {
-        result.id: tuple(_of_call(result, exemplars) for exemplars in kept(run, result))
+        result.id: tuple(_of_call(run, result, exemplars) for exemplars in kept(run, result))
         for result in run.results
         if kept(run, result)
     }
@@ -80,8 +107,8 @@ def kept(run: Run, result: Result) -> tuple[Exemplars, ...]:
     return result.exemplars if wanted else ()
 
 
-def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
-    name = stem(result.id, exemplars.call)
+def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
+    call = exemplars.call
     files: list[TraceFile] = []
     problems: list[str] = []
     sides: tuple[tuple[Role, Path | None], ...] = (("base", exemplars.base), ("new", exemplars.new))
@@ -89,16 +116,29 @@ def _of_call(result: Result, exemplars: Exemplars) -> CallTraces:
         if path is None:
             continue
         try:
-            files.append(TraceFile(f"{name}.{role}.json.gz", role, read_exemplar(path)))
+            files.append(TraceFile(file_name(result.id, call, role), role, read_exemplar(path)))
         except TraceError as error:
-            problems.append(f"the {role} trace is left out: {error}")
+            problems.append(f"the {LABELS[role]} trace is left out: {error}")
     if len(files) == 2:
-        try:
-            both = regression_trace(result, exemplars.call, files[0].data, files[1].data)
-            files.append(TraceFile(f"{name}.diff.json.gz", "diff", both))
-        except ChromeTraceError as error:
-            problems.append(str(error))
-        except Exception as error:
-            # Whatever a trace may hold that drawing it does not expect: one picture is no reason to lose the report.
-            problems.append(f"the picture of both sides cannot be drawn: {type(error).__name__}: {error}")
-    return CallTraces(result.id, exemplars.call, tuple(files), tuple(problems))
+        base, new = (file.data for file in files)
+        for draw in (_for_perfetto, _for_speedscope):
+            try:
+                files.append(draw(run, result, call, base, new))
+            except ChromeTraceError as error:
+                problems.append(str(error))
+            except Exception as error:
+                # Whatever a trace may hold that drawing it does not expect: one picture is no reason to lose the rest.
+                problems.append(f"both sides cannot be drawn in one trace: {type(error).__name__}: {error}")
+    return CallTraces(result.id, call, tuple(files), tuple(dict.fromkeys(problems)))
+
+
+def _for_perfetto(run: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
+    causes = [cause for group in cause_groups(result, run) for cause in group.causes]
+    made = regression_trace(result, call, base, new, causes)
+    slice_ = made.selected
+    query = "" if slice_ is None else f"pid={slice_.pid}&ts={slice_.start_ns}&dur={slice_.duration_ns}"
+    return TraceFile(file_name(result.id, call, "diff"), "diff", made.data, query)
+
+
+def _for_speedscope(_: Run, result: Result, call: str, base: bytes, new: bytes) -> TraceFile:
+    return TraceFile(file_name(result.id, call, "speedscope"), "speedscope", speedscope(result, call, base, new))

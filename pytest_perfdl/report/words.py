@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.utilization import TELLING
+from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import SHORT_STEP, Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report import memory
-from pytest_perfdl.report.compared import by_verdict, compared
-from pytest_perfdl.report.compared import verdict_word as verdict_word
+from pytest_perfdl.report.compared import by_verdict, compared, verdict_word
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
     ACCEPTED_BY_UPDATE,
@@ -31,6 +31,7 @@ from pytest_perfdl.results.verdict import (
     Verdict,
     WorkChange,
     WorkSide,
+    importance,
 )
 
 ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
@@ -80,15 +81,35 @@ def worst_first(results: Iterable[Result]) -> list[Result]:
 
 
 def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]:
-    """By verdict, the step's before its kernels', times over the limit largest first; otherwise as measured."""
+    """By verdict; then times of the step before memory and counts, and its kernels' last; otherwise as measured."""
     return sorted(
         metrics,
         key=lambda metric: (
             len(VERDICTS) if metric.verdict is None else VERDICTS.index(metric.verdict),
-            not metric.of_step,
-            -(metric.times_over or 0.0),
+            importance(metric),
+            -(metric.times_over or 0.0) if not metric.of_step else 0.0,
         ),
     )
+
+
+def word(result: Result) -> str:
+    """What a report calls the outcome of a test: its verdict, that it was recorded, or that the test itself failed."""
+    return "recorded" if result.updated else verdict_word(result)
+
+
+def step_times(judgement: Judgement) -> list[MetricVerdict]:
+    """The step time of each call, or its block time where steps were not timed one by one."""
+    by_call: dict[str, MetricVerdict] = {}
+    for name in ("step_time", "block_time"):
+        for metric in judgement.metrics:
+            if general(metric.name) == name and not is_comparison(metric):
+                by_call.setdefault(metric.name.removesuffix(name), metric)
+    return list(by_call.values())
+
+
+def is_comparison(metric: MetricVerdict) -> bool:
+    """Whether a metric is of two alternatives of `perf.compare`, rather than of a baseline and the current code."""
+    return metric.limit is not None and metric.limit.startswith(("faster by ", "not slower than "))
 
 
 def counts_sentence(run: Run) -> str:
@@ -101,42 +122,38 @@ def counts_sentence(run: Run) -> str:
         unmeasured = counts.get("unmeasured", 0)
         return f"{len(run.results) - unmeasured} measured, none judged. {unmeasured} unmeasured."
     held = [result for result in run.results if compared(result)]
-    rest = by_verdict([result for result in run.results if not compared(result)], always=ALWAYS_COUNTED)
+    others = [result for result in run.results if not compared(result) and not result.updated]
+    rest = by_verdict(others, always=ALWAYS_COUNTED)
     first = f"{len(held)} compared" + (f": {by_verdict(held)}." if held else ".")
-    return f"{first} {rest}.{_written(run)}"
-
-
-def _written(run: Run) -> str:
-    updated = sum(result.updated for result in run.results)
-    return f" {plural(updated, 'baseline')} written." if updated else ""
+    recorded = sum(result.updated for result in run.results)
+    if recorded:
+        first = f"{plural(recorded, 'baseline')} recorded. {first}"
+    return f"{first} {rest}."
 
 
 def recording_sentence(run: Run) -> str:
-    """What was recorded, and what that will be able to detect, by its worst test; empty where nothing was written.
+    """What the recorded baselines will be able to detect, by the worst of them; empty if that is not known.
 
-    "Recorded 2 baselines. step_time of t.py::test_a varies by 15 % between processes (standard deviation): without
-    paired rounds only slowdowns above 37 % can be detected."
+    "step_time of t.py::test_a varies by 15 % between processes (standard deviation): without paired rounds only
+    slowdowns above 37 % can be detected."
     """
     updated = [result for result in run.results if result.updated]
-    if not updated:
-        return ""
-    text = f"Recorded {plural(len(updated), 'baseline')}."
     known = [(each.sensitivity, each) for each in updated if each.sensitivity is not None]
     if not known:
-        return text
+        return ""
     worst, result = max(known, key=lambda pair: math.inf if pair[0].detectable is None else pair[0].detectable)
     of_test = f" of {visible(result.id)}" if len(updated) > 1 else ""
     paired = "" if run.commit is None else " Paired rounds (the default in a git repository) detect smaller ones."
     if worst.detectable is None:
         return (
-            f"{text} {plural(worst.processes, 'process', 'processes')}{of_test} cannot show a slowdown of "
+            f"{plural(worst.processes, 'process', 'processes')}{of_test} cannot show a slowdown of "
             f"{visible(worst.metric)} without paired rounds; {worst.needed} can (--perf-repeats).{paired}"
         )
     found = f"{worst.detectable * 100:.0f} %"
     if worst.spread <= worst.limit:
-        return f"{text} Without paired rounds, slowdowns of {visible(worst.metric)} above {found} can be detected."
+        return f"Without paired rounds, slowdowns of {visible(worst.metric)} above {found} can be detected."
     return (
-        f"{text} {visible(worst.metric)}{of_test} varies by {worst.spread * 100:.0f} % between processes (standard "
+        f"{visible(worst.metric)}{of_test} varies by {worst.spread * 100:.0f} % between processes (standard "
         f"deviation): without paired rounds only slowdowns above {found} can be detected.{paired}"
     )
 
@@ -145,22 +162,29 @@ def headline(run: Run) -> str:
     """The run's verdict in one sentence."""
     total = plural(len(run.results), "perf test")
     if not run.results:
-        return "No perf test ran."
+        return "No perf test ran"
     if not run.judged:
-        return f"{total} measured without isolation: figures, no verdicts."
+        return f"{total} measured without isolation: times without verdicts"
     failing = [result for result in run.results if result.fails]
     warning = [result for result in run.results if not result.fails and fails_or_warns(result)]
+    recorded = [result for result in run.results if result.updated]
     if failing:
         verb = "fails" if len(failing) == 1 else "fail"
-        return f"{len(failing)} of {total} {verb}: {by_verdict(failing)}."
+        return f"{len(failing)} of {total} {verb}: {by_verdict(failing)}"
     if warning:
         verb = "needs" if len(warning) == 1 else "need"
-        return f"No perf test fails. {len(warning)} of {len(run.results)} {verb} a look: {by_verdict(warning)}."
-    if not any(map(compared, run.results)) and not any(result.updated for result in run.results):
-        return f"No perf test fails, but none was compared: {by_verdict(run.results)}."
+        return f"No perf test fails; {len(warning)} of {len(run.results)} {verb} attention: {by_verdict(warning)}"
+    if recorded:
+        new = sum(result.base is None for result in recorded)
+        what = plural(len(recorded), "new baseline" if new == len(recorded) else "baseline")
+        others = len(run.results) - len(recorded)
+        rest = f"; {plural(others, 'other test')}: {by_verdict([r for r in run.results if not r.updated])}"
+        return f"Recorded {what}{rest if others else ''}"
+    if not any(map(compared, run.results)):
+        return f"No perf test fails, but none was compared: {by_verdict(run.results)}"
     if len(run.results) == 1:
-        return f"The perf test passes: {by_verdict(run.results)}.{_written(run)}"
-    return f"All {total} pass: {by_verdict(run.results)}.{_written(run)}"
+        return f"The perf test passes: {by_verdict(run.results)}"
+    return f"All {total} pass: {by_verdict(run.results)}"
 
 
 def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
@@ -219,7 +243,7 @@ def _is_of_curve(result: Result) -> bool:
 def budget_notes(result: Result) -> list[str]:
     """Where to change each budget that was exceeded."""
     return [
-        f"a new baseline does not lift the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
+        f"a new baseline does not change the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
         f"change it at {visible(result.file)}:{result.line}"
         for metric in result.judgement.over_budget
     ]
@@ -273,34 +297,34 @@ def coverage_notes(judgement: Judgement) -> list[str]:
 def work_sentence(change: WorkChange) -> str:
     """Whether a slower step does more work, or does the same work worse, with the figures that say so.
 
-    "same arithmetic, done worse: aten::addmm 61.0% -> 38.0% of its roofline"
+    "same arithmetic, but slower: aten::addmm 61.0% -> 38.0% of its roofline"
     """
     base, new = change.base_step, change.new_step
     call = f"{visible(change.call)}: " if change.call else ""
     operator = visible(change.operator)
     part = _part(change.share)
     most = f", {part} of it in {operator}" if operator else ""
-    same = "same arithmetic" if new.flops else "same bytes, arithmetic that is not counted"
+    same = "same arithmetic" if new.flops else "same bytes (arithmetic not counted)"
     if change.kind == "more work":
         grown = f" ({format_percent(new.flops / base.flops - 1)})" if base.flops else ""
-        flops = f"{format_quantity(base.flops, 'flop')} -> {format_quantity(new.flops, 'flop')} a step{grown}"
+        flops = f"{format_quantity(base.flops, 'flop')} -> {format_quantity(new.flops, 'flop')}/step{grown}"
         return f"{call}more work: {flops}{most}"
     if change.kind == "dearer type":
-        return f"{call}{same}, dearer type: {_types(new)} instead of {_types(base)}{most}"
+        return f"{call}{same}, slower data type: {_types(new)} instead of {_types(base)}{most}"
     if change.kind == "more traffic or calls":
         moved = f"{format_quantity(base.bytes, 'B')} -> {format_quantity(new.bytes, 'B')}"
         calls = f"{format_quantity(base.calls, '1')} -> {format_quantity(new.calls, '1')} calls of operators"
         told = f"{same}, " if new.flops else ""
-        return f"{call}{told}more traffic or calls: {moved} and {calls} a step{most}"
+        return f"{call}{told}more traffic or calls: {moved} and {calls} per step{most}"
     if not operator:
-        return f"{call}{same}, done worse: what grew is outside of operators (Python, waiting)"
+        return f"{call}{same}, but slower: the time is outside of operators (Python, waiting)"
     before, after = change.base, change.new
     if before.roofline is not None and after.roofline is not None:
         shares = (format_percent(each, signed=False) for each in (before.roofline, after.roofline))
         now = f": {after.bound}-bound now" if after.bound not in ("", before.bound) else ""
-        return f"{call}{same}, done worse: {operator} {' -> '.join(shares)} of its roofline{now}"
+        return f"{call}{same}, but slower: {operator} {' -> '.join(shares)} of its roofline{now}"
     times = (format_quantity(each.time_ns, "ns") for each in (before, after))
-    return f"{call}{same}, done worse: {operator} {' -> '.join(times)} a step"
+    return f"{call}{same}, but slower: {operator} {' -> '.join(times)} per step"
 
 
 def _part(share: float | None) -> str:
@@ -330,7 +354,7 @@ def cause_place(cause: Cause) -> str:
 
 def doubt(cause: Cause) -> str:
     """What is said of a cause that did not change for certain; empty of one that did."""
-    return "" if cause.certain else "not certain: the likeliest cause"
+    return "" if cause.certain else "not certain: the most likely cause"
 
 
 def source_title(diff: SourceDiff) -> str:
@@ -353,7 +377,7 @@ def bound(of: Bound) -> str:
 
 
 def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
-    """What can be done about one test: (purpose, command) pairs, the likeliest first."""
+    """What can be done about one test: (purpose, command) pairs, accepting the change last."""
     verdict = result.judgement.verdict
     names = _names([result])
     measure = ("measure again", invocation.measuring(names))
@@ -368,9 +392,10 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     if not acceptable(result) and verdict == "regressed":
         return [measure]
     accept = ("accept the change", invocation.updating(names, "all" if _is_of_curve(result) else ""))
-    if verdict in SETTLED_BY_MEASURING:
-        return [measure] if verdict == "invalid" else [measure, accept]
-    return [accept, measure] if acceptable(result) else [measure]
+    if verdict in ("outdated", "improved"):
+        return [accept, measure]
+    # An inconclusive or invalid measurement is no change that anybody could mean to accept.
+    return [measure, accept] if acceptable(result) or verdict == "suspect" else [measure]
 
 
 def run_commands(run: Run) -> list[tuple[str, str]]:
@@ -384,7 +409,7 @@ def run_commands(run: Run) -> list[tuple[str, str]]:
     unsettled = [
         result
         for result in listed
-        if result.judgement.verdict in SETTLED_BY_MEASURING and not result.judgement.is_test_error
+        if result.judgement.verdict in {*SETTLED_BY_MEASURING, "regressed"} and not result.judgement.is_test_error
     ]
     for mode in ("", "all"):
         if named := [result for result in accepted if _is_of_curve(result) is bool(mode)]:
@@ -392,5 +417,5 @@ def run_commands(run: Run) -> list[tuple[str, str]]:
     if unrecorded:
         lines.append(("record", run.invocation.updating(_names(unrecorded), "new")))
     if unsettled:
-        lines.append(("again ", run.invocation.measuring(_names(unsettled))))
-    return lines
+        lines.append(("again", run.invocation.measuring(_names(unsettled))))
+    return sorted(lines, key=lambda line: line[0] == "accept")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
-from pytest_perfdl.results.verdict import VERDICTS, Judgement, Verdict
+from pytest_perfdl.results.numbers import numbers, safe_name
+from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict, Verdict
 
 if TYPE_CHECKING:
     from pytest_perfdl.results.curve import JudgedCurve
@@ -76,6 +77,7 @@ class Result:
     line: int
     """Line of the test function, from 1."""
     judgement: Judgement
+    """The verdict with everything that a report shows about it."""
     fails: bool
     """Whether the verdict fails the test under `--perf-fail-on`."""
     new: Record | None = None
@@ -99,33 +101,81 @@ class Result:
     seconds: float = 0.0
     """Wall time that measuring took."""
 
+    @property
+    def safe_id(self) -> str:
+        """Name of the test for programs that take no node ids: letters, digits and underscores, always the same.
+
+        No other test has it: behind the test's name is a digest of the node id.
+        """
+        return safe_name(self.id.rpartition("::")[2], of=self.id)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict of the test: the worst of its metrics'."""
+        return self.judgement.verdict
+
+    @property
+    def metrics(self) -> tuple[MetricVerdict, ...]:
+        """The metrics of the test, each with baseline, current value, change and verdict."""
+        return self.judgement.metrics
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The numbers of the step's metrics for a dashboard, in seconds, bytes and ratios; the unit ends the name.
+
+        `step_time.baseline_seconds`, `step_time.current_seconds`, `step_time.change_ratio`, and the ends of the
+        change's 95 % interval, `step_time.change_ci95_low_ratio` and `step_time.change_ci95_high_ratio`. Names hold
+        letters, digits, underscores and dots. A number that is not known is absent.
+        """
+        found = {}
+        for metric in self.metrics:
+            if metric.of_step:
+                call, _, name = metric.name.rpartition(".")
+                prefix = f"{safe_name(call)}." if call else ""
+                found.update({f"{prefix}{safe_name(name)}.{part}": value for part, value in numbers(metric).items()})
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """A whole `pytest --perf` session."""
 
     root: Path
+    """pytest's root directory."""
     key: Key
     context: Mapping[str, Scalar]
+    """Software versions, driver and flags of the process that measured, by name."""
     results: tuple[Result, ...]
+    """One for each perf test that was selected, in the order in which they ran."""
     perf_dir: str
     """Baseline folder relative to `root`."""
     report_dir: Path
+    """Folder of the report: `index.html`, `summary.md`, `run.json`, `traces/`."""
     date: str
-    """UTC, ISO 8601, seconds."""
+    """When the run started: UTC, ISO 8601, to the second."""
     commit: str | None = None
+    """Full hash of the commit that is checked out; `None` outside of git."""
     seconds: float = 0.0
+    """Wall time of the whole run."""
     judged: bool = True
     """False under `--perf-isolate=none`: figures without verdicts."""
     notes: tuple[str, ...] = ()
+    """What the summary says about the run as a whole, a line each."""
     invocation: Invocation = field(default_factory=Invocation)
     """How pytest was called: what the commands that reports show must repeat."""
     peaks: Mapping[str, Peaks] = field(default_factory=dict)
     """The limits of the machine that utilization was held against, by key; without keys that have none."""
+    repository: str = ""
+    """Address of the repository on the web, "https://github.com/owner/name"; empty where it has none that is known."""
     traces: Traces = "regressed"
     """Which tests' traces the report holds, as `--perf-traces` says."""
 
+    @property
+    def machine_id(self) -> str:
+        """Name of the hardware that was measured on: times with different ones do not compare."""
+        return self.key.slug
+
     def counts(self) -> dict[Verdict, int]:
-        """How many tests have each verdict, in the order of `VERDICTS`; verdicts nobody has are absent."""
+        """Number of tests with each verdict, worst verdict first; a verdict that no test has is absent."""
         found = [result.judgement.verdict for result in self.results]
         return {verdict: found.count(verdict) for verdict in VERDICTS if verdict in found}

@@ -1,4 +1,4 @@
-"""The first suggestion of a test in one line, which the terminal and the summary share; the page lists all of them."""
+"""The first suggestion of a test in one line, for terminal and summary; the page lists all suggestions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_perfdl.results.run import Result
 
 
 def first_suggestion(result: Result) -> tuple[str, str] | None:
-    """What to do, and what that is predicted to gain with its interval; `None` where nothing is suggested.
+    """The change, and its predicted gain with interval; `None` if there is no suggestion.
 
     "DataLoader(num_workers=2)", "predicted gain 34.5% of the step [33.9%, 35.1%]"
     """

@@ -76,6 +76,22 @@ def worst(verdicts: list[Verdict], default: Verdict = "unchanged") -> Verdict:
     return min(verdicts, key=VERDICTS.index, default=default)
 
 
+_FIRST = ("step_time", "block_time")
+
+
+def importance(metric: MetricVerdict) -> int:
+    """The place of a metric among those of one verdict: what readers ask for first comes first.
+
+    The step's time, other times, memory, counts, and then single kernels and operators.
+    """
+    name = general(metric.name)
+    if not metric.of_step:
+        return 5
+    if name in _FIRST:
+        return _FIRST.index(name)
+    return 2 if metric.kind == "timed" else 3 if metric.unit == "B" else 4
+
+
 def parse_fail_on(text: str) -> frozenset[FailOn]:
     """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning.
 
@@ -110,35 +126,47 @@ class MetricVerdict:
     """
 
     name: str
+    """`step_time`, or `forward.step_time` for a named call."""
     kind: Kind
+    """`timed` (judged with statistics) or `counted` (compared exactly)."""
     unit: str
+    """Unit of `base` and `new`: "ns", "B", "1", "%", "items/s", or that of `perf.metric`."""
     better: Better
+    """`lower` or `higher`."""
     base: float | None
+    """The baseline's value; `None` where there is none."""
     new: float | None
+    """The current value; `None` where there is none."""
     effect: float | None = None
+    """Change from the baseline, as a ratio (0.1 is 10 % more); `None` where there is nothing to compare with."""
     ci95: tuple[float, float] | None = None
+    """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
     """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
     limit: str | None = None
-    """The limit or budget it was held to, as text ("10%", "<= 45ms"); `None` when it is only shown."""
+    """The limit ("10%") or budget ("<= 45ms") that the metric is compared with; `None` where it has neither."""
     verdict: Verdict | None = None
-    """`None` when it is only shown."""
+    """Verdict of the metric; `None` where it is not judged."""
     reason: str = ""
-    """Its figures, its limit, and what is to be said of them."""
+    """Why the metric has its verdict: values, limit and remarks, in one sentence."""
     remark: str | None = None
     """What is to be said alone, for tables that have the figures; `None` where the reason has no figures."""
     times_over: float | None = None
     """How many times over the limit, for a regressed metric."""
     evidence: Evidence | None = None
-    """What the verdict on a time rests on; `None` for counts and budgets, and when it is only shown."""
+    """`paired` (from paired rounds) or `unpaired` (against the recorded baseline); `None` for counts and budgets, and
+    where the metric is not judged."""
     rounds: int | None = None
-    """How many, for paired evidence."""
+    """Number of paired rounds; `None` for other evidence."""
     in_every_round: bool = False
     """Whether a suspect was past its limit in every one of enough rounds to fail for (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
     """The mean that the baseline stores, where `base` was measured again."""
+    pairs: tuple[tuple[float, float], ...] = ()
+    """Baseline's and current value of each paired round, which `base`, `new`, `effect` and `ci95` are made from; empty
+    for what no rounds measured."""
     of_step: bool = True
-    """Whether it is the step's, rather than that of one of its kernels or operators."""
+    """Whether the metric is of the whole step, not of one of its kernels or operators."""
 
     @property
     def is_held_to_budget(self) -> bool:
@@ -183,6 +211,57 @@ class Cause:
         if self.base_count == 0:
             return "new"
         return "gone" if self.new_count == 0 else "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownRow:
+    """An operator, kernel or class of idle time in the mean profiled step of either side; `None` where it is not."""
+
+    kind: Literal["operator", "kernel", "idle"]
+    name: str
+    base_count: float | None
+    new_count: float | None
+    """Occurrences per step."""
+    base_ns: int | None
+    new_ns: int | None
+    """Time per step."""
+    matched_by: str = ""
+    """What shows that both sides are the same work (`diff.matching.groups.By`); empty where there is one side only."""
+    confidence: float | None = None
+    """How sure that is, from 0 to 1; `None` where nothing was matched."""
+    effects: Mapping[str, int] = field(default_factory=dict)
+    """Why its time changed, in nanoseconds, as `Cause.effects`; empty for what hardly changed."""
+    members: tuple[str, ...] = ()
+    """Names of all parts that it stands for, where these are several."""
+    base_rounds: tuple[int, ...] = ()
+    new_rounds: tuple[int, ...] = ()
+    """Time per step in each paired round; empty where there were none, and for tests without a change to explain."""
+
+    @property
+    def delta_ns(self) -> int:
+        """Change of time per step."""
+        return (self.new_ns or 0) - (self.base_ns or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """What the mean profiled step of a call is made of, on both sides."""
+
+    call: str
+    base_ns: int
+    new_ns: int
+    """Profiled step."""
+    rows: tuple[BreakdownRow, ...]
+    """Most time first. Where all of them are parts of the step, and not also operators that only launch kernels,
+    they add up to `base_ns` and `new_ns`."""
+    base_rounds: tuple[int, ...] = ()
+    new_rounds: tuple[int, ...] = ()
+    """Profiled step in each paired round; as for rows."""
+
+    @property
+    def delta_ns(self) -> int:
+        """Change of the profiled step."""
+        return self.new_ns - self.base_ns
 
 
 WorkKind = Literal["more work", "dearer type", "more traffic or calls", "done worse"]
@@ -259,6 +338,11 @@ class SourceDiff:
     function: str
     text: str
     """Hunks of a unified diff, without the file's header."""
+    line: int = 0
+    """The first changed line in the current file, from 1; 0 where that is not known."""
+    called: bool = True
+    """Whether a cause comes from the function; else it changed in a file that the test loads, and no function that a
+    cause comes from did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +352,12 @@ class Judgement:
     test: str
     verdict: Verdict
     reason: str
+    """Why the test has its verdict, in one sentence."""
     metrics: tuple[MetricVerdict, ...] = ()
     blame: tuple[Cause, ...] = ()
     """Largest change first, by absolute time; then changes of count alone."""
     integrity: tuple[Finding, ...] = ()
+    """What the measurement noticed about itself; a finding of level `invalid` makes the verdict `invalid`."""
     context_changes: tuple[tuple[str, str, str], ...] = ()
     """(name, baseline's value, this run's value) for context that differs."""
     source_diffs: tuple[SourceDiff, ...] = ()
@@ -280,6 +366,8 @@ class Judgement:
     """Of each call that got slower; empty where that is not known."""
     operators: tuple[OperatorSides, ...] = ()
     """What the operators of the profiled steps had to do, those that took most time first."""
+    breakdowns: tuple[StepBreakdown, ...] = ()
+    """Of each call, from the profiled steps of paired rounds; empty where there were none."""
     memory: tuple[MemoryChange, ...] = ()
     """Of each call whose memory changed or grows, whose it is."""
     rounds: str = ""

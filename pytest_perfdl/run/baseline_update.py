@@ -1,4 +1,4 @@
-"""Writing a test's baseline anew, where the mode of `--perf-update` and the verdict call for it."""
+"""Records the baseline of a test if the mode of `--perf-update` and the verdict require it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_perfdl.run.measurement import Measurement
 
 
 def rewrites(mode: str | None, judgement: Judgement) -> bool:
-    """Whether the verdict is why a baseline is written anew; one that is not whole counts as none."""
+    """Whether the verdict requires a new baseline; an incomplete baseline counts as none."""
     verdict = judgement.verdict
     if mode == "changed":
         return (verdict in REWRITTEN and not judgement.is_budgets_alone) or judgement.counts_changed
@@ -26,17 +26,17 @@ def rewrites(mode: str | None, judgement: Judgement) -> bool:
 def update(
     context: RunContext, measurement: Measurement, new: Record, base: Record | None, judgement: Judgement
 ) -> bool:
-    """Write the baseline if the mode and the verdict call for it; true if a file changed.
+    """Write the baseline if the mode and the verdict require it; true if a file changed.
 
     Parameters
     ----------
     base
-        The baseline that there is.
+        The existing baseline.
 
     Raises
     ------
     PerfError
-        When it cannot be written, or the test did not end well.
+        The file cannot be written, or the test's teardown failed.
     """
     settings, store = context.settings, context.store
     mode = settings.update
@@ -46,7 +46,7 @@ def update(
         return False
     ended = measurement.remote.phases.get("teardown")
     if ended is not None and ended.raw == "failed":
-        raise PerfError("no baseline is written: the test's teardown phase failed")
+        raise PerfError("no baseline was recorded, because the test's teardown phase failed")
     try:
         pictures = (
             {call: Path(path).read_bytes() for call, path in exemplars(measurement.repeats).items()}
@@ -56,7 +56,7 @@ def update(
         if base is not None and not wanted:
             stored, _ = store.exemplars(base.test, base.key.slug)
             new, pictures = replace(base, key=new.key), {call: path.read_bytes() for call, path in stored.items()}
-        # Repeats that another process appended since the baseline was read are there, and stay.
+        # Keep repeats that another process appended since the baseline was read.
         joined = (lambda there: _appended(there or base, new)) if mode == "append" else None
         changed = store.save(new, pictures, joined)
         if base is not None and moved:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pytest_perfdl.diff.account import PYTHON
+from pytest_perfdl.model.step_part import ANY
 from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace.model import Category, Trace
 from pytest_perfdl.whatif.editing.select import Select
@@ -72,7 +73,8 @@ def _named(graph: TaskGraph, trace: Trace, cause: Cause) -> Mask:
         found = np.zeros(len(graph), dtype=bool)
         for index in names:
             found |= Select(operator=glob.escape(trace.names[index]))(graph)
-    if cause.module and (narrow := found & Select(layer=glob.escape(cause.module))(graph)).any():
+    layer = ANY.join(map(glob.escape, cause.module.split(ANY)))
+    if layer and (narrow := found & Select(layer=layer)(graph)).any():
         return narrow
     return found
 

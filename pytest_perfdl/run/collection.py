@@ -60,34 +60,34 @@ class PerfTest:
 
 
 def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:
-    """What the run's own limits name that no test has, in one line; empty for nothing.
+    """A line about a limit in options or ini for a metric that no test measures; empty if there is none.
 
-    A built-in metric may be missing on this machine; of any other name somebody expects that it is held.
+    A built-in metric may be missing on this machine and is not reported.
     """
     known = {*METRICS, PER_KERNEL, *(general(name) for record in records for name in record.metrics())}
     for source, texts in zip(_LIMIT_SOURCES, settings.limits, strict=True):
         for name in (general(parse_limit_option(text)[0]) for text in texts):
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                meant = f": did you mean {near[0]}?" if near else ""
-                return f"{source} limits {name}, which no test of this run measures{meant}"
+                meant = f"; did you mean {near[0]}?" if near else ""
+                return f"{source}: no test of this run measures {name}{meant}"
     return ""
 
 
 def is_bare(item: pytest.Item) -> bool:
-    """Whether the item's body itself is the step, because it does not ask for the fixture."""
+    """Whether the test function itself is the step, because it does not use the fixture."""
     return not uses_fixture(item)
 
 
 def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
     """The perf tests by node id; they are moved to the front of `items`, in their order.
 
-    They run first so that other tests' session fixtures are not alive in this process meanwhile.
+    They run first, so that session fixtures of other tests are not active in this process at that time.
 
     Raises
     ------
     pytest.UsageError
-        One line for each marker that cannot be used.
+        Markers are invalid, one line per marker.
     """
     tests: dict[str, PerfTest] = {}
     problems = []
@@ -121,9 +121,9 @@ def _general_limits(settings: Settings) -> Limits:
 def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
-        raise ValueError("works on test functions and plain classes, not on unittest.TestCase")
+        raise ValueError("supports test functions and plain classes, not unittest.TestCase")
     if is_bare(item) and inspect.iscoroutinefunction(item.function):
-        raise ValueError("cannot measure a coroutine as a step: run it inside the step, for example by asyncio.run")
+        raise ValueError("cannot measure a coroutine function: call asyncio.run inside a normal test function")
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
@@ -134,7 +134,7 @@ def _parsed(parse: Callable[[], Limits]) -> Limits:
     try:
         return parse()
     except ValueError as error:
-        raise ValueError(f"has a bad {error}") from None
+        raise ValueError(f"has an invalid {error}") from None
 
 
 def _is_unittest(item: pytest.Function) -> bool:

@@ -1,12 +1,12 @@
-"""A measured test held against its baseline, or against another revision.
+"""Compares a measured test with its baseline, or with another revision.
 
-In pairs of its code and the other's, wherever there is a commit with the other's code; else its repeats against those
-that are stored. Where a change was found, the lines that it comes from are looked for.
+In paired rounds if a commit has the baseline's code; otherwise with the recorded repeats. If a change was detected, its
+source lines are located.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_perfdl.baseline.recorded_commit import BaselineCode
@@ -26,49 +26,49 @@ from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.measurement import BaseSide, Measurement
 from pytest_perfdl.run.memory_accounts import memory_differs
-from pytest_perfdl.run.source_diff import source_diffs, touched
+from pytest_perfdl.run.source_diff import Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What is stored of a test."""
+    """Recorded baselines of a test."""
 
     own: Record | None = None
-    """Under this machine's key, or under a name that the key had formerly."""
+    """For this machine ID, or for a former name of it."""
     others: tuple[Record, ...] = ()
-    """Under other keys."""
+    """For other machine IDs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    """What became of holding a test against something."""
+    """The result of a comparison."""
 
     judgement: Judgement
     base: Record | None = None
-    """What it was held against."""
+    """The record that the test was compared with."""
     traces: Mapping[str, str] = field(default_factory=dict)
-    """Path of the trace of a step, by call, where that is another revision and not a baseline."""
+    """Path of the trace of a step, by call, if the test was compared with another revision."""
     checkout: Checkout | None = None
-    """The other side's code, where it was run."""
+    """Checkout of the baseline commit, if it was run."""
     commit: str = ""
-    """Whose code that is."""
+    """Commit of the checkout."""
     now: Record | None = None
-    """What was counted of that code."""
+    """Counts measured on that checkout."""
 
 
 def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) -> Baseline:
-    """What is stored of a test.
+    """Load the baselines of a test.
 
     Parameters
     ----------
     info
-        The first of its calls, which says under which key; `None` for a test without.
+        The first of its calls, which has the machine ID; `None` for a test without calls.
 
     Raises
     ------
     BaselineError
-        When this key's cannot be read and is not to be written anew.
+        The baseline of this machine ID cannot be read, and is not to be recorded again.
     """
     if info is None or context.settings.against is not None:
         return Baseline()
@@ -79,19 +79,19 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
         own = next((base for base in found if base is not None), None)
         return Baseline(own, store.others(nodeid, key.slug))
     except BaselineError:
-        # With one of this machine, what is wrong with another's is no reason not to judge.
+        # If there is a baseline of this machine, a damaged one of another machine does not matter.
         if own is not None or context.settings.update == "all":
             return Baseline(own)
         raise
 
 
 def against_revision(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> ComparisonResult:
-    """Hold a test against `--perf-against`: counts by the first process of each side, times by rounds.
+    """Compare a test with `--perf-against`: counts of the first process of each side, times in paired rounds.
 
     Raises
     ------
     PerfError
-        When the other side cannot be measured.
+        The baseline commit cannot be measured.
     """
     new, limits = measurement.record(), measurement.test.limits
     try:
@@ -120,7 +120,7 @@ def against_revision(context: RunContext, measurement: Measurement, confirmation
 def against_baseline(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline
 ) -> ComparisonResult:
-    """Hold a test against its baseline: in pairs where a commit has the baseline's code, else by stored repeats."""
+    """Compare a test with its baseline: in paired rounds if a commit has its code, else with the recorded repeats."""
     code = BaselineCode(None)
     if _depends_on_rounds(context, measurement, baseline):
         code = _code(context, measurement, baseline)
@@ -139,15 +139,15 @@ def against_baseline(
             if error.invalid:
                 raise PerfError(str(error)) from None
             if more:
-                measurement.test.item.add_report_section("call", "the other side", more)
+                measurement.test.item.add_report_section("call", "baseline commit", more)
     judgement = _unpaired(measurement, baseline, why, tried=bool(code.commit))
     found = ComparisonResult(judgement, baseline.own)
-    # Nothing was to be paired: memory alone may have changed, and the other side's code tells why.
+    # No metric needed rounds; if memory changed, the code of the baseline commit explains it.
     return _with_code(context, found, code.commit) if code.commit and not why else found
 
 
 def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> ComparisonResult:
-    """The result with the other side's code, where its memory is to be explained."""
+    """The result with the code of the baseline commit, if a change of memory is to be explained."""
     if not memory_differs(found.judgement):
         return found
     try:
@@ -157,7 +157,7 @@ def _with_code(context: RunContext, found: ComparisonResult, commit: str) -> Com
 
 
 def _depends_on_rounds(context: RunContext, measurement: Measurement, baseline: Baseline) -> bool:
-    """Whether rounds decide anything: what is recorded in any case is compared by its repeats, which are there."""
+    """Whether paired rounds are needed: a test that is recorded in any case is compared by its repeats."""
     mode = context.settings.update
     if mode == "changed" and baseline.own is not None:
         return not standing(measurement.record(), baseline.own, (), measurement.test.limits).counts_changed
@@ -176,7 +176,7 @@ def _code(context: RunContext, measurement: Measurement, baseline: Baseline) -> 
 def _in_pairs(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline, code: BaselineCode
 ) -> ComparisonResult | str:
-    """The comparison by rounds of a baseline's code and the working tree's; without one, why there is none.
+    """The comparison in paired rounds with a baseline's code, or the reason why there is none.
 
     Raises
     ------
@@ -188,42 +188,44 @@ def _in_pairs(
     new = measurement.record()
     found = standing(new, stored, (), limits)
     if found.verdict in ("invalid", "outdated"):
-        # Of another key there is no baseline that could be outdated: it is left at that, and says so.
+        # A baseline of another machine ID cannot be outdated here: report the reason only.
         return found.reason if baseline.own is None else ComparisonResult(found, baseline.own)
     if not held(found, limits):
-        # Budgets ask nothing of the other side.
+        # Budgets do not depend on the baseline.
         return ""
     checkout = context.revisions.checkout(commit)
     side = measurement.measure_base(checkout, commit)
     if side is None:
-        return f"the test does not exist at {commit[:12]}, the baseline's commit"
+        return f"the test does not exist at the baseline commit {commit[:12]}"
     now = side.record
     if other := not_reproduced(stored, now):
         ignored = context.revisions.ignored(measurement.remote.origins)
-        named = f" (git ignores {some(ignored)}, which the test uses)" if ignored else ""
+        named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         raise SideError(
-            f"the baseline's commit {commit[:12]} does not give its counts again ({other}): it was recorded with other "
-            f"ignored build products or data{named}, or in another environment",
+            f"the baseline commit {commit[:12]} does not reproduce the recorded counts ({other}): the baseline was "
+            f"recorded with different untracked build products or data{named}, or in a different environment",
             invalid=False,
         )
     base = baseline.own
     if base is None:
-        # What another machine counted and timed is nothing to hold this one's figures against.
+        # Counts and times of another machine are not comparable with this machine's.
         base, found = now, standing(new, now, (), limits, stored=False)
     judgement = _Pair(context, measurement, confirmation, checkout, commit, side).judged(found, new, base)
     said = code.note or context.revisions.not_as_recorded(stored, side.origins, checkout)
     odd = [said] if said else []
     if stored.key.slug != new.key.slug and base is now:
-        odd.append(f"no baseline of {new.key.slug}: held against the code of that of {stored.key.slug}")
+        odd.append(
+            f"no baseline for machine ID {new.key.slug}: compared with the code of the baseline of {stored.key.slug}"
+        )
     notes = tuple(Finding("note", "pair", text) for text in odd)
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return ComparisonResult(judgement, base, checkout=checkout, commit=commit, now=now)
 
 
 def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: bool) -> Judgement:
-    """Judge by fresh repeats against the stored ones, as many as can change the verdict; `why` not in pairs.
+    """Compare fresh repeats with the recorded ones; `why` is the reason for not using paired rounds.
 
-    Where pairs were `tried`, that is said of a test without anything stored to be judged against, too.
+    If paired rounds were `tried`, the reason is also reported for a test without a baseline.
     """
     base, limits = baseline.own, measurement.test.limits.unpaired()
     fresh = measurement.record()
@@ -234,13 +236,15 @@ def _unpaired(measurement: Measurement, baseline: Baseline, why: str, *, tried: 
     judgement = confirm(found, base, fresh, limits, others=baseline.others, remaining=max(left, 0))
     if not why or (base is None and not tried):
         return judgement
-    note = Finding("note", "unpaired", f"{'judged unpaired' if base is not None else 'not paired'}: {why}")
+    note = Finding(
+        "note", "unpaired", f"{'compared without paired rounds' if base is not None else 'no paired rounds'}: {why}"
+    )
     return replace(judgement, integrity=(*judgement.integrity, note))
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The working tree and another revision, each measured by its first process."""
+    """The working tree and another revision, both measured by their first process."""
 
     context: RunContext
     measurement: Measurement
@@ -250,8 +254,10 @@ class _Pair:
     side: BaseSide
 
     def judged(self, found: Judgement, new: Record, base: Record) -> Judgement:
-        """Measure both codes in turns until every time has its verdict, then say where a change comes from."""
+        """Measure paired rounds until every time has a verdict, then locate the source lines of a change."""
         shown = (self.side.shown, self.measurement.remote.shown)
+        origins = self.measurement.remote.origins
+        functions = touched(origins.files, self.checkout) if origins is not None else ()
         judgement = self.confirmation.of_code(
             found,
             new,
@@ -259,17 +265,16 @@ class _Pair:
             self.side.record,
             self.checkout,
             shown=(shown[0], shown[1]) if shown[0] and shown[1] else None,
-            touched=self._touched(),
+            touched=self._below(functions),
         )
         judgement = self._located(judgement)
-        return replace(
-            judgement, source_diffs=source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
-        )
+        diffs = source_diffs((cause.line for cause in judgement.blame), self.checkout, self.commit)
+        if not diffs and judgement.blame:
+            diffs = uncalled_diffs(functions, self.checkout, self.commit)
+        return replace(judgement, source_diffs=diffs)
 
-    def _touched(self) -> frozenset[str]:
-        """Full names of the kernels and operators below functions that differ between the sides; at best a few."""
-        origins = self.measurement.remote.origins
-        functions = touched(origins.files, self.checkout) if origins is not None else ()
+    def _below(self, functions: Sequence[Touched]) -> frozenset[str]:
+        """Full names of kernels and operators called by functions that differ between the two sides."""
         if not functions:
             return frozenset()
         try:
@@ -279,12 +284,12 @@ class _Pair:
             return frozenset()
 
     def _located(self, judgement: Judgement) -> Judgement:
-        """The judgement with the places of its causes; without them where a test does not bear to be looked into."""
+        """The judgement with source lines of its causes; without them if locating fails (`SideError`)."""
         if not judgement.blame:
             return judgement
         try:
             return self.confirmation.located(judgement, self.checkout)
         except SideError as error:
             self.context.progress.clear()
-            note = unmeasured("no-places", "the lines that causes come from", str(error).partition("\n")[0])
+            note = unmeasured("no-places", "the source lines of the causes", str(error).partition("\n")[0])
             return replace(judgement, integrity=(*judgement.integrity, note))

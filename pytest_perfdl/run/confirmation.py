@@ -11,7 +11,7 @@ from pytest_perfdl.fixture.perf import Expectation
 from pytest_perfdl.judge import kernels
 from pytest_perfdl.judge.alternatives import demand, sides
 from pytest_perfdl.judge.alternatives import verdict as verdict_on
-from pytest_perfdl.judge.blame import located
+from pytest_perfdl.judge.blame import located, renamed
 from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
@@ -88,7 +88,8 @@ class Confirmation:
         self.context.progress.start_stacks(self.test.item.nodeid)
         base, head = (parts_of(self.context, self.test, side) for side in sides)
         self.context.progress.clear()
-        return replace(judgement, blame=located(judgement.blame, base, head, self.context.rules))
+        causes = located(judgement.blame, base, head, self.context.rules)
+        return replace(judgement, blame=causes, breakdowns=renamed(judgement.breakdowns, judgement.blame, causes))
 
     def below(self, functions: Sequence[Touched], checkout: Checkout) -> frozenset[str]:
         """Full names of the kernels and operators that run in these functions: one stack pass of the working tree."""

@@ -28,24 +28,23 @@ from pytest_perfdl.whatif.transform import Context, NotTold
 from pytest_perfdl.whatif.unprofiled import unprofiled
 
 TIMED = "step_p50"
-"""Metric that the graph's step is made to take: the median, as the trace is of a median step."""
+"""Metric to which the graph is scaled: the median, because the trace is of a median step."""
 
 
 class _Untold(Exception):
-    """Why there is no prediction, in one line."""
+    """There is no prediction; the message is one line."""
 
 
 def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
-    """What became of an expectation on a call of a test that was measured.
+    """The verdict on an `assert_whatif` of a measured call.
 
-    Regressed where the whole range of the predicted gain is above the bound and trust is ok; unchanged where the
-    predicted gain is not above it and trust not refused, or there is nothing that the optimization could change; else
-    inconclusive.
+    Regressed if the whole prediction interval is above the bound and confidence is ok. Unchanged if the predicted gain
+    is at most the bound and the prediction is not rejected, or if there is nothing to optimize. Otherwise inconclusive.
 
     Raises
     ------
     ValueError
-        The optimization refuses the values of its parameters; the message is one line.
+        The optimization rejects the values of its parameters; the message is one line.
     """
     parameters = ",".join(f"{name}={value}" for name, value in expectation.parameters.items())
     title = expectation.transform + (f":{parameters}" if parameters else "")
@@ -56,7 +55,7 @@ def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
     try:
         found = _prediction(question, *_context(expectation, result))
         if isinstance(found, str):
-            gain, verdict, reason = 0.0, "unchanged", f"nothing to gain: {found}"
+            gain, verdict, reason = 0.0, "unchanged", f"nothing to optimize: {found}"
         else:
             gain = found.gain
             verdict, reason = _held(found, bound, expectation.gains_less_than)
@@ -82,18 +81,18 @@ def _held(prediction: Prediction, bound: float, text: str) -> tuple[Verdict, str
     assert ends is not None
     low, high = (1 - end / prediction.step_ns for end in reversed(ends))
     size, *span = (format_percent(share, signed=False) for share in (gain, low, high))
-    found = f"would gain {size} [{', '.join(span)}] (range of the prediction), expected < {text}"
+    found = f"predicted gain {size} [{', '.join(span)}] (prediction interval), expected < {text}"
     if prediction.trust == "refuse":
-        return "inconclusive", f"{found}: not to be trusted, {prediction.reason}"
+        return "inconclusive", f"{found}: prediction rejected, {prediction.reason}"
     if gain <= bound:
         return "unchanged", found
     if prediction.trust == "low":
-        return "inconclusive", f"{found}: trust is low, {prediction.reason}"
-    return ("regressed", found) if low > bound else ("inconclusive", f"{found}: the range holds the bound")
+        return "inconclusive", f"{found}: low confidence, {prediction.reason}"
+    return ("regressed", found) if low > bound else ("inconclusive", f"{found}: the interval contains the bound")
 
 
 def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | str:
-    """The prediction, or why there is nothing that the optimization could change."""
+    """The prediction, or why there is nothing to optimize."""
     try:
         question.change(context)
     except NotTold as error:
@@ -106,13 +105,13 @@ def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | 
 
 
 def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, Base]:
-    """The step without the profiler's time, and what is known of the machine: given, else told by the record's key."""
+    """The step without profiler overhead, and the machine's rates: given ones, else those of its machine ID."""
     record = result.new
     path = next((each.new for each in result.exemplars if each.call == expectation.call), None)
     if record is None or path is None:
-        raise _Untold("no trace of a step was kept")
+        raise _Untold("no trace of a step was stored")
     if record.plan.period > 1:
-        raise _Untold(f"the trace that is kept is of one step, and {record.plan.period} make a cycle")
+        raise _Untold(f"the stored trace has one step, but a cycle has {record.plan.period} steps (period=)")
     machine = (expectation.machine or Machine()).or_else(machine_of_key(record.key.parts))
     step_ns = statistics.fmean(record.metrics()[metric_name(expectation.call, TIMED)].values)
     base = _unprofiled(path, step_ns)
@@ -120,12 +119,12 @@ def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, B
 
 
 def _unprofiled(path: Path, step_ns: float) -> Base:
-    """The graph of a kept trace whose step takes as long as the timed ones."""
+    """The graph of a stored trace, scaled to the time of the timed steps."""
     trace = read(path)
     if not is_whole(trace):
-        raise _Untold(f"a step's trace is kept up to {format_quantity(LIMIT, 'B')}, and this one is larger")
+        raise _Untold(f"the trace of a step is stored up to {format_quantity(LIMIT, 'B')}, and this one is larger")
     base = Base.of(unprofiled(task_graph(trace), step_ns))
     if abs(base.mean - step_ns) > REFUSED_ERROR * step_ns:
         took, timed = format_quantity(base.mean, "ns"), format_quantity(step_ns, "ns")
-        raise _Untold(f"without the profiler's time the step of the trace takes {took}, the timed ones {timed}")
+        raise _Untold(f"the traced step takes {took} without profiler overhead, the timed steps {timed}")
     return base

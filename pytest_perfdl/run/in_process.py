@@ -45,19 +45,19 @@ class LocalSession:
         """Reports stay as they are."""
 
     def status(self, report: pytest.TestReport) -> None:
-        """Statuses stay as they are."""
+        """Keep pytest's status."""
 
     def finish(self, exitstatus: int) -> int:
-        """Write nothing; the exit status that the run deserves."""
+        """Write nothing; return the exit status."""
         if not self._tests and exitstatus == pytest.ExitCode.OK:
             return pytest.ExitCode.NO_TESTS_COLLECTED
         return exitstatus
 
     def summarize(self, terminal: Any) -> None:
-        """Show the figures of every test that measured something."""
+        """Show the metrics of every measured test."""
         if self._tests is not None and not self._tests:
             terminal.write_line(NOTHING_SELECTED, red=True)
-        terminal.section("perf figures, measured in this process: not judged")
+        terminal.section("perf metrics, measured in pytest's process and not compared")
         for nodeid, host in self._hosts.items():
             repeat, test = host.repeat(), (self._tests or {})[nodeid]
             if not repeat.calls:
@@ -69,5 +69,5 @@ class LocalSession:
                 terminal.write_line(f"    {visible(name):16} {value}")
 
     def close(self) -> None:
-        """Remove the scratch folder."""
+        """Remove the scratch directory."""
         self._folder.remove()

@@ -51,7 +51,7 @@ class MachineLimits:
                 self._known[key.slug] = Machine.load(path) if path.exists() else None
             except ValueError as error:
                 raise ConstantsError(
-                    f"{error}: restore it from git, or delete it, and pytest --perf-update measures it again"
+                    f"{error}: restore it from git, or delete it and run pytest --perf-update to measure it again"
                 ) from None
         return self._known[key.slug]
 
@@ -77,7 +77,7 @@ class MachineLimits:
             try:
                 found = calibrated(int(key.parts.get("threads") or 1), has_device(key), key_extra)
                 if not found.key.startswith(f"{key.slug} "):
-                    raise ConstantsError(f"a process of its own has another key here, {found.key}")
+                    raise ConstantsError(f"the machine ID in a worker process is different: {found.key}")
                 found.save(self.path(key))
                 self._known[key.slug] = found
             except ConstantsError as error:
@@ -94,9 +94,9 @@ class MachineLimits:
                 threads = int(key.parts.get("threads") or 1)
                 now = calibrated(threads, has_device(key), key_extra, seconds=_CHECK_SECONDS)
                 below = [] if kept is None else _below(kept, now)
-                said = f"the machine does not reach its limits now: {'; '.join(below)}" if below else ""
+                said = f"the machine is below its recorded peak rates: {'; '.join(below)}" if below else ""
             except ConstantsError as error:
-                said = f"the machine's limits could not be measured again: {error}"
+                said = f"peak rates of the machine could not be measured again: {error}"
             self._missed[key.slug] = said
         return self._missed[key.slug]
 
@@ -128,18 +128,18 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
         kept = Machine.load(path)
         now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
     except ValueError as error:
-        return [MachineFinding("note", "limits", f"not held against {FILE}", str(error))]
+        return [MachineFinding("note", "limits", f"not compared with {FILE}", str(error))]
     if not (missed := _below(kept, now)):
-        return [MachineFinding("ok", "limits", f"reaches what {FILE} of {kept.date} says")]
-    why = "utilization is held against more than this machine can do now"
-    do = "find what slows it down; if it stays so: perfdl constants --again"
+        return [MachineFinding("ok", "limits", f"reaches the peak rates in {FILE} ({kept.date})")]
+    why = "utilization is relative to peak rates that the machine does not reach now"
+    do = "find the cause; if it is permanent, run perfdl constants --again"
     return [MachineFinding("warn", "limits", "; ".join(missed), why, do)]
 
 
 def _below(kept: Machine, now: Machine) -> list[str]:
     """Limits that are missed by more than a tenth, and by more than three times their spread."""
     return [
-        f"{name} {format_quantity(found, unit)} of {format_quantity(before, unit)}"
+        f"{name} {format_quantity(found, unit)}, recorded {format_quantity(before, unit)}"
         for name, unit, spread, before, found in _paired(kept, now)
         if found < (1 - max(_MISSED, 3 * spread)) * before
     ]
@@ -152,7 +152,7 @@ def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, floa
     found = dict(now.bandwidths)
     for size, rate in kept.bandwidths:
         if size in found:
-            name = f"bandwidth of {format_quantity(size, 'B')}"
+            name = f"bandwidth for {format_quantity(size, 'B')}"
             yield name, "B/s", kept.spread.get(str(size), 0.0), rate, found[size]
 
 

@@ -252,8 +252,8 @@ class Measurement:
         for name, phase in remote.phases.items():
             if phase.raw != "passed":
                 text = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report)).longreprtext
-                what = f"repeat {number} of the test {phase.raw} in its {name} phase"
-                raise PerfError(f"{what}, the first did not:\n{text}")
+                what = f"the test {phase.raw} in its {name} phase in process {number}"
+                raise PerfError(f"{what}, but not in the first one:\n{text}")
         return remote
 
     def _forked_repeat(self) -> RemoteTest | None:
@@ -269,7 +269,7 @@ class Measurement:
             remote = processes.start(self.test, self._script, parent=parent)
             remote.finish()
             if failure(remote, self.context.config) or not remote.results:
-                raise ForkError("the test passed in a started process and not in a forked one")
+                raise ForkError("the test passes in a new process but not in a forked one")
         except WorkerError:
             # Started ones then say whether that is the test's own.
             self._forks = False
@@ -305,17 +305,23 @@ class Measurement:
             except TestAbsent:
                 return None
             except WorkerError as error:
-                raise SideError(f"the test did not run at {commit[:12]}: {error}", invalid=False) from None
+                raise SideError(
+                    f"the test did not run at the baseline commit {commit[:12]}: {error}", invalid=False
+                ) from None
             if not (spoiled := self._spoiled(remote)):
                 break
             no_flops = spoiled
         if any(phase.report["outcome"] == "skipped" for phase in remote.phases.values()):
-            raise SideSkipped(f"the test is skipped, or expected to fail, at {commit[:12]}", invalid=False)
+            raise SideSkipped(
+                f"the test is skipped or expected to fail at the baseline commit {commit[:12]}", invalid=False
+            )
         if text := failure(remote, context.config):
-            raise SideError(f"the test did not pass at {commit[:12]}: {last_error(text)}\n{text}", invalid=False)
+            raise SideError(
+                f"the test fails at the baseline commit {commit[:12]}: {last_error(text)}\n{text}", invalid=False
+            )
         if not remote.results or remote.origins is None:
-            raise SideError(f"the test measured nothing at {commit[:12]}", invalid=False)
-        for name, origins, code in (("base", remote.origins, checkout), ("head", self.remote.origins, None)):
+            raise SideError(f"the test measures nothing at the baseline commit {commit[:12]}", invalid=False)
+        for name, origins, code in (("baseline", remote.origins, checkout), ("current", self.remote.origins, None)):
             if mistake := context.revisions.mistaken(origins, code):
                 raise SideError(f"the {name} side {mistake}", invalid=True)
         repeats = [_repeat(remote, 0.0)]

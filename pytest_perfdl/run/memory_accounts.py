@@ -72,7 +72,7 @@ def with_accounts(
                 before[call] = _account(context, test, side, call, growth=call in grown)
     except SideError as error:
         why = str(error).partition("\n")[0]
-        return _noted(judgement, [unmeasured("no-account", "whose memory it is", why)])
+        return _noted(judgement, [unmeasured("no-account", "the breakdown of peak memory", why)])
     finally:
         context.progress.clear()
     changed = touched(origins.files, checkout) if origins is not None and checkout is not None else ()
@@ -81,17 +81,21 @@ def with_accounts(
     for call in (each.name for each in new.calls if each.name in calls and each.name in head):
         if call not in grown:
             # What grows has another peak after every step.
-            notes += _unequal(head[call], new, call, "this run")
+            notes += _unequal(head[call], new, call, "current")
         if call in before and base is not None:
-            notes += _unequal(before[call], base, call, "the other side")
+            notes += _unequal(before[call], base, call, "baseline")
         causes = peak_causes(before[call], head[call], placed) if call in before else ()
         found.append(MemoryChange(call, before.get(call), head[call], causes, round(grown.get(call, 0))))
     explained = replace(judgement, memory=tuple(found))
     if checkout is not None:
         diffs = source_diffs(_lines(found), checkout, commit)
-        known = {(each.file, each.function) for each in judgement.source_diffs}
-        more = tuple(each for each in diffs if (each.file, each.function) not in known)
-        explained = replace(explained, source_diffs=(*more, *judgement.source_diffs))
+        # What no cause of the time comes from may be where memory does.
+        known = {(each.file, each.text) for each in diffs}
+        others = tuple(each for each in judgement.source_diffs if (each.file, each.text) not in known)
+        of_both = tuple(each for each in diffs if each in judgement.source_diffs)
+        explained = replace(
+            explained, source_diffs=(*(each for each in diffs if each not in of_both), *of_both, *others)
+        )
     return _noted(explained, notes)
 
 
@@ -129,17 +133,17 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
     try:
         remote.finish()
     except WorkerTimeout:
-        raise SideError("not finished in time with every allocation recorded", invalid=False) from None
+        raise SideError("timeout while recording allocations", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
     if mistake := context.revisions.mistaken(remote.origins, side.checkout):
-        raise SideError(f"the {side.name} side {mistake}", invalid=False)
+        raise SideError(f"the {side.label} side {mistake}", invalid=False)
     if text := failure(remote, context.config):
-        what = f"the test did not pass on the {side.name} side with every allocation recorded"
+        what = f"the test failed on the {side.label} side while recording allocations"
         raise SideError(f"{what}\n{text}", invalid=False)
     found: MemoryAccount | None = next((account for account in remote.results if account is not None), None)
     if found is None:
-        raise SideError(f"the test has no call {call!r} on the {side.name} side", invalid=False)
+        raise SideError(f"the test has no call {call!r} on the {side.label} side", invalid=False)
     return found
 
 
@@ -152,7 +156,7 @@ def _unequal(account: MemoryAccount, record: Record, call: str, side: str) -> li
     there, here = (format_quantity(each, "B") for each in (account.peak_bytes, counted))
     named = f"{call}: " if call else ""
     why = f" ({'; '.join(account.notes)})" if account.notes else ""
-    message = f"{named}the account of {side} is of a peak of {there}, and {here} were counted{why}"
+    message = f"{named}the memory breakdown ({side}) adds up to {there}, the measured peak is {here}{why}"
     return [Finding("note", "account", message)]
 
 

@@ -33,49 +33,54 @@ from pytest_perfdl.workers.messages import Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 FREE_MEMORY = 0.1
-"""Share of the memory that must be free while two processes are alive at once."""
+"""Fraction of the memory that must be free while two processes run at once."""
 _NO_ROOM = ("out of memory", "busy or unavailable")
-"""How torch's allocators say so, on the host and on devices; and how a device says that it takes one process only."""
-_NOT_SHOWN = "no started process of each side has shown how the test loads and runs"
+"""Messages of torch's allocators, and of devices that accept a single process."""
+_NOT_SHOWN = "the first process of both sides did not report how the test runs"
 
 
 class _KilledForMemoryError(Exception):
-    """The system has ended one of two workers for the memory that they took together."""
+    """The system killed one of two workers for lack of memory."""
 
 
 class _ForkedDiedError(Exception):
-    """A forked worker has died, which a started one of the same test did not."""
+    """A forked worker died, although a newly started one did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundSide:
-    """One of the two that are compared."""
+    """One side of a comparison."""
 
     name: str
     checkout: Checkout | None = None
     """The code; `None` for the working tree."""
     against: Checkout | None = None
-    """Whose code must not be loaded."""
+    """The other side's code, which must not be loaded."""
     variant: str = ""
     """Which alternative of a `perf.compare`."""
 
+    @property
+    def label(self) -> str:
+        """The name of the side in messages."""
+        return self.name if self.variant else {"base": "baseline", "head": "current"}[self.name]
+
 
 class Rounds:
-    """Measures rounds of a test.
+    """Measures paired rounds of a test.
 
     Parameters
     ----------
     context, test
-        Where, and what.
+        The run, and the test to measure.
     base, head
-        The two sides: `head` is what is asked about.
+        The two sides, baseline and current.
     seed
-        Of the lots.
+        Of the random order and CPU.
     profiled
-        Whether each side also profiles some steps, after those that are timed.
+        Whether both sides also profile some steps, after the timed ones.
     shown
-        What the first, started process of each side showed, base and head; `None` where there was none. Without them
-        rounds are neither forked nor bound to a core.
+        Reports of the first process of both sides (base, head); `None` if there was none. Without them, processes are
+        neither forked nor pinned.
     """
 
     def __init__(
@@ -100,35 +105,35 @@ class Rounds:
         self._core: int | None = None
         self._shown = shown
         self.start_reason = "--perf-start=fresh" if context.settings.start == "fresh" else "" if shown else _NOT_SHOWN
-        """Why rounds are not forked, in one line; empty where they are."""
+        """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
-        """Why rounds are not bound to a core, in one line; empty where they are."""
+        """Why processes are not pinned, in one line; empty if they are."""
         self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
-        """What all processes measured so far, of both sides."""
+        """Results of all processes so far, of both sides."""
 
     @property
     def size_note(self) -> str:
-        """What of the steps was reduced for the budget, in one line; empty for nothing."""
+        """How the number of steps was reduced for the time budget, in one line; empty if it was not."""
         return self._pace.note
 
     @property
     def how(self) -> str:
         """How the last round was run, in one line."""
-        start = f"started: {self.start_reason}" if self.start_reason else "forked"
-        core = f"not bound to a core: {self.pin_reason}" if self.pin_reason else "both on one core"
-        turns = "in turns" if self._both else "one after the other, since both did not fit"
+        start = f"new processes ({self.start_reason})" if self.start_reason else "forked processes"
+        core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
+        turns = "interleaved" if self._both else "one after the other (not enough memory for both)"
         return "; ".join(filter(None, (start, core, turns, self.size_note)))
 
     def measure(self, number: int) -> Round:
-        """One round; `number` counts from 1.
+        """Measure one paired round; `number` counts from 1.
 
         Raises
         ------
         SideError
-            When the test does not pass on a side, or a side ran the other's code.
+            The test fails on one side, or one side ran the other side's code.
         WorkerError
-            When a worker dies or hangs.
+            A worker dies or hangs.
         """
         drawn = orders(self._seed, number)[-1]
         order = self._sides if drawn == "base first" else self._sides[::-1]
@@ -163,7 +168,7 @@ class Rounds:
         return side_values(remote.results, user_values(remote), machine, mixes)
 
     def _forked(self, order: Sequence[RoundSide]) -> dict[str, RemoteTest] | None:
-        """Both sides forked from one parent; `None` where they are to be started, from now on and in this round."""
+        """Both sides forked from one parent; `None` if processes must be started instead, from now on."""
         if self.start_reason or self._shown is None:
             return None
         try:
@@ -172,12 +177,12 @@ class Rounds:
             self.start_reason = str(error)
             return None
         if any(failure(remote, self._context.config) for remote in remotes.values()):
-            self.start_reason = "the test passed in a started process and not in a forked one"
+            self.start_reason = "the test passes in a new process but not in a forked one"
             return None
         return remotes
 
     def _run(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest]:
-        """Both at once, or one after the other where they do not fit into memory together."""
+        """Both at once, or one after the other if they do not fit into memory together."""
         self._pace.begin()
         remotes = self._together(order, parent) if self._fits else None
         self._both = remotes is not None
@@ -201,7 +206,7 @@ class Rounds:
         return remotes
 
     def _alternating(self, order: Sequence[RoundSide], parent: ForkParent | None) -> dict[str, RemoteTest]:
-        """Begin these sides' workers, all in the same way, and let them take turns until both are over."""
+        """Start the workers of these sides, and run their steps interleaved until both are done."""
         remotes: dict[str, RemoteTest] = {}
         killed = kills_for_memory()
         try:
@@ -246,7 +251,7 @@ class Rounds:
         )
 
     def _learn(self, remotes: Iterable[RemoteTest]) -> None:
-        """What the slower side's steps took, for the sizes of later rounds."""
+        """Record the step time of the slower side, for the number of steps in later rounds."""
         taken: dict[str, int] = {}
         for remote in remotes:
             for result in remote.results:
@@ -256,18 +261,18 @@ class Rounds:
             self._pace.timed(name, step_ns)
 
     def _check(self, side: RoundSide, remote: RemoteTest, number: int) -> None:
-        """The test must pass on both sides, and each side must have run its own code."""
+        """Check that the test passed, and that the side ran its own code."""
         text = failure(remote, self._context.config)
         if text:
-            said = f"the test did not pass on the {side.name} side in round {number}: {last_error(text)}"
+            said = f"the test failed on the {side.label} side in paired round {number}: {last_error(text)}"
             raise SideError(f"{said}\n{text}", invalid=False)
-        # Two alternatives of one code are no two sides of it.
+        # The two alternatives of a `perf.compare` share their code.
         if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
-            raise SideError(f"the {side.name} side {mistake}", invalid=True)
+            raise SideError(f"the {side.label} side {mistake}", invalid=True)
 
 
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
-    """Why the two processes of a round are not bound to one processor, in one line; empty if they are to be."""
+    """Why the two processes of a round are not pinned to one CPU, in one line; empty if they are."""
     if pin == "off":
         return "--perf-pin=off"
     if shown is None:
@@ -276,25 +281,25 @@ def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> st
     if not calls:
         return _NOT_SHOWN
     if test.plan.threads != 1:
-        return f"the test is measured with {test.plan.threads} threads"
+        return f"the test uses {test.plan.threads} threads"
     if any(call.device for call in calls):
-        return "its steps use a device"
+        return "the step uses a GPU or another device"
     if any(call.children for call in calls):
-        return "its steps have child processes"
+        return "the step has child processes"
     if any(call.threads for call in calls):
-        return "its steps have threads of their own"
+        return "the step starts threads"
     if sys.platform != "linux":
-        return "only Linux binds all threads of a process"
-    return "" if len(os.sched_getaffinity(0)) > 1 else "there is one processor only"
+        return "not supported on this system"
+    return "" if len(os.sched_getaffinity(0)) > 1 else "only one CPU"
 
 
 def _drawn_core(seed: int, number: int) -> int:
-    """The processor of a round, drawn from those that are allowed; the sides' order is drawn apart."""
+    """The CPU of a round, chosen at random among the allowed ones, independently of the order of the sides."""
     return random.Random(f"core of round {number} of {seed}").choice(sorted(os.sched_getaffinity(0)))
 
 
 def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
-    """Sizes of a test's steps that leave the budget room for the rounds that a verdict needs."""
+    """Numbers of steps that leave time in the budget for the rounds that a verdict needs."""
     if shown is None:
         return Pace(seconds_of_steps(budget, 0.0))
     step_ns: dict[str, int] = {}
@@ -304,12 +309,12 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
 
 
 def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, StepParts]:
-    """The parts of each call's steps on a side, with lines and functions: one process' stack pass.
+    """The breakdown of every call's step on one side, with source lines and functions, from one process.
 
     Raises
     ------
     SideError
-        When the test does not pass there, or its worker dies or hangs: with what is judged that has nothing to do.
+        The test fails on that side, or its worker dies or hangs; verdicts do not depend on this pass.
     """
 
     def script(info: CallInfo) -> Script:
@@ -321,18 +326,18 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
     try:
         remote.finish()
     except WorkerTimeout:
-        raise SideError("not finished in time with Python's frames recorded", invalid=False) from None
+        raise SideError("timeout while recording Python stacks", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
     if text := failure(remote, context.config):
         raise SideError(
-            f"the test did not pass on the {side.name} side with Python's frames recorded\n{text}", invalid=False
+            f"the test failed on the {side.label} side while recording Python stacks\n{text}", invalid=False
         )
     return {result.call: result.parts for result in remote.results if result.parts is not None}
 
 
 def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
-    """What the operators had to do in one process, by call; empty where steps were not profiled."""
+    """Work of the operators in one process, by call; empty if no steps were profiled."""
     return {
         result.info.name: StepWork(len(result.profiled.step_ns), result.profiled.work)
         for result in results
@@ -341,15 +346,15 @@ def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:
 
 
 def user_values(remote: RemoteTest) -> tuple[UserValue, ...]:
-    """What the test gave to `perf.metric`."""
+    """Values that the test passed to `perf.metric`."""
     return tuple(UserValue(m.call, m.name, m.value, m.unit, m.better) for m in remote.metrics)
 
 
 def failure(remote: RemoteTest, config: pytest.Config) -> str:
-    """What the test's first phase that did not pass says; empty if all passed."""
+    """The failure text of the first phase that did not pass; empty if all passed."""
     for phase in remote.phases.values():
         if phase.raw != "passed":
-            # Reading a report uses its data up.
+            # Deserializing a report consumes its data.
             data = copy.deepcopy(dict(phase.report))
             report = config.hook.pytest_report_from_serializable(config=config, data=data)
             return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
@@ -357,5 +362,5 @@ def failure(remote: RemoteTest, config: pytest.Config) -> str:
 
 
 def last_error(text: str) -> str:
-    """The last line that a failure's text marks as its error; empty where none is."""
+    """The last line marked as error in a failure's text; empty if there is none."""
     return next((line[1:].strip() for line in reversed(text.splitlines()) if line.startswith("E ")), "")

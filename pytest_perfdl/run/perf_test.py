@@ -62,14 +62,14 @@ def set_up(measurement: Measurement) -> None:
 
 
 def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> Result:
-    """Measure a test whose first process is set up, and judge it.
+    """Measure a test whose first process is set up, and decide its verdict.
 
     Raises
     ------
     NotPassed
-        When the test itself failed or was skipped.
+        The test failed or was skipped.
     PerfError
-        When there is no verdict; the message says why.
+        There is no verdict; the message is the reason.
     """
     __tracebackhide__ = True
     with measurement.as_failures():
@@ -86,8 +86,8 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
             result = _limits_held(context, measurement, confirmation, baseline)
         elif demands := measurement.test.demands:
             raise PerfError(
-                f"limits or budgets name {', '.join(demands)}, and the test measures no step of its own: what "
-                "perf.compare measures is held to its own argument"
+                f"limits or budgets for {', '.join(demands)} have no effect: the test only calls perf.compare, "
+                "whose limit is the argument of its assertion"
             )
         result = _with_expectations(context, measurement, confirmation, result)
         result = curves.judge(measurement, result)
@@ -95,7 +95,7 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
 
 
 def tear_down(measurement: Measurement) -> None:
-    """Wait for the first process' end and raise what its teardown phase raised."""
+    """Wait for the end of the first process, and raise the error of its teardown phase."""
     __tracebackhide__ = True
     measurement.context.progress.clear()
     if measurement.broken:
@@ -129,27 +129,27 @@ def _check_passed(phase: PhaseReport) -> None:
     if phase.raw == "skipped":
         raise NotPassed("unmeasured", "the test was skipped", phase)
     if phase.report["outcome"] == "skipped":
-        raise NotPassed("unmeasured", "the test itself failed, as its xfail mark expects", phase)
+        raise NotPassed("unmeasured", "the test failed, as its xfail mark expects", phase)
     raise NotPassed("invalid", "not measured: the test itself failed", phase)
 
 
 def _check_measured(measurement: Measurement) -> None:
     if not measurement.repeats and not measurement.alternatives:
         raise PerfError(
-            f"a perf test must measure something: {measurement.test.item.name} never called perf(...), "
-            "perf.steps(...) or perf.step()"
+            f"{measurement.test.item.name} measured nothing: a perf test must call perf(...), perf.steps(...) or "
+            "perf.step()"
         )
 
 
 def _questions(measurement: Measurement) -> int:
-    """How many are asked of the test's times: its own steps, and each pair of alternatives."""
+    """Number of comparisons of times: one for the test's steps, and one per pair of alternatives."""
     return bool(measurement.repeats) + len(measurement.alternatives)
 
 
 def _limits_held(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, baseline: Baseline
 ) -> Result:
-    """The test's own steps held to their limits, and recorded where that is wanted."""
+    """Compare the test's steps with their limits, and record them if required."""
     settings, test, base = context.settings, measurement.test, baseline.own
     recording = test.options.repeats_for(settings, recording=True)
     checking = test.options.repeats_for(settings, recording=False)
@@ -175,17 +175,17 @@ def _limits_held(
             Finding(
                 "note",
                 "former-key",
-                f"the baseline is of {base.key.slug}, which told neither ARM processors nor CPU quotas apart: this "
-                f"machine is {new.key.slug}; pytest --perf-update moves it there, if it was recorded here",
+                f"the baseline has machine ID {base.key.slug}, an older format without ARM CPU model and CPU quota; "
+                f"the ID of this machine is {new.key.slug}. If it was recorded here, pytest --perf-update moves it",
             )
         )
     notes += _short_steps(measurement)
     if refused:
-        why = f"the limits of this machine were not measured: {refused}; perfdl constants measures them later"
+        why = f"peak rates of this machine were not measured: {refused}. Run perfdl constants to measure them later"
         notes.append(Finding("note", "no-machine", why))
     if measurement.redrawn:
-        count = plural(measurement.redrawn, "repeat")
-        said = f"{count} measured again, because others had the processor meanwhile"
+        count = plural(measurement.redrawn, "process", "processes")
+        said = f"measured again in {count}, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)
@@ -206,7 +206,7 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
 
 
 def _accounted(context: RunContext, measurement: Measurement, found: ComparisonResult) -> ComparisonResult:
-    """What was found, with whose memory it is where that changed or grows."""
+    """The result with a breakdown of peak memory, if that changed or memory grows."""
     judgement = with_accounts(
         context,
         measurement.test,
@@ -221,7 +221,7 @@ def _accounted(context: RunContext, measurement: Measurement, found: ComparisonR
 
 
 def _limits_checked_again(context: RunContext, measurement: Measurement, judgement: Judgement) -> Judgement:
-    """The judgement, unless a budget of utilization fails that the machine itself no longer reaches."""
+    """The judgement, unless a utilization budget fails because the machine is below its recorded peak rates."""
     if not any(map(fails_utilization, judgement.metrics)):
         return judgement
     context.progress.start_calibration(again=True)
@@ -231,7 +231,7 @@ def _limits_checked_again(context: RunContext, measurement: Measurement, judgeme
 
 
 def _machine_measured(context: RunContext, measurement: Measurement) -> str:
-    """Measure the limits of a machine that gets its first baseline; why that was not possible, or an empty text."""
+    """Measure peak rates of a machine before its first baseline; returns the reason if that fails, else ""."""
     key = measurement.repeats[0].calls[0].info.key
     if context.machines.of(key) is None:
         context.progress.start_calibration()
@@ -242,15 +242,15 @@ def _check_names(test: PerfTest, new: Record) -> None:
     unknown = test.unknown_metrics(new)
     if unknown:
         raise PerfError(
-            f"limits or budgets name {', '.join(unknown)}, which this test does not measure; it "
-            f"measures {', '.join(sorted(new.metrics()))}"
+            f"limits or budgets name {', '.join(unknown)}, which this test does not measure. Measured: "
+            f"{', '.join(sorted(new.metrics()))}"
         )
 
 
 def _result(
     context: RunContext, measurement: Measurement, new: Record, found: ComparisonResult, *, updated: bool = False
 ) -> Result:
-    """What reports read of a test that was held against something."""
+    """The result of a compared test, as reports read it."""
     item, store, base = measurement.test.item, context.store, found.base
     against, judgement = context.settings.against, found.judgement
     slug = new.key.slug if base is None or updated else base.key.slug
@@ -270,7 +270,7 @@ def _result(
         file=item.location[0],
         line=(item.location[1] or 0) + 1,
         judgement=judgement,
-        # No new baseline lifts a budget.
+        # Budgets are unaffected by a new baseline.
         fails=judgement.fails(context.fail_on)
         and not (updated and judgement.verdict != "invalid" and not judgement.over_budget),
         new=new,
@@ -285,9 +285,9 @@ def _result(
 
 
 def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
-    """Say of traces beside a baseline that they are not the ones it was saved with."""
+    """Note traces that do not belong to the baseline."""
     notes = [
-        Finding("note", "other-trace", f"{file} is not the trace that the baseline was saved with: it is left out")
+        Finding("note", "other-trace", f"{file} is ignored: it does not belong to the recorded baseline")
         for file in others
     ]
     return replace(judgement, integrity=(*judgement.integrity, *notes)) if notes else judgement
@@ -296,7 +296,7 @@ def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
 def _with_expectations(
     context: RunContext, measurement: Measurement, confirmation: Confirmation, own: Result | None
 ) -> Result:
-    """What the test expects beside limits, judged and joined with what is known of its own steps."""
+    """Verdicts on the test's assertions (`compare`, `assert_whatif`), joined with those on its steps."""
     test = measurement.test
     result = own or unjudged(test, Judgement(test.item.nodeid, "unchanged", ""), fails=False)
     found = [_alternatives_judged(each, measurement, confirmation) for each in measurement.alternatives]
@@ -317,7 +317,7 @@ def _alternatives_judged(
 
 
 def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
-    # Imported here: few tests ask, and what simulates takes a while to load.
+    # Imported here: few tests need it, and the simulator takes a while to load.
     from pytest_perfdl.run.expected_gain import judged
 
     try:
@@ -327,7 +327,7 @@ def _possible_gain_judged(expectation: WhatIfExpectation, result: Result) -> Met
 
 
 def unjudged(test: PerfTest, judgement: Judgement, *, fails: bool, seconds: float = 0.0) -> Result:
-    """The result of a test that was not held against anything."""
+    """The result of a test that was not compared."""
     file, line, _ = test.item.location
     return Result(
         id=test.item.nodeid, file=file, line=(line or 0) + 1, judgement=judgement, fails=fails, seconds=seconds

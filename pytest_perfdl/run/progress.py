@@ -1,4 +1,4 @@
-"""One line that says what is being measured and how long it will take.
+"""One progress line: the current test, and the estimated time.
 
 On a terminal the line is rewritten in place; elsewhere (a CI log) it is printed twice a minute at most.
 """
@@ -16,12 +16,12 @@ from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.system.pytest_internals import is_at_line_start
 
 ROUNDS = (3, 12)
-"""Rounds that a test takes at least, and that most take at most."""
+"""Minimum and usual maximum number of paired rounds per test."""
 PRINT_EVERY_SECONDS = 30.0
 
 
 ERASE = "\r\x1b[2K"
-"""Takes the text of the cursor's line away."""
+"""Clears the cursor's line."""
 TO_COLUMN_ZERO = "\x1b[1A\n"
 """Leaves an empty line as it is; the newline in it tells pytest, which adds up what it wrote, that nothing is there."""
 
@@ -80,29 +80,29 @@ class Progress:
         self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
 
     def start_round(self, number: int, test: str, spent: float, budget: float) -> None:
-        """A pair of processes begins to take turns; `spent` seconds of the budget are gone."""
+        """A paired round begins; `spent` seconds of the budget are used."""
         room = f"{duration(spent)} of {duration(budget)}"
-        self._show(f"perf: test {self._test} of {self._tests}, round {number}, {room}: {test}"[:118])
+        self._show(f"perf: test {self._test} of {self._tests}, paired round {number}, {room}: {test}"[:118])
 
     def start_stacks(self, test: str) -> None:
-        """Python's frames are recorded, to see where a change comes from or which operators it touches."""
-        self._show(f"perf: test {self._test} of {self._tests}, looking where the change comes from: {test}"[:118])
+        """Python stacks are recorded, to locate a change or the operators that it affects."""
+        self._show(f"perf: test {self._test} of {self._tests}, locating the change: {test}"[:118])
 
     def start_memory(self, test: str) -> None:
-        """Every allocation is recorded, to see whose memory it is."""
-        self._show(f"perf: test {self._test} of {self._tests}, looking whose memory it is: {test}"[:118])
+        """Every allocation is recorded, for the breakdown of peak memory."""
+        self._show(f"perf: test {self._test} of {self._tests}, analyzing peak memory: {test}"[:118])
 
     def start_calibration(self, *, again: bool = False) -> None:
-        """The machine's limits are measured, once a key; or once a run whether it still reaches them."""
-        how = "again: about 5 s" if again else "once for all tests: about 20 s"
-        self._show(f"perf: measuring the limits of this machine, {how}")
+        """Peak rates are measured, once per machine ID, or checked `again` once per run."""
+        how = "again (about 5 s)" if again else "once per machine (about 20 s)"
+        self._show(f"perf: measuring peak rates of this machine {how}")
 
     def end_repeat(self, seconds: float) -> None:
-        """A repeat took so long."""
+        """A process took this many seconds."""
         self._taken.append(seconds)
 
     def clear(self) -> None:
-        """Take the line away, before pytest writes there."""
+        """Clear the line before pytest writes."""
         if self._shown and self._terminal is not None:
             with self._suspended_capture():
                 self._terminal.write(ERASE + TO_COLUMN_ZERO, flush=True)
@@ -129,7 +129,7 @@ class Progress:
 
 def _begin_line(terminal: Terminal) -> None:
     terminal.ensure_newline()
-    # That knows of files' names only: with -q the letters of tests may stand there.
+    # pytest's check covers file names only: with -q, status letters may be on the line.
     if not is_at_line_start(terminal):
         terminal.write("\n")
 
@@ -138,47 +138,47 @@ def line(test: int, tests: int, repeat: int, repeats: int, seconds_left: float |
     """The line's text.
 
     >>> line(3, 12, 4, 10, 80.0, "test_gpt.py::test_step")
-    'perf: test 3 of 12, repeat 4 of 10, about 1 min 20 s left: test_gpt.py::test_step'
+    'perf: test 3 of 12, process 4 of 10, about 1 min 20 s left: test_gpt.py::test_step'
     """
     left = "" if seconds_left is None else f", about {duration(seconds_left)} left"
-    return f"perf: test {test} of {tests}, repeat {repeat} of {repeats}{left}: {name}"[:118]
+    return f"perf: test {test} of {tests}, process {repeat} of {repeats}{left}: {name}"[:118]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDuration:
-    """What a test is expected to take."""
+    """Expected duration of a test."""
 
     repeat_seconds: float | None
-    """One repeat, as noted when the baseline was recorded."""
+    """Duration of one process, from the baseline; `None` without a baseline."""
     repeats: int
     recorded: bool = False
-    """Whether it is measured to be recorded, in so many repeats, rather than held against its baseline in rounds."""
+    """Whether the test is recorded, in `repeats` processes, rather than compared in paired rounds."""
 
 
 def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: int) -> str:
-    """The line before the first test: how long all of them will take.
+    """The line before the first test, with the estimated time of all tests.
 
-    A test takes one process of each side and then its rounds. A round is taken for one repeat's time: its two processes
-    start side by side, and half of what they do is done in turns.
+    A test takes one process per side and its paired rounds. The estimate of a round is the time of one process: its two
+    processes start at the same time, and half of their work is interleaved.
 
     >>> estimate([ExpectedDuration(4.0, 10, recorded=True), ExpectedDuration(5.0, 10, recorded=True)], 300, 9)
-    'perf: 2 tests, about 1 min 30 s'
+    'Measuring 2 perf tests, about 1 min 30 s'
     >>> estimate([ExpectedDuration(4.0, 1), ExpectedDuration(None, 1)], 300, 9)
-    'perf: 2 tests, about 20 s to 56 s; 1 of them without a baseline to tell how long it takes'
+    'Measuring 2 perf tests, about 20 s to 56 s (no estimate for 1 of them without a baseline)'
     >>> estimate([ExpectedDuration(40.0, 1)], 100, 9)
-    'perf: 1 test, about 3 min 0 s; --perf-budget=100 has room for 5 rounds of 40 s, and a regression takes 9'
+    'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, a regression needs 9'
 
     Parameters
     ----------
     budget
-        Seconds that the rounds of one test may take; twice as many where it looks slower.
+        Time limit of the paired rounds of one test, in seconds; doubled if the test looks slower.
     least_to_fail
-        Rounds that a regression takes at least to be called one.
+        Minimum number of paired rounds for the verdict regressed.
     """
     known = [(test.repeat_seconds, test) for test in tests if test.repeat_seconds is not None]
-    line = f"perf: {plural(len(tests), 'test')}"
+    line = f"Measuring {plural(len(tests), 'perf test')}"
     if not known:
-        return f"{line}; how long they take is not known before a baseline is recorded"
+        return f"{line} (no time estimate without a baseline)"
     ends = [
         sum(
             seconds * test.repeats if test.recorded else min(seconds * rounds, budget) + 2 * seconds
@@ -188,12 +188,11 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     ]
     line += f", about {' to '.join(dict.fromkeys(map(duration, ends)))}"
     if unknown := len(tests) - len(known):
-        line += f"; {unknown} of them without a baseline to tell how long it takes"
+        line += f" (no estimate for {unknown} of them without a baseline)"
     slowest = max((seconds for seconds, test in known if not test.recorded), default=0.0)
     if least_to_fail * slowest > 2 * budget:
         rooms = plural(max(1, int(2 * budget / slowest)), "round")
-        line += f"; --perf-budget={budget:g} has room for {rooms} of {duration(slowest)}, and a regression "
-        line += f"takes {least_to_fail}"
+        line += f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, a regression needs {least_to_fail}"
     return line
 
 

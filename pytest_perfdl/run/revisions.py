@@ -30,6 +30,8 @@ from pytest_perfdl.workers.overlay import overlay, with_conftests
 _NEVER_PAIRED = "these baselines cannot be compared in paired rounds later, which detect smaller slowdowns"
 _MOST_NAMED = 4
 """Files that a command names; it adds all where there are more."""
+NOTED_SECONDS = 5.0
+"""Time for checkouts from which on the summary says how long they took."""
 UNTIED = "untied"
 """Code of the note on a record that is tied to no commit, since it is not of the code that the tree had."""
 
@@ -64,7 +66,7 @@ class Revisions:
     # Which code was measured
 
     def tied(self, record: Record, loaded: Origins | None) -> Record:
-        """A record of the working tree, tied to its code if that is what was measured, from the beginning on."""
+        """A record of the working tree with hashes of its code, if exactly that code was measured."""
         if self.top is None or loaded is None:
             return record
         installed = self._elsewhere(loaded, None)
@@ -79,20 +81,20 @@ class Revisions:
             since_ns=self._began,
         )
         if installed is not None and not installed.is_the_same:
-            why = f"the test imported {installed.told}, which is not the code of this tree (pip install -e .)"
+            why = f"the test imported {installed.names_and_path}, not the code in this repository (pip install -e .)"
         elif found.changed:
-            why = f"the code changed while it was measured ({some(found.changed)})"
+            why = f"the code changed during the measurement ({some(found.changed)})"
         elif not found.code.files:
-            why = trouble(self._config.rootpath) or "git cannot read the repository's files"
+            why = trouble(self._config.rootpath) or "git cannot read the repository"
         else:
             self._recorded.update(found.code.files)
             return replace(record, code=found.code)
-        more = "the measurement is tied to no commit, and as a baseline its times will be judged unpaired"
+        more = "the measurement belongs to no commit, so a baseline made from it cannot be used in paired rounds"
         return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
 
     @property
     def warning(self) -> str:
-        """What a run that records must say: why its baselines have no commit yet; empty where all is well."""
+        """A warning for runs that record: why the baselines belong to no commit; empty if there is no problem."""
         if said := trouble(self._config.rootpath):
             return f"{_NEVER_PAIRED}: {said}"
         if self.top is None:
@@ -112,36 +114,40 @@ class Revisions:
         )
 
     def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
-        """Why a side did not run its own code, which makes a comparison meaningless; empty if it did."""
+        """Why a side did not run its own code, which makes the comparison invalid; empty if it did."""
         if loaded is None:
             return ""
-        do = "install editable (pip install -e .) or set pythonpath = src in the ini"
+        do = "install in editable mode (pip install -e .) or set pythonpath = src in the ini file"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
-            return f"loaded the other side's code ({names}): both would run the same; {do}, or set perf_against_setup"
+            return f"loaded the other side's code ({names}): both run the same code; {do}, or set perf_against_setup"
         installed = self._elsewhere(loaded, checkout)
-        return "" if installed is None else f"imported {installed.told}: both sides would run the same; {do}"
+        return "" if installed is None else f"imported {installed.names_and_path}: both run the same code; {do}"
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
-        """Whether a test need not be measured: wanted so, and its code and environment are those of its baseline."""
+        """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
         if not self._settings.skip_same or self.top is None or base is None or base.key.slug != info.key.slug:
             return False
         return not difference(base, self.top, test.item.path, test_hash=test.hash, plan=test.plan, context=info.context)
 
     def not_as_recorded(self, base: Record, loaded: Origins, checkout: Checkout) -> str:
-        """What the other side used otherwise than the baseline says, as one line; empty if all is the same.
+        """A line about files of the baseline commit that differ from the recorded ones; empty if there are none.
 
-        It may have loaded other modules, as where a file that git ignores decides which.
+        A process may load other modules, for example if a file ignored by git decides which.
         """
         if base.code is None or not base.code.files:
             return ""
         without = [Path(checkout.path(self._config.rootpath / folder)) for folder in self._left_out]
         then, now = base.code.files, measured_code(checkout.root, loaded.files, (), without=without).code.files
         laid = {Path(checkout.path(file)).relative_to(checkout.root).as_posix() for file in self._laid_over(checkout)}
-        # Which data a step reads may be drawn at random; which modules it loads is not.
+        # The data that a step reads may be random; the modules that it loads are not.
         both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
         other = sorted(name for name in both - laid if now.get(name) != then.get(name))
-        return f"the baseline was recorded with other files than its commit's side used: {some(other)}" if other else ""
+        return (
+            f"the baseline was recorded with different files than the baseline commit uses: {some(other)}"
+            if other
+            else ""
+        )
 
     def ignored(self, loaded: Origins | None) -> tuple[str, ...]:
         """Files in the repository that the working tree's test loaded or read although git ignores them."""
@@ -167,9 +173,9 @@ class Revisions:
     # Which revision to compare with
 
     def code_of(self, own: Record | None, others: Sequence[Record]) -> BaselineCode:
-        """The commit to pair the working tree with, by the baselines of a test under its key and under others.
+        """The commit to compare with in paired rounds, from the baselines of a test for this and other machine IDs.
 
-        Of commits that are as good, one that serves other tests of the run too, or that is checked out already.
+        Of equivalent commits, one that other tests of the run can use too, or that is already checked out.
         """
         if self._prefer is None:
             self._prefer = self._shared(own.key.slug if own is not None else "")
@@ -183,12 +189,12 @@ class Revisions:
         )
 
     def _shared(self, slug: str) -> tuple[str, ...]:
-        """Few commits that have the code of all tests' baselines, under this key where they have one."""
+        """As few commits as possible with the code of all tests' baselines, preferably of this machine ID."""
         if self.top is None:
             return ()
         wanted = []
         for test in self._tests:
-            # One that cannot be read will be refused when it is needed.
+            # An unreadable baseline is reported when it is needed.
             with contextlib.suppress(BaselineError):
                 known = [each for each in self._store.others(test.item.nodeid, "") if each.code is not None]
                 known.sort(key=lambda record: (record.key.slug == slug, record.occasions[-1].date))
@@ -197,7 +203,7 @@ class Revisions:
 
     @property
     def _left_out(self) -> tuple[str, ...]:
-        """Folders that are no part of the code, relative to the root folder."""
+        """Directories that are not part of the code, relative to the root directory."""
         return self._settings.folder, str(self._settings.report)
 
     @property
@@ -207,7 +213,7 @@ class Revisions:
         Raises
         ------
         CheckoutError
-            When git knows no such revision.
+            There is no such revision.
         """
         name = self._settings.against
         if name is None:
@@ -215,7 +221,7 @@ class Revisions:
         commit = commit_of(self._config.rootpath, name)
         if commit is None:
             said = trouble(self._config.rootpath)
-            raise CheckoutError(f"--perf-against: git knows no revision {name!r} here{f' ({said})' if said else ''}")
+            raise CheckoutError(f"--perf-against: no git revision {name!r}{f' ({said})' if said else ''}")
         return commit
 
     # Checkouts
@@ -230,21 +236,21 @@ class Revisions:
         if commit not in self._checkouts:
             top = self.top
             if top is None:
-                raise CheckoutError(trouble(self._config.rootpath) or "there is no git repository")
+                raise CheckoutError(trouble(self._config.rootpath) or "no git repository")
             same = (made for known, made in self._checkouts.items() if tree_of(top, known) == tree_of(top, commit))
             self._checkouts[commit] = next(same, None) or self._check_out(top, commit)
         return self._checkouts[commit]
 
     @property
     def checked_out(self) -> str:
-        """What checkouts took, in words; empty where there are none. It is in no test's budget."""
+        """A line about checkouts and their time, which is in no test's budget; empty if that was short."""
         made = {id(each): each for each in self._checkouts.values()}.values()
-        if not made:
+        if sum(each.seconds for each in made) < NOTED_SECONDS:
             return ""
         kept = sum(each.is_kept for each in made)
-        counts = [f"{len(made) - kept} checked out and set up", f"{kept} kept from earlier runs"]
+        counts = [f"{len(made) - kept} checked out", f"{kept} reused from earlier runs"]
         said = ", ".join(count for count in counts if not count.startswith("0 "))
-        return f"other revisions: {said}, in {sum(each.seconds for each in made):.1f} s"
+        return f"baseline commits: {said}, in {sum(each.seconds for each in made):.1f} s"
 
     def _check_out(self, top: Path, commit: str) -> Checkout:
         with contextlib.ExitStack() as cleaning:

@@ -45,6 +45,7 @@ from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
 from pytest_perfdl.workers.messages import Phase
@@ -229,45 +230,46 @@ class PerfSession:
             dress(report, measurement.remote.phases[phase], self.config)
 
     def host(self, item: pytest.Item) -> None:
-        """Nobody asks for measurements in this process."""
+        """Return None: workers measure."""
 
     # The end
 
     def status(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Letter and word for a verdict; pytest's own for everything else."""
+        """Letter and word for a verdict; `None` for pytest's default."""
         result = self.results.get(report.nodeid)
         if result is None or report.when != "call" or hasattr(report, "wasxfail"):
             return None
         if report.failed and result.fails and result.judgement.metrics:
-            return "failed", "R", f"PERF {result.judgement.verdict.upper()}"
+            return "failed", "F", f"PERF {result.judgement.verdict.upper()}"
         if report.passed and result.updated:
-            return "passed", "U", "PERF UPDATED"
+            return "passed", ".", "PERF RECORDED"
         return None
 
     def finish(self, exitstatus: int) -> int:
-        """Write the reports; the exit status that the run deserves."""
+        """Write the reports, and return the exit status."""
         for nodeid, test in self.tests.items():
             if nodeid not in self.results:
                 judgement = Judgement(nodeid, "unmeasured", "the test was skipped or not reached")
                 self.results[nodeid] = unjudged(test, judgement, fails=False)
         if not self.tests:
-            # A gate that never ran must not be green.
+            # A run without perf tests must not pass.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
         run = self.run()
-        # Each on its own, whatever one of them meets: pytest must come to its summary, and to the exit status.
-        with self._noting("the hook pytest_perfdl_report"):
-            self.config.hook.pytest_perfdl_report(run=run)
+        # An error in one of these must not prevent the others, the summary of pytest or the exit status.
         if self.settings.json is not None:
-            with self._noting("the run file"):
+            with self._noting("writing the JSON file"):
                 write_json(run, self.settings.json)
-        with self._noting("the report"):
+        with self._noting("writing the report"):
             self.written = write_all(run)
+        # Last, so that it may send the report elsewhere.
+        with self._noting("hook pytest_perfdl_report"):
+            self.config.hook.pytest_perfdl_report(run=run)
         failed = self.problems or self._shortfall
         return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
-        """Around making a part of the report: an error there costs that part, and becomes a line of the summary."""
+        """Context for one part of the report: an error skips that part and becomes a line of the summary."""
         try:
             yield
         except ReportError as error:
@@ -281,10 +283,10 @@ class PerfSession:
             terminal.write_line(NOTHING_SELECTED, red=True)
         if not self.tests:
             return
-        with self._noting("the summary"):
+        with self._noting("writing the summary"):
             self._summarize(terminal)
         if self.settings.github and os.environ.get("GITHUB_ACTIONS") == "true":
-            with self._noting("GitHub's summary"):
+            with self._noting("writing the GitHub summary"):
                 run = self.run()
                 for annotation in github.workflow_commands(run):
                     terminal.write_line(annotation)
@@ -333,7 +335,7 @@ class PerfSession:
 
     @property
     def _shortfall(self) -> str:
-        """Why too few tests were compared; a run that writes baselines may compare none."""
+        """A line if too few tests were compared; runs that record baselines are exempt."""
         required = 0 if self.settings.update is not None else self.settings.require
         return shortfall(tuple(self.results.values()), required)
 
@@ -352,6 +354,7 @@ class PerfSession:
             notes=self.settings.notes,
             invocation=self._invocation,
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
+            repository=web_address(self.config.rootpath),
             traces=self.settings.traces,
         )
 

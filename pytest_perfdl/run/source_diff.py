@@ -159,11 +159,52 @@ def source_diffs(lines: Iterable[str], checkout: Checkout, commit: str) -> tuple
         function = _function(source, int(match["line"]), name)
         if function is None or (file, name, function.first) in found:
             continue
-        if text := _text(file, function, checkout.working_tree, commit):
-            found[file, name, function.first] = SourceDiff(file, name, text)
+        if hunks := _changed_hunks(file, function, checkout.working_tree, commit):
+            found[file, name, function.first] = SourceDiff(file, name, _text(hunks), _first_changed(hunks))
         if len(found) == MOST:
             break
     return tuple(found.values())
+
+
+def uncalled_diffs(functions: Iterable[Touched], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
+    """How touched functions differ from a commit, for causes that come from none of them: what builds a model, say.
+
+    Parameters
+    ----------
+    functions
+        As `touched` gives them.
+    checkout, commit
+        As for `source_diffs`.
+    """
+    found: list[SourceDiff] = []
+    for each in functions:
+        source = _differing(each.file, checkout)
+        function = None if source is None else _function_of(source, each)
+        if function is not None and (hunks := _changed_hunks(each.file, function, checkout.working_tree, commit)):
+            name = f"{each.owner}.{each.name}" if each.owner else each.name
+            found.append(SourceDiff(each.file, name, _text(hunks), _first_changed(hunks), called=False))
+        if len(found) == MOST:
+            break
+    return tuple(found)
+
+
+def _function_of(source: bytes, touched: Touched) -> _Function | None:
+    """Where the only function of a class and a name is in a text."""
+    found: list[_Function] = []
+
+    def visit(node: ast.AST, owner: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) and (owner, child.name) == (
+                touched.owner,
+                touched.name,
+            ):
+                starts = [child.lineno, *(each.lineno for each in child.decorator_list)]
+                found.append(_Function(min(starts), _end(child), child.col_offset))
+            visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
+
+    if (tree := _parsed(source)) is not None:
+        visit(tree, "")
+    return found[0] if len(found) == 1 else None
 
 
 def _file(path: str, tracked: Sequence[str], checkout: Checkout) -> str | None:
@@ -216,15 +257,26 @@ def _end(node: ast.stmt | ast.expr) -> int:
     return node.end_lineno or node.lineno
 
 
-def _text(file: str, function: _Function, top: Path, commit: str) -> str:
-    """The hunks that touch a function; empty if none does."""
+def _changed_hunks(file: str, function: _Function, top: Path, commit: str) -> list[list[_Line]]:
+    """The hunks that touch a function, cut to it."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", f"--unified={CONTEXT}")
     diff = git(top, "diff", *options, commit, "--", f":(top,literal){file}") or ""
     own = ([line for line in hunk if _belongs(line, function)] for hunk in _hunks(diff))
-    lines = [text for hunk in own if any(line.sign != " " for line in hunk) for text in _shown(hunk)]
+    return [hunk for hunk in own if any(line.sign != " " for line in hunk)]
+
+
+def _text(hunks: Sequence[Sequence[_Line]]) -> str:
+    lines = [text for hunk in hunks for text in _shown(hunk)]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"... {plural(len(lines) - LINES + 1, 'more line')}"]
     return "\n".join(lines)
+
+
+def _first_changed(hunks: Sequence[Sequence[_Line]]) -> int:
+    """The first line of code that was added or edited; where there is none, the line at which some was taken out."""
+    changed = [line for hunk in hunks for line in hunk if line.sign != " "]
+    code = [line for line in changed if line.sign == "+" and line.text.strip() and line.text.lstrip()[0] != "#"]
+    return (code or changed)[0].new
 
 
 def _hunks(diff: str) -> Iterator[list[_Line]]:

@@ -37,7 +37,7 @@ def with_suggestions(result: Result) -> Result:
             try:
                 found += _suggestions(each.new, causes, result.new, each.call)
             except Exception:
-                # The verdict stands, whatever a trace may hold that simulating it does not expect.
+                # Advice is optional: an error of the simulator must not change the verdict.
                 continue
     return replace(result, suggestions=tuple(sorted(found, key=lambda each: -each.gain)))
 

@@ -18,6 +18,12 @@ GIT_SECONDS = 30
 
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
+_GITHUB = re.compile(
+    r"(?:https://(?:[^@/]*@)?|ssh://(?:[^@/]*@)?|[\w.-]+@)(?P<host>(?:[\w-]+\.)*github(?:\.[\w-]+)+)(?::\d+)?[/:]"
+    r"(?P<path>[\w.-]+/[\w.-]+?)(?:\.git)?/?"
+)
+"""Addresses of remotes that git takes, with the host and the repository's path."""
+
 MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
 """What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
 
@@ -75,6 +81,18 @@ def top_of(root: Path) -> Path | None:
     """Top folder of the repository that a folder is in; `None` outside one or without git."""
     top = git(root, "rev-parse", "--show-toplevel")
     return None if top is None else Path(top)
+
+
+def web_address(root: Path) -> str:
+    """Where a repository is on GitHub, "https://github.com/owner/name", without user names or tokens.
+
+    Empty for a folder that is not the top of its repository, and without a remote on a GitHub server.
+    """
+    if top_of(root) != root.resolve():
+        return ""
+    url = (git(root, "remote", "get-url", "origin") or "").strip()
+    match = _GITHUB.fullmatch(url)
+    return f"https://{match['host']}/{match['path']}" if match else ""
 
 
 @contextlib.contextmanager

@@ -129,8 +129,8 @@ class Elsewhere:
         return tuple(sorted(self.files))
 
     @property
-    def told(self) -> str:
-        """Of what and where from, in words."""
+    def names_and_path(self) -> str:
+        """Names of the packages and the directory that they were loaded from, as text."""
         first = self.files[self.names[0]][0][0]
         levels = 1 if first.stem != "__init__" else 2
         return f"{', '.join(self.names[:3])} from {first.parents[levels - 1]}"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -35,24 +36,32 @@ def perfetto(opened, report):
     return tab, window
 
 
-def test_the_trace_goes_from_window_to_window_with_the_range_to_show(perfetto):
+def test_the_trace_goes_from_window_to_window_with_the_slice_to_show(perfetto):
     tab, window = perfetto
     trace, shown = window.evaluate("window.heard")
     assert trace["keepApiOpen"] is True
     assert trace["fileName"].endswith(".diff.json.gz")
     assert trace["title"] == "examples/test_gpt.py::test_train_step"
     events = json.loads(gzip.decompress(bytes(trace["buffer"])))["traceEvents"]
-    worse = [
+    run = json.loads(tab.page.locator("#perfdl-run").text_content())
+    first = next(test for test in run["tests"] if test["id"] == trace["title"])["blame"][0]
+    of_first = [
         event
         for event in events
-        if event["ph"] == "X" and event["pid"] == 2 and event.get("args", {}).get("verdict") in ("slower", "new")
+        if event["ph"] == "X" and event["pid"] == 2 and event.get("args", {}).get("cause") == first["name"]
     ]
+    assert all(event["args"]["delta_ns"] == first["delta_ns"] for event in of_first)
+    largest = max(of_first, key=lambda event: event["args"].get("observed_delta_ns", event["dur"] * 1000))
     # In seconds of the trace's own time.
-    assert any(
-        shown["timeStart"] == pytest.approx(event["ts"] / 1e6)
-        and shown["timeEnd"] == pytest.approx((event["ts"] + event["dur"]) / 1e6)
-        for event in worse
-    )
+    assert shown["timeStart"] == pytest.approx(largest["ts"] / 1e6)
+    assert shown["timeEnd"] == pytest.approx((largest["ts"] + largest["dur"]) / 1e6)
+    # Perfetto selects the slice that its address names, in nanoseconds.
+    query = parse_qs(urlsplit(window.url).query)
+    assert query == {
+        "pid": ["2"],
+        "ts": [str(round(largest["ts"] * 1000))],
+        "dur": [str(round(largest["dur"] * 1000))],
+    }
     assert "Sent the trace" in tab.page.locator("#status").inner_text()
 
 

@@ -73,10 +73,10 @@ def test_without_perf_only_the_arguments_are_checked(project):
         ("'data_parallel', gains_less_than='3%'", "perf.assert_whatif: data_parallel needs a parameter: "),
         ("'workers', gains_less_than='3%', workers='x'", "workers:workers=x: expected a whole number"),
         ("3, gains_less_than='3%'", "perf.assert_whatif(3): expected the name of an optimization"),
-        ("'amp', gains_less_than='5us'", "gains_less_than='5us': expected a share such as '3%'"),
-        ("'amp', gains_less_than='3%+5us'", "gains_less_than='3%+5us': expected a share such as '3%'"),
-        ("'amp', gains_less_than='100%'", "gains_less_than='100%': expected a share such as '3%'"),
-        ("'amp', gains_less_than=0.03", "gains_less_than=0.03: expected a share such as '3%'"),
+        ("'amp', gains_less_than='5us'", "gains_less_than='5us': expected a percentage such as '3%'"),
+        ("'amp', gains_less_than='3%+5us'", "gains_less_than='3%+5us': expected a percentage such as '3%'"),
+        ("'amp', gains_less_than='100%'", "gains_less_than='100%': expected a percentage such as '3%'"),
+        ("'amp', gains_less_than=0.03", "gains_less_than=0.03: expected a percentage such as '3%'"),
         ("'amp', gains_less_than='3%', machine='12GB'", "machine='12GB': expected a pytest_perfdl.Machine"),
     ],
     ids=["name", "parameter", "missing", "value", "no name", "time", "two", "all", "number", "machine"],
@@ -103,11 +103,11 @@ def test_an_update_that_is_not_fused_fails(project):
         "fused.whatif fused_optimizer": "unchanged",
         "python.whatif fused_optimizer": "inconclusive",
     }
-    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to gain: the update is fused already"
+    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to optimize: the update is fused already"
     assert metrics["python.whatif fused_optimizer"]["reason"].startswith("no prediction: no update by one optimizer")
     assert "network_bytes_per_s" in metrics["plain.whatif data_parallel:ranks=2"]["reason"]
     assert train["verdict"] == "regressed"
-    assert "plain.whatif fused_optimizer: would gain " in train["reason"]
+    assert "plain.whatif fused_optimizer: predicted gain " in train["reason"]
     assert "budget < 3%" in done.output
     assert project.cases()["test_train"].properties["perf.plain.whatif fused_optimizer.verdict"] == "regressed"
-    assert "perf.assert_whatif() needs a perf(...) call before it" in done.output
+    assert "perf.assert_whatif() must come after a perf(...) call" in done.output

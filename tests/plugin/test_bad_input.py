@@ -40,27 +40,27 @@ def refused(inner, *args, message, plugins=()):
         (
             "step=5",
             (
-                "has no keyword 'step'; it knows budget, limits, repeats, resolution, scaling, seed, steps, tags, "
-                "threads, timeout"
+                "has no keyword 'step'; valid keywords: budget, limits, repeats, resolution, scaling, seed, steps, "
+                "tags, threads, timeout"
             ),
         ),
-        ("5", "takes keywords only, not 5"),
-        ("limits=5", "limits= takes a mapping from metric to a quantity, not 5"),
-        ("limits={'step_time': True}", "limits['step_time'] takes text or a number, not True"),
-        ("limits={'step_time': 'fast'}", "has a bad limit of step_time: 'fast' is not a limit"),
-        ("limits={'ops': '3ms'}", "has a bad limit of ops: '3ms' is not a quantity"),
-        ("budget={'step_time': '45 parsecs'}", "has a bad budget of step_time: '45 parsecs' is not a quantity"),
-        ("budget={'step_time': float('nan')}", "has a bad budget of step_time: 'nan' is not a quantity"),
-        ("steps='4'", "steps= takes a whole number, 2 or more, not '4'"),
-        ("steps=1", "steps= takes a whole number, 2 or more, not 1"),
-        ("warmup=-1", "warmup= takes a whole number, 0 or more, not -1"),
-        ("repeats=0", "repeats= takes a whole number, 1 or more, not 0"),
-        ("threads=True", "threads= takes a whole number, 1 or more, not True"),
-        ("seed=0.5", "seed= takes a whole number, 0 or more, not 0.5"),
-        ("timeout=0", "timeout= takes a number of seconds above 0, not 0"),
-        ("timeout=float('inf')", "timeout= takes a number of seconds above 0, not inf"),
-        ("tags='slow'", "tags= takes a tuple of words, not 'slow'"),
-        ("tags=5", "tags= takes a tuple of words, not 5"),
+        ("5", "accepts keyword arguments only, got 5"),
+        ("limits=5", "limits= must map metric names to quantities, got 5"),
+        ("limits={'step_time': True}", "limits['step_time'] must be a string or a number, got True"),
+        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a limit"),
+        ("limits={'ops': '3ms'}", "has an invalid limit of ops: '3ms' is not a quantity"),
+        ("budget={'step_time': '45 parsecs'}", "has an invalid budget of step_time: '45 parsecs' is not a quantity"),
+        ("budget={'step_time': float('nan')}", "has an invalid budget of step_time: 'nan' is not a quantity"),
+        ("steps='4'", "steps= must be an integer of at least 2, got '4'"),
+        ("steps=1", "steps= must be an integer of at least 2, got 1"),
+        ("warmup=-1", "warmup= must be an integer of at least 0, got -1"),
+        ("repeats=0", "repeats= must be an integer of at least 1, got 0"),
+        ("threads=True", "threads= must be an integer of at least 1, got True"),
+        ("seed=0.5", "seed= must be an integer of at least 0, got 0.5"),
+        ("timeout=0", "timeout= must be a number of seconds above 0, got 0"),
+        ("timeout=float('inf')", "timeout= must be a number of seconds above 0, got inf"),
+        ("tags='slow'", "tags= must be a tuple of strings, got 'slow'"),
+        ("tags=5", "tags= must be a tuple of strings, got 5"),
     ],
 )
 def test_a_marker_that_cannot_be_used(inner, arguments, message):
@@ -120,11 +120,11 @@ def test_a_coroutine_as_a_step(inner):
         ("--perf-limit", "perf_limits", "step_time:3%+4%", "limit of step_time: '3%+4%' has two parts of one sort"),
         ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: choose from inv"),
         ("--perf-fail-on", "perf_fail_on", "unchanged", "'unchanged' is not a verdict that can fail a test"),
-        ("--perf-steps", "perf_steps", "many", "= 'many': expected a whole number, 2 or more"),
-        ("--perf-steps", "perf_steps", "1", "= '1': expected a whole number, 2 or more"),
-        ("--perf-warmup", "perf_warmup", "-1", "= '-1': expected a whole number, 0 or more"),
-        ("--perf-repeats", "perf_repeats", "0", "= '0': expected a whole number, 1 or more"),
-        ("--perf-threads", "perf_threads", "1.5", "= '1.5': expected a whole number, 1 or more"),
+        ("--perf-steps", "perf_steps", "many", "= 'many': expected an integer of at least 2"),
+        ("--perf-steps", "perf_steps", "1", "= '1': expected an integer of at least 2"),
+        ("--perf-warmup", "perf_warmup", "-1", "= '-1': expected an integer of at least 0"),
+        ("--perf-repeats", "perf_repeats", "0", "= '0': expected an integer of at least 1"),
+        ("--perf-threads", "perf_threads", "1.5", "= '1.5': expected an integer of at least 1"),
         ("--perf-timeout", "perf_timeout", "0", "= '0': expected a number of seconds above 0"),
         ("--perf-timeout", "perf_timeout", "soon", "= 'soon': expected a number of seconds above 0"),
         ("--perf-timeout", "perf_timeout", "inf", "= 'inf': expected a number of seconds above 0"),
@@ -147,12 +147,18 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf-traces=some"], "--perf-traces = 'some': expected one of regressed, all, none"),
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
         (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
-        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected a whole number"),
+        (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected an integer"),
         (["--perf-require=2"], "--perf-require: nothing is compared without --perf"),
-        (["--perf", "--perf-require=2", "--perf-isolate=none"], "--perf-require: --perf-isolate=none and debuggers"),
-        (["--perf", "--perf-require=2", "--pdb"], "--perf-require: --perf-isolate=none and debuggers"),
-        (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected a whole number, 0 or more"),
-        (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected a whole number, 0 or more"),
+        (
+            ["--perf", "--perf-require=2", "--perf-isolate=none"],
+            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+        ),
+        (
+            ["--perf", "--perf-require=2", "--pdb"],
+            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+        ),
+        (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected an integer of at least 0"),
+        (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected an integer of at least 0"),
         (["--no-perf", "--perf-update"], "--no-perf and --perf-update contradict each other: drop one"),
         (["--perf-update", "--perf-isolate=none"], "--perf-isolate=none measures in this process, which never writes"),
         (["--perf-update", "--pdb"], "--pdb measures in this process, which never writes baselines"),
@@ -170,7 +176,7 @@ def test_xdist(inner, args, ini):
     inner.makepyfile(STEP)
     inner.makeini(f"[pytest]\n{ini}\n")
     enabling = [] if "-operf=true" in args else ["--perf"]
-    refused(inner, *enabling, *args, plugins=["xdist"], message="--perf cannot run under pytest-xdist")
+    refused(inner, *enabling, *args, plugins=["xdist"], message="--perf cannot run with pytest-xdist")
 
 
 def test_xdist_turned_off(inner):
@@ -187,7 +193,7 @@ def test_a_gate_that_measured_nothing_is_not_green(inner, isolate):
     result = inner.runpytest_inprocess("--perf", f"--perf-isolate={isolate}")
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["perf: no perf test was selected, so --perf measured nothing"])
+    result.stdout.fnmatch_lines(["perf: no perf test selected, nothing measured"])
     assert inner.runpytest_inprocess("--perf", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
@@ -205,8 +211,8 @@ def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, mon
         [
             "*perf summary*",
             "0 compared. *1 unmeasured.*",
-            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "perf: the page cannot be drawn: ValueError: ?x1b[[]2Junforeseen; what was measured is in *run.json",
+            "perf: hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "*1 skipped*",
         ]
     )
@@ -225,7 +231,7 @@ def test_a_summary_that_fails_costs_neither_the_rest_nor_the_status(inner, monke
     result = inner.runpytest_inprocess("--perf")
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["perf: the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
+    result.stdout.fnmatch_lines(["perf: writing the summary failed: ValueError: unforeseen", "*1 failed, 1 skipped*"])
 
 
 def test_an_error_while_collecting_is_told_by_pytest(inner):
@@ -269,7 +275,7 @@ def test_baselines_that_cannot_be_used(project):
     (sound_run,) = (one for one in told if one["id"].endswith("test_sound"))
     shown = other_trace.relative_to(project.root).as_posix()
     assert [note["message"] for note in sound_run["integrity"] if note["code"] == "other-trace"] == [
-        f"{shown} is not the trace that the baseline was saved with: it is left out"
+        f"{shown} is ignored: it does not belong to the recorded baseline"
     ]
     where = sound.parent.relative_to(project.root).as_posix()
     for name, message in {

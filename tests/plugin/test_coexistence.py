@@ -227,7 +227,9 @@ def test_and_measures_by_the_spelling_that_is_free(shape):
     result = run(*ours, "--perfdl-isolate=none", "--perfdl-warmup=1", "test_ours.py")
 
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["perf: on, in this process, not judged*", "*perf figures*", "test_ours.py::test_ours"])
+    result.stdout.fnmatch_lines(
+        ["perf: on, in pytest's process, not compared*", "*perf metrics*", "test_ours.py::test_ours"]
+    )
     result.stdout.fnmatch_lines(["    step_time *"])
 
 
@@ -239,7 +241,7 @@ def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
     named = [line for line in config.hook.pytest_report_header(config=config, start_path=pytester.path) if line]
 
     assert config.stash[SETTINGS].clashes == {"--perf-steps": "conftest.py"}
-    assert "--perf-steps is registered by conftest.py, use --perfdl-steps" in str(named)
+    assert "--perf-steps is defined by conftest.py, use --perfdl-steps" in str(named)
 
 
 def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester, monkeypatch):
@@ -268,8 +270,8 @@ def test_a_marker_that_the_project_lists_is_heeded_beside_our_fixture(pytester, 
     result = pytester.runpytest_inprocess("-pperfdl", "--perf", "--perf-isolate=none", "--perf-warmup=1")
 
     result.stdout.fnmatch_lines(["perf: 1 test with the marker perf not measured, since this project registers *"])
-    result.stdout.fnmatch_lines(["*perf figures*", "test_*::test_both"])
-    assert "::test_marker_only" not in result.stdout.str().partition("perf figures")[2]
+    result.stdout.fnmatch_lines(["*perf metrics*", "test_*::test_both"])
+    assert "::test_marker_only" not in result.stdout.str().partition("perf metrics")[2]
 
 
 @pytest.mark.torch
@@ -306,4 +308,4 @@ def test_a_fixture_of_the_project_may_ask_for_ours(pytester, monkeypatch):
     pytester.makepyfile("def test_ours(perf): perf(int)")
     result = pytester.runpytest_inprocess("-pperfdl", "--perf", "--perf-isolate=none", "--perf-warmup=1")
 
-    result.stdout.fnmatch_lines(["*perf figures*", "*::test_ours", "    step_time *"])
+    result.stdout.fnmatch_lines(["*perf metrics*", "*::test_ours", "    step_time *"])

@@ -176,7 +176,7 @@ IN_FORKS = """
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "forked, the worker process was killed by SIGSEGV"),
         ("os._exit(7)", "forked, the worker process ended with exit code 7"),
-        ("assert False", "the test passed in a started process and not in a forked one"),
+        ("assert False", "the test passes in a new process but not in a forked one"),
     ],
 )
 def test_a_round_that_does_not_survive_being_forked_is_started(what, why, project):

@@ -46,12 +46,12 @@ def test_the_share(inner, text, share):
 @pytest.mark.parametrize(
     "args, message",
     [
-        (["--perf-inject=fast"], "--perf-inject = 'fast': expected a number of percent above 0, such as 5"),
+        (["--perf-inject=fast"], "--perf-inject = 'fast': expected a percentage above 0, such as 5"),
         (["--perf-inject=0"], "--perf-inject = '0': expected"),
         (["--perf-inject=nan"], "--perf-inject = 'nan': expected"),
-        (["--perf-inject=5", "--perf-update"], "no baseline may be made of that: drop --perf-update"),
-        (["--perf-inject=5", "--perf-isolate=none"], "--perf-inject needs processes of its own"),
-        (["--perf-inject=5", "--pdb"], "--perf-inject needs processes of its own"),
+        (["--perf-inject=5", "--perf-update"], "must not be recorded as a baseline: drop --perf-update"),
+        (["--perf-inject=5", "--perf-isolate=none"], "--perf-inject measures in fresh processes"),
+        (["--perf-inject=5", "--pdb"], "--perf-inject measures in fresh processes"),
     ],
     ids=["word", "zero", "nan", "update", "here", "debugger"],
 )
@@ -118,7 +118,7 @@ def test_the_delay_is_in_every_kind_of_step_and_told(tmp_path):
     limits = [f"--perf-limit={metric}:off" for metric in ("step_time", "block_time", "per_kernel")]
     done = project.run("--perf", *SHORT, "--perf-inject=300", "--perf-json=run.json", *limits)
     assert done.code == 0, done.output
-    assert "every step slowed down by 300 % on purpose" in done.line("perf: on")
+    assert "every step is slowed down by 300 % on purpose" in done.line("perf: on")
     test = run_file(project)
     findings = {finding["code"]: finding for finding in test["integrity"]}
 

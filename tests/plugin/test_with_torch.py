@@ -311,7 +311,7 @@ REPLAYED = """
 
         # Under a neighbor there are no limits, and the replays stand.
         def disturb(*_, **__):
-            raise ConstantsError("disturbed: others kept 0.50 processors busy meanwhile")
+            raise ConstantsError("other processes used 0.50 CPUs during the measurement")
 
         monkeypatch.setattr(calibration, "calibrate", disturb)
         other = tmp_path / "other.json"

@@ -42,7 +42,12 @@ def test_scripts_ask_for_one_too():
     """A count in a page's text has its noun's ending in an expression, or a number that is never 1 beside it."""
     by_hand = re.compile(r"\$\{[^{}]*(length|repeats|count)[^{}]*\} (repeat|process|test|round|step|row)e?s\b")
     root = Path(pytest_perfdl.__file__).parent / "report" / "templates"
-    found = [f"{path.name}: {match[0]}" for path in root.glob("*.js") for match in by_hand.finditer(path.read_text())]
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(root.glob("*.js"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if by_hand.search(line) and "=== 1 ?" not in line
+    ]
     assert not found
 
 
@@ -51,5 +56,5 @@ def test_a_run_of_one_of_everything():
     run = runs.run(runs.result("unchanged", "t.py::test_a", new=one, base=one, updated=True))
     said = "\n".join([*(line.text for line in summary_lines(run, 2, 100)), markdown.summary(run)])
     assert not re.search(r"\b1 (baselines|tests|repeats|processes|rounds|kernels)\b", said)
-    assert "1 baseline written" in said
-    assert "1 repeat against 1" in said
+    assert "1 baseline recorded" in said
+    assert "1 process against 1" in said

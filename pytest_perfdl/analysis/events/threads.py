@@ -36,7 +36,12 @@ def thread_of(window: StepWindow) -> Thread:
 @once
 def input_rows(trace: Trace) -> Rows:
     """Annotations during which a thread waits for its next batch."""
-    return trace.matching(_INPUT.match, trace.rows(Category.USER_ANNOTATION))
+    return trace.matching(is_input, trace.rows(Category.USER_ANNOTATION))
+
+
+def is_input(annotation: str) -> bool:
+    """Whether a thread waits for its next batch in an annotation of this name."""
+    return _INPUT.match(annotation) is not None
 
 
 def optimizer_rows(trace: Trace) -> Rows:

@@ -1,8 +1,8 @@
-"""Is this machine fit to measure? One file a subject, each of pure functions over what can be read.
+"""Checks whether this machine is fit to measure: one file per subject, pure functions over files and commands.
 
-`examine` reads a `Place` and gives every finding, worst first. The checks take the root of the file system, so
-that they can be shown made-up ones; where a system does not say something it is listed as not known, and
-nothing here raises because of what a machine does or does not have.
+`examine` returns all findings about a `Place`, worst first. Checks take the root of the file system, so that tests can
+pass a made-up one. What a system does not expose is listed as unknown; no check raises because of missing hardware or
+files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_perfdl.machine.state import active_tracer
 __all__ = ["LEVELS", "Level", "MachineFinding", "Place", "examine", "noise_finding"]
 
 _WINDOW_SECONDS = 0.5
-"""How long others are watched: fifty of the kernel's ticks."""
+"""How long other processes are observed: fifty ticks of the kernel."""
 
 
 def installed_version(distribution: str) -> str | None:
@@ -38,28 +38,28 @@ def installed_version(distribution: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What is looked at."""
+    """The machine and project to check."""
 
     environment: Mapping[str, str]
     worker_environment: Mapping[str, str]
-    """What a worker process would run with."""
+    """Environment variables of a worker process."""
     project: Path
     root: Path = Path("/")
     allowed: frozenset[int] = frozenset()
-    """Processors that this process may use; none means: ask the system."""
+    """CPUs that this process may use; empty to ask the system."""
     run: Runner = run
     installed: Callable[[str], str | None] = installed_version
 
 
 def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECONDS) -> tuple[MachineFinding, ...]:
-    """Every finding about a place, worst first.
+    """All findings about a place, worst first.
 
     Parameters
     ----------
     timed
         Whether to time the reference workload too, for about a second.
     window_s
-        How long to watch what others do.
+        How long to observe other processes, in seconds.
     """
     before = load.Sample.take(place.root)
     time.sleep(window_s)
@@ -71,7 +71,7 @@ def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECON
         try:
             findings = check()
         except (ValueError, LookupError, ArithmeticError, OSError):
-            # A file of a form that we do not know says as much as one that is missing.
+            # A file in an unknown format is treated as missing.
             findings = ()
         found += findings
         unknown += [] if findings else [topic]
@@ -79,7 +79,7 @@ def examine(place: Place, *, timed: bool = True, window_s: float = _WINDOW_SECON
     if timed:
         found.append(noise_finding(machine_noise()))
     if unknown:
-        found.append(MachineFinding("note", "not known here", ", ".join(unknown), "this system does not say"))
+        found.append(MachineFinding("note", "unknown", ", ".join(unknown), "not exposed by this system"))
     return tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level)))
 
 

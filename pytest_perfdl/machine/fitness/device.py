@@ -1,4 +1,4 @@
-"""GPUs, as the vendors' command-line tools describe them: nothing here opens a device."""
+"""GPU state, from the vendors' command-line tools; no device is opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS = (
     "ecc.mode.current",
     "mig.mode.current",
 )
-"""What is asked for; drivers know `clocks_event_reasons` or its older name, and refuse a query with the other."""
+"""Queried fields; drivers know `clocks_event_reasons` or its older name, and reject a query with the other."""
 
 _REASONS: tuple[tuple[int, Level, str], ...] = (
     (0x08, "bad", "hardware slowdown"),
@@ -35,23 +35,25 @@ _REASONS: tuple[tuple[int, Level, str], ...] = (
     (0x10, "note", "synchronized boost"),
     (0x100, "note", "display clock setting"),
 )
-"""Bits of NVML's `nvmlClocksEventReason*`; idle (0x1) and application clocks (0x2) are not in the way."""
+"""Bits of NVML's `nvmlClocksEventReason*`; idle (0x1) and application clocks (0x2) are harmless."""
 
 _BUSY_PERCENT = 10.0
 
 
 def nvidia(root: Path, run: Runner) -> Sequence[MachineFinding]:
-    """State of each NVIDIA GPU; one finding that says so where there is none."""
+    """State of all NVIDIA GPUs; a single finding if there is none."""
     answer, known = _query(run)
     if answer is None:
         if read(root / "proc/driver/nvidia/version") is None:
             return [MachineFinding("ok", "GPU", "no NVIDIA GPU")]
-        why = "clocks, other users and throttling cannot be looked at"
-        do = "install the driver's utilities (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
-        return [MachineFinding("warn", "GPU", "an NVIDIA driver without nvidia-smi", why, do)]
+        why = "clocks, other processes and throttling cannot be checked"
+        do = "install the driver utilities (in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
+        return [MachineFinding("warn", "GPU", "NVIDIA driver found, nvidia-smi missing", why, do)]
     if answer == "":
-        why = "a driver in that state delays other calls too"
-        return [MachineFinding("bad", "GPU", f"nvidia-smi gave no answer in {ANSWER_SECONDS:g} s", why, "nvidia-smi")]
+        why = "other driver calls may hang, too"
+        return [
+            MachineFinding("bad", "GPU", f"nvidia-smi did not finish within {ANSWER_SECONDS:g} s", why, "nvidia-smi")
+        ]
     rows = [
         dict(zip(known, (cell.strip() for cell in line.split(",")), strict=False))
         for line in answer.splitlines()
@@ -59,13 +61,13 @@ def nvidia(root: Path, run: Runner) -> Sequence[MachineFinding]:
     ]
     if not rows:
         first = answer.splitlines()[0]
-        return [MachineFinding("warn", "GPU", f"nvidia-smi: {first}", "no GPU can be measured like this", "nvidia-smi")]
+        return [MachineFinding("warn", "GPU", f"nvidia-smi: {first}", "the GPU cannot be used", "nvidia-smi")]
     users = _users(run)
     return [finding for row in rows for finding in _gpu(row, users.get(row.get("uuid", ""), []))]
 
 
 def rocm(run: Runner) -> Sequence[MachineFinding]:
-    """Whether there are AMD GPUs, whose state is not read."""
+    """Whether there are AMD GPUs; their state is not read."""
     answer = run(["rocm-smi", "--showproductname"])
     if answer is None:
         return [MachineFinding("ok", "AMD GPU", "no rocm-smi")]
@@ -73,20 +75,20 @@ def rocm(run: Runner) -> Sequence[MachineFinding]:
         MachineFinding(
             "note",
             "AMD GPU",
-            "rocm-smi is here",
-            "clocks that follow the load make kernel times vary, and are not looked at",
+            "rocm-smi found",
+            "clocks are not checked; clocks that depend on the load make kernel times vary",
             "rocm-smi --showclocks --showpids; sudo rocm-smi --setperflevel high",
         )
     ]
 
 
 def present(findings: Sequence[MachineFinding]) -> bool:
-    """Whether findings speak of an NVIDIA GPU that is there."""
+    """Whether the findings include an NVIDIA GPU."""
     return any(finding.topic.startswith("GPU ") for finding in findings)
 
 
 def _query(run: Runner) -> tuple[str | None, list[str]]:
-    """The tool's lines and the fields in them; `None` where there is no tool, empty when it is silent."""
+    """The tool's output and its fields; `None` if there is no tool, empty if it prints nothing."""
     wanted = list(_FIELDS)
     while True:
         answer = run(["nvidia-smi", f"--query-gpu={','.join(wanted)}", "--format=csv,noheader,nounits"])
@@ -99,7 +101,7 @@ def _query(run: Runner) -> tuple[str | None, list[str]]:
 
 
 def _users(run: Runner) -> dict[str, list[str]]:
-    """GPU's id -> processes that compute on it."""
+    """GPU id -> processes that use it."""
     asked = "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"
     answer = run(["nvidia-smi", asked, "--format=csv,noheader,nounits"])
     users: dict[str, list[str]] = {}
@@ -116,23 +118,25 @@ def _gpu(row: Mapping[str, str], users: Sequence[str]) -> list[MachineFinding]:
     topic = f"GPU {index}"
     found = [*_clocks(row, topic, index), *_sharing(row, topic, users)]
     if row.get("persistence_mode") == "Disabled":
-        why = "the driver is loaded anew for every process, which takes seconds and resets clocks"
+        why = "the driver is reloaded for every process, which takes seconds and resets clocks"
         found.append(MachineFinding("warn", topic, "persistence mode off", why, f"sudo nvidia-smi -i {index} -pm 1"))
     limit, usual = _number(row.get("power.limit")), _number(row.get("power.default_limit"))
     if limit is not None and usual is not None and limit < usual:
-        why = "kernels that need more run at a lower clock"
+        why = "kernels that need more power run at a lower clock"
         do = f"sudo nvidia-smi -i {index} -pl {usual:g}"
-        found.append(MachineFinding("warn", topic, f"power limited to {limit:g} of {usual:g} W", why, do))
+        found.append(MachineFinding("warn", topic, f"power limit {limit:g} W, default {usual:g} W", why, do))
     modes = f"ECC {_mode(row, 'ecc.mode.current')}, MIG {_mode(row, 'mig.mode.current')}"
     if row.get("mig.mode.current") == "Enabled":
-        why = "partitions share the card's power and clocks with the step"
+        why = "other partitions share power and clocks with the step"
         return [*found, MachineFinding("note", topic, f"{row.get('name', '')}, {modes}", why)]
     return [*found, MachineFinding("ok", topic, f"{row.get('name', '')}, {modes}")]
 
 
 def _clocks(row: Mapping[str, str], topic: str, index: str) -> list[MachineFinding]:
     now, most = _number(row.get("clocks.current.sm")), _number(row.get("clocks.max.sm"))
-    clocks = f"SM clock {now:g} of at most {most:g} MHz" if now is not None and most is not None else "SM clock unknown"
+    clocks = (
+        f"SM clock {now:g} MHz (maximum {most:g} MHz)" if now is not None and most is not None else "SM clock unknown"
+    )
     bits = row.get("clocks_event_reasons.active") or row.get("clocks_throttle_reasons.active") or ""
     active = int(bits, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", bits) else 0
     reasons = [(level, name) for bit, level, name in _REASONS if active & bit]
@@ -140,13 +144,11 @@ def _clocks(row: Mapping[str, str], topic: str, index: str) -> list[MachineFindi
         level, _ = reasons[0]
         names = ", ".join(name for _, name in reasons)
         do = f"nvidia-smi -i {index} -q -d PERFORMANCE,TEMPERATURE,POWER"
-        return [
-            MachineFinding(level, topic, f"{clocks}, held down by: {names}", "the clock changes under the step", do)
-        ]
+        return [MachineFinding(level, topic, f"{clocks}, reduced by: {names}", "the clock changes during steps", do)]
     application = _number(row.get("clocks.applications.graphics"))
     target = application if application is not None else most
     do = f"sudo nvidia-smi -i {index} --lock-gpu-clocks={target:g},{target:g} (undo: -rgc)" if target else ""
-    why = "unless it is locked the clock follows load and temperature"
+    why = "unless locked, the clock depends on load and temperature"
     return [MachineFinding("note", topic, clocks, why, do)]
 
 
@@ -155,20 +157,20 @@ def _sharing(row: Mapping[str, str], topic: str, users: Sequence[str]) -> list[M
     working = busy is not None and busy >= _BUSY_PERCENT
     if not users and not working:
         return []
-    named = f"{counted(len(users), 'process', 'es')} on it: {', '.join(users)}" if users else "used by others"
+    named = f"used by {counted(len(users), 'process', 'es')}: {', '.join(users)}" if users else "in use"
     return [
         MachineFinding(
             "bad" if working else "warn",
             topic,
-            f"{named}, {busy:g}% busy now" if busy is not None else named,
-            "their kernels take turns with the step's",
-            "end them, or choose another with CUDA_VISIBLE_DEVICES",
+            f"{named}; utilization now {busy:g}%" if busy is not None else named,
+            "kernels of other processes delay the step's kernels",
+            "stop these processes, or select another GPU with CUDA_VISIBLE_DEVICES",
         )
     ]
 
 
 def _mode(row: Mapping[str, str], name: str) -> str:
-    return {"Enabled": "on", "Disabled": "off"}.get(row.get(name, ""), "not known")
+    return {"Enabled": "on", "Disabled": "off"}.get(row.get(name, ""), "unknown")
 
 
 def _number(text: str | None) -> float | None:

@@ -13,38 +13,38 @@ LEVELS: tuple[Level, ...] = ("bad", "warn", "note", "ok")
 """Worst first. *bad*: times measured here mean little; *warn*: they are noisier than need be; *note*: worth knowing."""
 
 ANSWER_SECONDS = 5.0
-"""How long another program may take to answer; a hanging driver must not hang the check."""
+"""Time limit for other programs, in seconds; a hanging driver must not hang the check."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineFinding:
-    """One thing that was looked at, with what it does to a measurement and what to do about it."""
+    """The result of one check, its effect on measurements, and the remedy."""
 
     level: Level
     topic: str
     found: str
-    """What is the case, with numbers and units."""
+    """The observed state, with numbers and units."""
     why: str = ""
-    """What it does to a measurement, one short sentence; empty where nothing is wrong."""
+    """Its effect on a measurement, one short sentence; empty if there is no problem."""
     do: str = ""
-    """A command, or an instruction where there is no command; empty where there is nothing to do."""
+    """A command or an instruction; empty if nothing needs to be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What another program said."""
+    """Output of another program."""
 
     code: int | None
-    """Exit code; `None` when it gave no answer in time."""
+    """Exit code; `None` after a timeout."""
     text: str
 
 
 Runner = Callable[[Sequence[str]], "Answer | None"]
-"""Runs a program; `None` when there is no such program."""
+"""Runs a program; `None` if it is not installed."""
 
 
 def run(command: Sequence[str]) -> Answer | None:
-    """Run a program for at most `ANSWER_SECONDS` and take what it prints, its errors where that is nothing."""
+    """Run a program for at most `ANSWER_SECONDS`; returns its output, or its errors if it prints nothing."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
@@ -57,7 +57,7 @@ def run(command: Sequence[str]) -> Answer | None:
 
 
 def read(path: Path) -> str | None:
-    """Text of a small file without the white space around it; `None` where it cannot be read."""
+    """Stripped text of a small file; `None` if it cannot be read."""
     try:
         return path.read_bytes().decode(errors="replace").strip()
     except OSError:
@@ -65,7 +65,7 @@ def read(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """Number that a file holds; `None` where there is none."""
+    """The number in a file; `None` if there is none."""
     try:
         return int(read(path) or "")
     except ValueError:
@@ -107,9 +107,9 @@ def as_list(numbers: Sequence[int]) -> str:
 
 
 def counted(number: int, noun: str, ending: str = "s") -> str:
-    """Say how many.
+    """A number and its noun.
 
-    >>> counted(1, "processor"), counted(2, "process", "es")
-    ('1 processor', '2 processes')
+    >>> counted(1, "CPU"), counted(2, "process", "es")
+    ('1 CPU', '2 processes')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"

@@ -80,7 +80,7 @@ def _processes(root: Path) -> dict[int, OtherProcess]:
 
 
 def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: int) -> Sequence[MachineFinding]:
-    """Who else uses the processors that we may use, and how much of them."""
+    """Which other processes use the allowed CPUs, and how much."""
     window = after.wall_s - before.wall_s
     per_processor = after.ticks_per_second * window
     shared = allowed & after.busy.keys() & before.busy.keys()
@@ -89,7 +89,7 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
     groups = _busy_groups(before, after)
     busy = sum(after.busy[processor] - before.busy[processor] for processor in shared)
     taken = max(0.0, (busy - sum(ticks for ticks, _ in groups.pop(own_group, []))) / per_processor)
-    found = f"others use {taken:.2f} of {counted(len(shared), 'processor')}"
+    found = f"other processes use {taken:.2f} of {counted(len(shared), 'CPU')}"
     if taken < NOTICED:
         return [MachineFinding("ok", "load now", found)]
     busiest = sorted(((sum(ticks for ticks, _ in of), max(of)[1]) for of in groups.values()), reverse=True)[:3]
@@ -104,14 +104,14 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
             "bad" if taken > len(shared) - 1 + NOTICED else "warn",
             "load now",
             f"{found}; busiest: {', '.join(names)}" if names else found,
-            "they take turns with the step and empty its caches",
-            f"end them or wait for them: ps -o pid,etime,args -p {pids}" if pids else "end what runs beside this",
+            "they preempt the step and evict its caches",
+            f"stop them or wait: ps -o pid,etime,args -p {pids}" if pids else "stop other processes",
         )
     ]
 
 
 def _busy_groups(before: Sample, after: Sample) -> dict[int, list[tuple[int, int]]]:
-    """Process group -> (ticks in the window, process id) of each member that did something."""
+    """Process group -> (ticks in the window, process id) of its active members."""
     groups: dict[int, list[tuple[int, int]]] = {}
     for pid, process in after.processes.items():
         earlier = before.processes.get(pid)
@@ -127,53 +127,55 @@ def average(root: Path, processors: int) -> Sequence[MachineFinding]:
     if len(values) < 3:
         return []
     last, five, fifteen = map(float, values)
-    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {counted(processors, 'processor')}"
+    found = f"{last:.2f} in 1 min, {five:.2f} in 5, {fifteen:.2f} in 15, on {counted(processors, 'CPU')}"
     level: Level = "ok"
     why = ""
     if last > processors:
-        level, why = "warn", "more wanted to run than there are processors"
+        level, why = "warn", "the run queue is longer than the CPU count"
     elif last > processors / 2:
-        level, why = "note", "the machine was busy a moment ago and may be so again"
+        level, why = "note", "the machine was busy recently"
     return [MachineFinding(level, "load average", found, why)]
 
 
 def stolen(root: Path, before: Sample, after: Sample) -> Sequence[MachineFinding]:
-    """Time that a hypervisor gave to other guests although this one wanted to run."""
+    """Time that a hypervisor gave to other virtual machines although this one was ready to run."""
     since_boot = after.stolen / max(after.total, 1)
     now = (after.stolen - before.stolen) / max(after.total - before.total, 1)
     virtual = "hypervisor" in fields(read(root / "proc/cpuinfo"), ":").get("flags", "").split()
-    found = f"{format_percent(now, signed=False)} of the processors' time now, "
-    found += f"{format_percent(since_boot, signed=False)} since the start"
+    found = f"{format_percent(now, signed=False)} of CPU time now, "
+    found += f"{format_percent(since_boot, signed=False)} since boot"
     if max(now, since_boot) > 0.01:
         return [
             MachineFinding(
                 "bad" if now > 0.1 else "warn",
                 "stolen time",
                 found,
-                "other guests of the host take turns with the step",
-                "use a machine with processors of its own, or compare on one machine: pytest --perf-against REF",
+                "other virtual machines on the host preempt the step",
+                "use a machine with dedicated CPUs, or compare on one machine: pytest --perf-against REF",
             )
         ]
     if virtual:
-        why = "other guests share caches and memory with the step, unseen from here"
-        return [MachineFinding("note", "stolen time", f"{found}; a virtual machine", why)]
+        why = "other virtual machines may share caches and memory bandwidth, which cannot be observed"
+        return [MachineFinding("note", "stolen time", f"{found}; virtual machine", why)]
     return [MachineFinding("ok", "stolen time", found)]
 
 
 def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
-    """Whether processors were slowed down for their temperature or power."""
+    """Whether CPUs were throttled because of temperature or power."""
     if before.throttled is None or after.throttled is None:
         return []
     now = after.throttled - before.throttled
     if now > 0:
-        found = f"slowed down {counted(now, 'time')} while looking"
+        found = f"throttled {counted(now, 'time')} during this check"
         return [
-            MachineFinding("bad", "throttling", found, "the clock changes under the step", "let it cool; check the fan")
+            MachineFinding(
+                "bad", "throttling", found, "the clock changes during steps", "let the machine cool; check the fan"
+            )
         ]
     if after.throttled:
-        found = f"slowed down {counted(after.throttled, 'time')} since the start, not now"
-        return [MachineFinding("note", "throttling", found, "under sustained load it may be so again")]
-    return [MachineFinding("ok", "throttling", "never since the start")]
+        found = f"throttled {counted(after.throttled, 'time')} since boot, not now"
+        return [MachineFinding("note", "throttling", found, "may happen again under sustained load")]
+    return [MachineFinding("ok", "throttling", "never since boot")]
 
 
 def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[MachineFinding]:
@@ -182,8 +184,8 @@ def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[Machine
         return []
     moved = (after.swapped_pages - before.swapped_pages) * page_bytes
     if moved > 0:
-        found = f"{format_quantity(moved, 'B')} while looking"
+        found = f"{format_quantity(moved, 'B')} during this check"
         return [
-            MachineFinding("bad", "swapping", found, "a step waits for the disk", "free memory, or sudo swapoff -a")
+            MachineFinding("bad", "swapping", found, "steps may wait for the disk", "free memory, or sudo swapoff -a")
         ]
-    return [MachineFinding("ok", "swapping", "nothing now")]
+    return [MachineFinding("ok", "swapping", "none now")]

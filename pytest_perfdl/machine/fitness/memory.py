@@ -1,4 +1,4 @@
-"""Memory: whether there is enough of it, and how pages are handed out."""
+"""Memory: free memory, huge pages and the allocator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MUCH_SWAP_BYTES = 256 * 2**20
 
 
 def memory(root: Path) -> Sequence[MachineFinding]:
-    """How much memory is free, and how much lies on the disk (Linux)."""
+    """Free memory and swap (Linux)."""
     values = {name: int(text.split()[0]) * 1024 for name, text in fields(read(root / "proc/meminfo"), ":").items()}
     if not {"MemTotal", "MemAvailable"} <= values.keys():
         return []
@@ -25,15 +25,19 @@ def memory(root: Path) -> Sequence[MachineFinding]:
     found = f"{format_quantity(free, 'B')} of {format_quantity(total, 'B')} free"
     found += f", {format_quantity(swapped, 'B')} swapped out" if swapped > 0 else ""
     if free < min(_LEAST_FREE * total, _LEAST_FREE_BYTES):
-        return [MachineFinding("warn", "memory", found, "a step may wait for memory to be freed", "end what holds it")]
+        return [
+            MachineFinding(
+                "warn", "memory", found, "steps may wait for memory to be freed", "stop processes that use much memory"
+            )
+        ]
     if swapped > _MUCH_SWAP_BYTES:
-        why = "what was swapped out comes back in the middle of something"
+        why = "swapped pages may be read back during a step"
         return [MachineFinding("note", "memory", found, why, "sudo swapoff -a && sudo swapon -a")]
     return [MachineFinding("ok", "memory", found)]
 
 
 def huge_pages(root: Path) -> Sequence[MachineFinding]:
-    """Whether the kernel makes huge pages of its own accord (Linux)."""
+    """Whether the kernel creates huge pages for all memory (Linux)."""
     match = re.search(r"\[(\w+)\]", read(root / _HUGE) or "")
     if match is None:
         return []
@@ -44,7 +48,7 @@ def huge_pages(root: Path) -> Sequence[MachineFinding]:
             "note",
             "huge pages",
             "transparent huge pages: always",
-            "pages are merged while steps run, differently in each process",
+            "the kernel merges pages during steps, differently in every process",
             f"echo madvise | sudo tee /{_HUGE}",
         )
     ]
@@ -54,7 +58,7 @@ def allocator(here: Mapping[str, str], worker: Mapping[str, str], libc: str) -> 
     """Whether workers' allocator keeps its memory, so that steps take no page faults.
 
     glibc's allocator either keeps or returns large blocks, decided for the life of a process by what ran first:
-    one and the same network took 2.6 or 4.4 ms a step. Workers fix that by their environment.
+    the same network took 2.6 or 4.4 ms/step. Environment variables of workers make this deterministic.
 
     Parameters
     ----------
@@ -64,12 +68,12 @@ def allocator(here: Mapping[str, str], worker: Mapping[str, str], libc: str) -> 
         Name of the C library, `platform.libc_ver()[0]`.
     """
     replaced = re.search(r"jemalloc|tcmalloc|mimalloc|hoard|snmalloc", here.get("LD_PRELOAD", ""))
-    why = "whether a step takes page faults may differ from process to process"
+    why = "the number of page faults per step may differ between processes"
     if replaced:
-        found = f"LD_PRELOAD brings {replaced[0]}, which the workers' settings of glibc do not reach"
-        return [MachineFinding("warn", "page faults", found, why, "unset LD_PRELOAD, or keep it for every measurement")]
+        found = f"LD_PRELOAD loads {replaced[0]}, which ignores the workers' glibc settings"
+        return [MachineFinding("warn", "page faults", found, why, "unset LD_PRELOAD, or set it for all measurements")]
     if libc != "glibc":
-        found = f"C library {libc or 'unknown'}: no setting of the allocator to fix"
+        found = f"C library {libc or 'unknown'}: its allocator cannot be configured"
         return [MachineFinding("note", "page faults", found, why)]
     pinned = " ".join(f"{name}={value}" for name, value in sorted(worker.items()) if name.startswith("MALLOC_"))
     return [MachineFinding("ok", "page faults", f"workers run with {pinned}")]

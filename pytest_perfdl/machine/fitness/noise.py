@@ -1,4 +1,4 @@
-"""How much a fixed workload's times spread on this machine, and which limits can be held to in that."""
+"""Noise of a fixed workload on this machine, and the smallest limit that can be enforced with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DEFAULT_LIMIT = 0.03
 
 
 def noise_finding(noise: Noise) -> MachineFinding:
-    """What limits a machine with this noise can hold, at best."""
-    found = f"blocks of one fixed workload spread by {format_percent(noise.spread, signed=False)} (SD), "
+    """The smallest limit that a machine with this noise can enforce."""
+    found = f"time of a fixed workload varies by {format_percent(noise.spread, signed=False)} (standard deviation), "
     found += f"{format_percent(noise.span, signed=False)} from fastest to slowest"
-    why = f"ten paired rounds can hold a test to a limit of {format_percent(noise.limit, signed=False)}, at best"
+    why = f"smallest limit enforceable with 10 paired rounds: {format_percent(noise.limit, signed=False)}"
     if noise.limit <= DEFAULT_LIMIT:
         return MachineFinding("ok", "noise", found, why)
-    do = "free the machine, or set wider limits; perfdl qualify measures what your tests can be held to"
+    do = "stop other processes, or set larger limits; perfdl qualify measures which limits your tests can enforce"
     return MachineFinding("warn" if noise.limit <= UNPAIRED_LIMIT else "bad", "noise", found, why, do)

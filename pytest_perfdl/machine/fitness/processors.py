@@ -36,28 +36,28 @@ def last_cache_bytes(root: Path) -> int | None:
 
 
 def frequency(root: Path) -> Sequence[MachineFinding]:
-    """What decides the processors' clock (Linux, cpufreq)."""
+    """Frequency governors (Linux, cpufreq)."""
     paths = (root / _CPU).glob("cpu[0-9]*/cpufreq/scaling_governor")
     governors = Counter(text for text in map(read, sorted(paths)) if text)
     if not governors:
         return []
     total = sum(governors.values())
     if set(governors) == {"performance"}:
-        return [MachineFinding("ok", "frequency", f"governor performance on {counted(total, 'processor')}")]
-    named = ", ".join(f"{name} on {count} of {counted(total, 'processor')}" for name, count in governors.most_common())
+        return [MachineFinding("ok", "frequency", f"governor performance on {counted(total, 'CPU')}")]
+    named = ", ".join(f"{name} on {count} of {counted(total, 'CPU')}" for name, count in governors.most_common())
     return [
         MachineFinding(
             "warn",
             "frequency",
             f"governor {named}",
-            "the clock follows the load, so a step's time depends on what ran before it",
+            "the clock depends on the load, so step time depends on preceding work",
             "sudo cpupower frequency-set -g performance",
         )
     ]
 
 
 def turbo(root: Path) -> Sequence[MachineFinding]:
-    """Whether processors may exceed their base clock (Linux, intel_pstate or cpufreq)."""
+    """Whether CPUs may exceed their base clock (Linux, intel_pstate or cpufreq)."""
     for name, on, off in (("intel_pstate/no_turbo", 0, 1), ("cpufreq/boost", 1, 0)):
         value = read_int(root / _CPU / name)
         if value == on:
@@ -65,13 +65,13 @@ def turbo(root: Path) -> Sequence[MachineFinding]:
                 MachineFinding(
                     "note",
                     "turbo",
-                    "processors may exceed their base clock",
-                    "how far depends on temperature and on how many of them are busy",
+                    "enabled: CPUs may exceed their base clock",
+                    "the clock depends on temperature and on the number of busy CPUs",
                     f"echo {off} | sudo tee /{_CPU}/{name}",
                 )
             ]
         if value == off:
-            return [MachineFinding("ok", "turbo", "processors keep to their base clock")]
+            return [MachineFinding("ok", "turbo", "disabled")]
     return []
 
 
@@ -82,10 +82,8 @@ def power(root: Path) -> Sequence[MachineFinding]:
     if not mains:
         return [MachineFinding("ok", "power", "no battery")] if supplies.is_dir() else []
     if any(mains):
-        return [MachineFinding("ok", "power", "on mains")]
-    return [
-        MachineFinding("warn", "power", "on battery", "laptops lower their clocks on battery", "plug the charger in")
-    ]
+        return [MachineFinding("ok", "power", "on AC power")]
+    return [MachineFinding("warn", "power", "on battery", "laptops reduce clocks on battery", "connect the charger")]
 
 
 def online(root: Path, allowed: frozenset[int]) -> int:
@@ -96,12 +94,12 @@ def online(root: Path, allowed: frozenset[int]) -> int:
 def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
     """How many of the processors this process may use."""
     present = online(root, allowed)
-    found = f"{len(allowed)} of {counted(present, 'processor')} may be used"
+    found = f"{len(allowed)} of {counted(present, 'CPU')} available to this process"
     if len(allowed) == 1:
-        why = "the system's own work and helper threads interrupt the step"
-        return [MachineFinding("warn", "affinity", found, why, "give it two or more (cpuset, taskset, --cpus)")]
+        why = "the system and helper threads interrupt the step"
+        return [MachineFinding("warn", "affinity", found, why, "allow at least two CPUs (cpuset, taskset, --cpus)")]
     if len(allowed) < present:
-        why = "baselines are comparable only under the same number"
+        why = "baselines are comparable only with the same number"
         return [MachineFinding("note", "affinity", f"{found}: {as_list(sorted(allowed))}", why)]
     return [MachineFinding("ok", "affinity", found)]
 
@@ -115,13 +113,13 @@ def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
             return []
         cores.add(min(listed(text) & allowed, default=processor))
     if len(cores) == len(allowed):
-        return [MachineFinding("ok", "SMT", f"{counted(len(allowed), 'processor')}, each a core of its own")]
+        return [MachineFinding("ok", "SMT", f"{counted(len(allowed), 'CPU')} on {counted(len(cores), 'core')}")]
     return [
         MachineFinding(
             "note",
             "SMT",
-            f"{counted(len(allowed), 'processor')} are threads of {counted(len(cores), 'core')}",
-            "work on a sibling takes part of the core that a step runs on",
+            f"{counted(len(allowed), 'CPU')} on {counted(len(cores), 'core')}",
+            "a busy sibling CPU slows down the step on the same core",
             f"taskset -c {as_list(sorted(cores))} pytest --perf",
         )
     ]
@@ -138,20 +136,20 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
         return []
     found = _least(root, groups)
     if found is None or found[0] >= processors:
-        return [MachineFinding("ok", "CPU quota", "none below the number of processors")]
+        return [MachineFinding("ok", "CPU quota", "none below the number of CPUs")]
     allowed, period_ns, statistics = found
     counts = fields(statistics)
     stopped = ""
     if counts.get("nr_periods", "0") != "0":
-        stopped = f"; was stopped in {counts.get('nr_throttled', '0')} of {counts['nr_periods']} periods"
+        stopped = f"; throttled in {counts.get('nr_throttled', '0')} of {counts['nr_periods']} periods"
     return [
         MachineFinding(
             "bad" if allowed < 1 else "warn",
             "CPU quota",
-            f"{allowed:g} of {counted(processors, 'processor')} for this container, "
-            f"in periods of {format_quantity(period_ns, 'ns')}{stopped}",
-            "every thread stops once the quota of a period is used up",
-            "start the container without a quota and with a cpuset instead: docker run --cpuset-cpus=... (no --cpus)",
+            f"{allowed:g} of {counted(processors, 'CPU')} for this container, "
+            f"period {format_quantity(period_ns, 'ns')}{stopped}",
+            "all threads stop when the quota of a period is used up",
+            "start the container with a cpuset instead of a quota: docker run --cpuset-cpus=... (no --cpus)",
         )
     ]
 
@@ -191,10 +189,10 @@ def clock(root: Path, resolution_ns: int, reading_ns: int) -> Sequence[MachineFi
     """How well time can be read: the kernel's source (Linux), and what `clock_figures` saw."""
     source = read(root / _CLOCK / "current_clocksource")
     found = f"{f'clock source {source}, ' if source else ''}resolution {format_quantity(resolution_ns, 'ns')}, "
-    found += f"a reading takes {format_quantity(reading_ns, 'ns')}"
+    found += f"{format_quantity(reading_ns, 'ns')} per reading"
     better = "tsc" in (read(root / _CLOCK / "available_clocksource") or "").split() and source != "tsc"
     do = f"echo tsc | sudo tee /{_CLOCK}/current_clocksource" if better else ""
-    why = "reading the clock becomes part of what is measured"
+    why = "reading the clock takes a relevant part of the measured time"
     if source in _SLOW_SOURCES or reading_ns >= 1000 or resolution_ns >= 100_000:
         return [MachineFinding("bad", "clock", found, why, do)]
     if source == "xen" or reading_ns >= 300 or resolution_ns >= 1000:

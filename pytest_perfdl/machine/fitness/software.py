@@ -26,20 +26,24 @@ _THREADING = (
 
 
 def threads(here: Mapping[str, str], worker: Mapping[str, str]) -> Sequence[MachineFinding]:
-    """What this shell says of threads, against what workers run with."""
+    """Thread settings of this shell and of workers."""
     replaced = [name for name in _THREADING if name in here and worker.get(name) != here[name]]
     kept = [name for name in _THREADING if name in here and name not in _COUNTS and name not in replaced]
     found = []
     if replaced:
-        values = ", ".join(f"{name}={here[name]} here and {worker.get(name, 'unset')} there" for name in replaced)
-        why = "workers take their number of threads from the measuring plan, one unless asked otherwise"
-        do = "pytest --perf --perf-threads N, where that is not what is meant"
-        found.append(MachineFinding("note", "threads", f"workers differ from this shell: {values}", why, do))
+        values = ", ".join(
+            f"{name}={here[name]} in this shell, {worker.get(name, 'unset')} in workers" for name in replaced
+        )
+        why = "workers use the number of threads from --perf-threads or the marker (default: 1)"
+        do = "pytest --perf --perf-threads N to use another number"
+        found.append(MachineFinding("note", "threads", f"workers override: {values}", why, do))
     if kept:
         values = ", ".join(f"{name}={here[name]}" for name in kept)
-        why = "they move threads and their waiting, and are not part of a baseline's key"
+        why = "these variables affect threads, and are not part of the machine ID"
         found.append(
-            MachineFinding("note", "threads", f"workers keep {values}", why, f"unset {' '.join(kept)}, or keep them so")
+            MachineFinding(
+                "note", "threads", f"workers inherit {values}", why, f"unset {' '.join(kept)}, or always set them"
+            )
         )
     if not found:
         values = " ".join(f"{name}={worker[name]}" for name in _COUNTS if name in worker)
@@ -53,30 +57,30 @@ _SLOWING: tuple[tuple[str, Level, str], ...] = (
     ("PYTORCH_NO_CUDA_MEMORY_CACHING", "bad", "every allocation on the device goes to the driver"),
     ("PYTHONTRACEMALLOC", "bad", "Python records a stack for every allocation"),
     ("PYTHONDEVMODE", "bad", "Python checks every allocation"),
-    ("PYTHONMALLOC", "warn", "Python's allocator is another than usual"),
+    ("PYTHONMALLOC", "warn", "Python uses a different allocator"),
 )
 
 
 def variables(here: Mapping[str, str]) -> Sequence[MachineFinding]:
-    """Variables that slow every step down and that workers inherit."""
+    """Environment variables that slow down steps and that workers inherit."""
     found = [
         MachineFinding(level, "environment", f"{name}={here[name]}", why, f"unset {name}")
         for name, level, why in _SLOWING
         if here.get(name, "0") not in ("", "0")
     ]
-    return found or [MachineFinding("ok", "environment", "no variable is set that slows every step")]
+    return found or [MachineFinding("ok", "environment", "no variable set that slows down steps")]
 
 
 def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
-    """Whether a debugger, a profiler or a coverage tool watches this process.
+    """Whether a debugger, a profiler or a coverage tool traces this process.
 
     Parameters
     ----------
     active
-        The tracer inside Python, `machine.active_tracer()`; empty when there is none.
+        The tracer in Python, `machine.active_tracer()`; empty if there is none.
     """
     pid = fields(read(root / "proc/self/status"), ":").get("TracerPid", "0")
-    why = "every call or system call of the step takes longer"
+    why = "calls or system calls in the step take longer"
     if pid != "0":
         name = read(root / f"proc/{pid}/comm") or "process"
         return [MachineFinding("bad", "tracer", f"{name} ({pid}) traces this process", why, "run without it")]
@@ -88,17 +92,17 @@ def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
 def python_build(version: str, configured: Mapping[str, object]) -> Sequence[MachineFinding]:
     """Whether this Python is built for speed; `configured` as `sysconfig.get_config_vars()` gives them."""
     if configured.get("Py_DEBUG"):
-        why = "checks in the interpreter take most of a step's host time"
+        why = "the interpreter's checks take most of the CPU time"
         return [MachineFinding("bad", "Python", f"{version}, a debug build", why, "use a release build")]
     if configured.get("Py_GIL_DISABLED"):
-        why = "single-threaded code runs slower than on the usual build, whose baselines do not fit"
+        why = "single-threaded code is slower than on the default build; baselines of that build do not apply"
         return [MachineFinding("note", "Python", f"{version}, free-threaded", why)]
     return [MachineFinding("ok", "Python", f"{version}, a release build")]
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
-    """Versions of a package, from `since` up to but without `until`, that spoil a measurement."""
+    """Versions of a package, from `since` to before `until`, that distort measurements."""
 
     package: str
     since: tuple[int, ...]
@@ -108,11 +112,11 @@ class KnownBad:
     do: str
     source: str
     on_device: bool = False
-    """Whether it matters only where there is an NVIDIA GPU."""
+    """Whether it matters only with an NVIDIA GPU."""
 
 
 CUPTI = "CUPTI"
-"""The library that the profiler learns of kernels from; comes with CUDA, as one of several packages."""
+"""The library from which the profiler gets kernels; part of CUDA, in one of several packages."""
 
 KNOWN_BAD = (
     KnownBad(
@@ -120,7 +124,7 @@ KNOWN_BAD = (
         (0,),
         (2, 4),
         "warn",
-        "the profiler writes whole microseconds, so shorter kernels and operators last 0",
+        "the profiler rounds to microseconds, so shorter kernels and operators have duration 0",
         "pip install 'torch>=2.4'",
         "https://github.com/pytorch/pytorch/issues/116830",
     ),
@@ -130,8 +134,8 @@ KNOWN_BAD = (
         (12, 6, 80),
         (13, 1),
         "warn",
-        "kernels at the start of a profile can get timestamps from outside it, and are then dropped silently",
-        "install a torch that is built for CUDA 13.1 or later",
+        "kernels at the start of a profile can get wrong timestamps, and are then dropped silently",
+        "install a torch build for CUDA 13.1 or later",
         "https://github.com/pytorch/pytorch/issues/192021",
         on_device=True,
     ),
@@ -140,7 +144,7 @@ KNOWN_BAD = (
         (0,),
         None,
         "note",
-        "a kernel can seem to start before its launch, so the latency of a launch is not exact",
+        "kernels can appear to start before their launch, so launch latency is not exact",
         "",
         "https://github.com/pytorch/kineto/issues/1380",
         on_device=True,
@@ -149,7 +153,7 @@ KNOWN_BAD = (
 
 
 def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[MachineFinding]:
-    """Versions known to spoil measurements.
+    """Versions known to distort measurements.
 
     Parameters
     ----------
@@ -171,7 +175,7 @@ def versions(installed: Callable[[str], str | None], device: bool) -> Sequence[M
             why = f"{known.effect} ({known.source})"
             found.append(MachineFinding(known.level, "versions", f"{known.package} {version}", why, known.do))
     text = ", ".join(f"{name} {version}" for name, version in present.items() if version)
-    return found or [MachineFinding("ok", "versions", f"{text}: nothing known against it")]
+    return found or [MachineFinding("ok", "versions", f"{text}: no known problems")]
 
 
 def _cupti(installed: Callable[[str], str | None], torch: str) -> str | None:
@@ -190,20 +194,20 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def history(run: Runner, project: Path) -> Sequence[MachineFinding]:
-    """Whether git has the commits that baselines are paired with."""
+    """Whether git has the baseline commits."""
     inside = run(["git", "-C", str(project), "rev-parse", "--is-shallow-repository"])
-    why = "without a commit to pair with, a suspect is judged by a wider limit (10%)"
+    why = "without the baseline commit there are no paired rounds, and limits are wider (10%)"
     if inside is None:
-        return [MachineFinding("warn", "git", "no git here", why, "install git")]
+        return [MachineFinding("warn", "git", "git is not installed", why, "install git")]
     if inside.code != 0 and "not a git repository" not in inside.text:
-        said = (inside.text or "no answer").splitlines()[0]
-        return [MachineFinding("warn", "git", f"git gives no history: {said}", why, "git status")]
+        said = (inside.text or "no output").splitlines()[0]
+        return [MachineFinding("warn", "git", f"git failed: {said}", why, "git status")]
     if inside.code != 0:
         return [MachineFinding("warn", "git", "not in a git repository", why, "git init, and commit the baselines")]
     if inside.text == "true":
         do = "git fetch --unshallow (GitHub Actions: fetch-depth: 0 for actions/checkout)"
-        return [MachineFinding("warn", "git", "a shallow clone", why, do)]
+        return [MachineFinding("warn", "git", "shallow clone", why, do)]
     commits = run(["git", "-C", str(project), "rev-list", "--count", "HEAD"])
     if commits is None or commits.code != 0:
-        return [MachineFinding("warn", "git", "a repository without a commit", why, "git commit")]
-    return [MachineFinding("ok", "git", f"the whole history, {counted(int(commits.text), 'commit')}")]
+        return [MachineFinding("warn", "git", "repository without commits", why, "git commit")]
+    return [MachineFinding("ok", "git", f"full history, {counted(int(commits.text), 'commit')}")]

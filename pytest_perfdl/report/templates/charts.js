@@ -64,10 +64,13 @@
     return library;
   };
 
+  // Paper is white, whatever the screen was when the page was printed.
+  const PAPER_COLORS = { paper: "#ffffff", card: "#ffffff", ink: "#000000", quiet: "#444444", line: "#bbbbbb", soft: "#f2f2f2", bad: "#b3261e", good: "#1c6b3a", warn: "#805300", link: "#1c58b0" };
+  let printing = false;
   const theme = () => {
+    if (printing) return PAPER_COLORS;
     const style = getComputedStyle(document.documentElement);
-    const value = (name) => style.getPropertyValue(`--${name}`).trim();
-    return Object.fromEntries(["paper", "card", "ink", "quiet", "line", "soft", "bad", "good", "warn", "link"].map((name) => [name, value(name)]));
+    return Object.fromEntries(Object.keys(PAPER_COLORS).map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
   };
   const base = (colors) => ({
     paper_bgcolor: "transparent",
@@ -91,6 +94,7 @@
       chart.after?.(place);
     }
   };
+  // What is in view is drawn first, and then what is open, also where nobody scrolls: a capture of the whole page has it.
   const seen = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
       if (!isIntersecting || charts.get(target).drawn) continue;
@@ -98,6 +102,19 @@
       load().then(() => draw(target));
     }
   }, { rootMargin: "300px" });
+  const isShown = (place) => place.checkVisibility?.() ?? place.offsetParent !== null;
+  const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+  let idle = false;
+  const drawRest = () => {
+    if (idle) return;
+    idle = true;
+    const next = () => whenIdle(() => {
+      const place = [...charts.keys()].find((one) => !charts.get(one).drawn && isShown(one));
+      if (!place) { idle = false; return; }
+      load().then(() => { if (!charts.get(place).drawn) draw(place); next(); });
+    });
+    next();
+  };
 
   // A drawing with what it says in words: `label` is all that a screen reader gets of it.
   const chart = (parent, { title, note, label, height, make, after }) => {
@@ -107,22 +124,26 @@
     parent.append(figure);
     charts.set(place, { make, after, drawn: false });
     seen.observe(place);
+    drawRest();
     return place;
   };
-  const redraw = () => { for (const [place, one] of charts) if (one.drawn) draw(place); };
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  // On paper a chart is as wide as the sheet, whatever the window was.
+  const onTheme = [() => { for (const [place, one] of charts) if (one.drawn) draw(place); }];
+  const retheme = () => { for (const one of onTheme) one(); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", retheme);
+  // On paper a chart is as wide as the sheet, whatever the window was. What was not drawn yet is drawn before the
+  // sheet is laid out, for which the library has to be there: it is loaded as soon as there is a chart.
   const PAPER = 660;
   perfdl.onPrint.push(() => {
-    if (!window.Plotly) return;
-    for (const [place, one] of charts) {
-      if (!one.drawn) draw(place);
-      if (place.clientWidth > PAPER) window.Plotly.relayout(place, { width: PAPER });
-    }
+    printing = true;
+    if (window.Plotly) for (const place of charts.keys()) if (!charts.get(place).drawn && isShown(place)) draw(place);
+    retheme();
+    for (const [place, one] of charts) if (one.drawn && place.clientWidth > PAPER) window.Plotly.relayout(place, { width: PAPER });
   });
   window.addEventListener("afterprint", () => {
+    printing = false;
+    retheme();
     for (const [place, one] of charts) if (one.drawn) window.Plotly.relayout(place, { width: null, autosize: true });
   });
 
-  Object.assign(perfdl, { axis, base, bytes, chart, draw, element, gunzip, hasCharts: Boolean(holder), median, percent, plain, quantity, scaleOf, shorten });
+  Object.assign(perfdl, { axis, base, bytes, chart, draw, element, gunzip, hasCharts: Boolean(holder), median, onTheme, percent, plain, quantity, scaleOf, shorten, theme });
 })();

@@ -41,8 +41,12 @@
     details.addEventListener("toggle", () => fill(details), { once: true });
     parent.append(details);
   };
+  const unfolded = (parent, title, fill) => {
+    const own = section(parent, title);
+    fill(own);
+  };
   const section = (place, title) => {
-    const made = element("section", {}, element("h3", { textContent: title }));
+    const made = element("section", {}, element("h4", { textContent: title }));
     place.append(made);
     return made;
   };
@@ -50,7 +54,7 @@
   const time = (value) => [quantity(value, "ns"), value ?? NaN];
   const ratio = (from, to) => (from && to !== null ? [percent(to / from - 1), to / from - 1] : ["", NaN]);
 
-  const EFFECTS = [["more often", "less often"], ["longer each", "shorter each"], ["another mix", "another mix"], ["less of it hidden", "more of it hidden"]];
+  const EFFECTS = [["more calls", "fewer calls"], ["slower per call", "faster per call"], ["different inputs", "different inputs"], ["less overlap", "more overlap"]];
   const because = (effects) => {
     const largest = Math.max(...effects.map(Math.abs));
     return effects
@@ -64,77 +68,133 @@
   const count = (row, place) => (names[row[1]] === "idle" ? ["", NaN] : [quantity(row[place], "1"), row[place] ?? NaN]);
   const fillRows = (place, found) => {
     names ??= parsed("perfdl-names");
-    folded(place, `All operators and kernels (${found.rows.length.toLocaleString("en")})`, (details) => table(
+    unfolded(place, "All operators and kernels, per step", (details) => table(
       details,
-      "Every operator, kernel and class of idle time: means of a profiled step over the repeats",
+      "Every operator, kernel and class of idle time: means of the profiled steps",
       [
         ["Name", "text", (row) => [(names[row[0]] ? `${names[row[0]]}: ` : "") + names[row[2]]]],
         ["Kind", "text", (row) => [names[row[1]]]],
         ["Baseline count", "number", (row) => count(row, 3)],
-        ["Count", "number", (row) => count(row, 4)],
+        ["Current count", "number", (row) => count(row, 4)],
         ["Baseline time", "number", (row) => time(row[5])],
-        ["Time", "number", (row) => time(row[6])],
+        ["Current time", "number", (row) => time(row[6])],
         ["Difference", "number", (row) => (found.compared ? difference((row[6] ?? 0) - (row[5] ?? 0)) : ["", NaN])],
         ["Change", "number", (row) => ratio(row[5], row[6])],
-        ["Because", "text", (row) => [row[9] ? because(row[9]) : ""]],
-        ["Matched by", "text", (row) => [found.compared ? (row[7] === undefined ? "" : names[row[7]]) || (row[5] === null ? "new" : row[6] === null ? "gone" : "") : ""]],
-        ["Confidence", "number", (row) => [row[8] === undefined || row[8] === null ? "" : `${Math.round(row[8] * 100)}%`, row[8] ?? NaN]],
+        ["Effects", "text", (row) => [row[9] ? because(row[9]) : ""]],
+        ["Matched by", "text", (row) => [found.compared ? (row[7] === undefined ? "" : `${names[row[7]]}${row[8] === null || row[8] === undefined ? "" : `, ${Math.round(row[8] * 100)}%`}`) || (row[5] === null ? "new" : row[6] === null ? "gone" : "") : ""]],
       ],
       found.rows,
     ));
   };
 
-  const said = (side, values, unit) => (values.length
-    ? `${side}: median ${quantity(median(values), unit)}, ${quantity(Math.min(...values), unit)} to ${quantity(Math.max(...values), unit)} in ${values.length} repeat${values.length === 1 ? "" : "s"}. `
-    : "");
-  const fillRepeats = (place, found) => {
-    for (const metric of found.metrics) {
-      const { name, unit, base: before, new: now, middle, effect, ci95, limit } = metric;
-      const interval = middle && effect !== null && ci95 ? [effect, ...ci95].map((share) => middle * (1 + share)) : null;
-      const [scale, word] = scaleOf([...before, ...now], unit);
-      const rows = [["this run", now, "diamond"], ["baseline", before, "circle-open"]].filter(([, values]) => values.length);
-      chart(place, {
-        title: name,
-        note: `one mark for each repeat; box: quartiles and median${interval ? "; interval: the baseline changed by the 95% interval of the change" : ""}`,
-        label: `${name}. ${said("Baseline", before, unit)}${said("This run", now, unit)}${interval ? `Change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}.` : ""}`,
-        height: 60 + 34 * (rows.length + (interval ? 1 : 0)),
-        make: (colors) => {
-          const data = rows.map(([side, values, symbol]) => ({
-            type: "box", orientation: "h", name: side, x: values.map((value) => value / scale), y: values.map(() => side),
-            boxpoints: "all", jitter: 0.6, pointpos: 0, width: 0.6, hoveron: "points", hoverinfo: "text",
-            text: values.map((value, index) => `${side}, repeat ${index + 1}: ${quantity(value, unit)}`),
-            line: { color: side === "baseline" ? colors.quiet : colors.link, width: 1 }, fillcolor: "transparent",
-            marker: { symbol, size: 8, color: side === "baseline" ? colors.quiet : colors.link },
-          }));
-          if (interval) {
-            const [at, low, high] = interval.map((value) => value / scale);
-            data.unshift({
-              type: "scatter", mode: "markers", x: [at], y: ["interval"], hoverinfo: "text",
-              text: [`change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}`],
-              error_x: { type: "data", symmetric: false, array: [high - at], arrayminus: [at - low], color: colors.ink, thickness: 2, width: 5 },
-              marker: { symbol: "line-ns-open", size: 12, color: colors.ink },
-            });
-          }
-          return {
-            data,
-            layout: {
-              ...base(colors),
-              xaxis: axis(colors, { title: { text: plain(word) }, zeroline: false }),
-              yaxis: axis(colors, { showgrid: false }),
-              shapes: limit === null ? [] : [{ type: "line", x0: limit / scale, x1: limit / scale, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1 } }],
-              annotations: limit === null ? [] : [{ x: limit / scale, yref: "paper", y: 1, text: "limit", showarrow: false, yanchor: "bottom", font: { color: colors.bad } }],
-              margin: { ...base(colors).margin, t: 20 },
-            },
-          };
-        },
-      });
+  // The evidence of a time's verdict: a dot for each paired round, or a mark for each process of both sides.
+  const fillEvidence = (place, found) => {
+    const isFirst = place.dataset.others === undefined;
+    const shown = found.metrics.filter(({ name }) => (name === found.headline) === isFirst);
+    for (const metric of shown) {
+      if (metric.paired) drawRounds(place, metric);
+      else drawProcesses(place, metric);
     }
+  };
+  const inWords = ({ effect, ci95 }) => (effect === null || !ci95 ? "" : `Change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}. `);
+  const drawRounds = (place, metric) => {
+    const { name, unit, base: before, new: now, effect, ci95, limit_change: limit } = metric;
+    const changes = now.map((value, index) => value / before[index] - 1);
+    const text = changes.map((change, index) => `round ${index + 1}: ${quantity(before[index], unit)} → ${quantity(now[index], unit)}, ${percent(change)}`);
+    const ends = [0, ...changes, ...(ci95 ?? []), ...(limit === null ? [] : [limit])].map((share) => share * 100);
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    const room = (high - low) * 0.08 || 1;
+    const rows = Math.max(changes.length, 4);
+    chart(place, {
+      title: `${name}: change in each paired round`,
+      note: changes.length ? `${changes.length === 1 ? "1 round" : `${changes.length} rounds`}, baseline and current interleaved; one dot per round, the first on top` : "this run file holds the interval, not the rounds",
+      label: `${name}, change from baseline to current. ${changes.length ? `In paired rounds (${changes.length}): ${percent(Math.min(...changes))} to ${percent(Math.max(...changes))}. ` : ""}${inWords(metric)}${limit === null ? "" : `Limit ${percent(limit)}.`}`,
+      height: 92 + 11 * rows,
+      make: (colors) => ({
+        data: [{
+          type: "scatter", mode: "markers", x: changes.map((change) => change * 100), y: changes.map((_, index) => index + 1), text, hoverinfo: "text",
+          marker: { size: 8, color: colors.link, line: { color: colors.card, width: 1 } },
+        }],
+        layout: {
+          ...base(colors),
+          margin: { l: 10, r: 10, t: 32, b: 46 },
+          xaxis: axis(colors, { title: { text: "change, %", standoff: 4 }, range: [low - room, high + room], zeroline: false, ticksuffix: "%" }),
+          yaxis: axis(colors, { visible: false, range: [rows + 0.6, 0.4] }),
+          shapes: [
+            ...(ci95 ? [{ type: "rect", x0: ci95[0] * 100, x1: ci95[1] * 100, yref: "paper", y0: 0, y1: 1, fillcolor: colors.link, opacity: 0.16, line: { width: 0 }, layer: "below" }] : []),
+            ...(effect === null ? [] : [{ type: "line", x0: effect * 100, x1: effect * 100, yref: "paper", y0: 0, y1: 1, line: { color: colors.link, width: 1 } }]),
+            { type: "line", x0: 0, x1: 0, yref: "paper", y0: 0, y1: 1, line: { color: colors.quiet, width: 1 } },
+            ...(limit === null ? [] : [{ type: "line", x0: limit * 100, x1: limit * 100, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1.5 } }]),
+          ],
+          annotations: labels([
+            ...(limit === null ? [] : [{ x: limit * 100, text: `limit ${percent(limit)}`, color: colors.bad }]),
+            ...(ci95 ? [{ x: (ci95[0] + ci95[1]) * 50, text: "95% interval", color: colors.link }] : []),
+          ], low - room, high + room),
+        },
+      }),
+    });
+  };
+  // Two labels above a chart: away from each other where they are near, and never beyond the edge.
+  const labels = (wanted, low, high) => wanted.map(({ x, text, color }, index) => {
+    const other = wanted[1 - index];
+    const [from, near] = [(x - low) / (high - low), other && Math.abs(other.x - x) < (high - low) * 0.3];
+    const side = near ? (x < other.x || (x === other.x && index) ? "right" : "left") : "center";
+    const xanchor = from < 0.2 ? "left" : from > 0.8 ? "right" : side;
+    const isOver = near && xanchor !== side;
+    return { x, yref: "paper", y: 1, text, showarrow: false, xanchor, yanchor: "bottom", yshift: isOver ? 12 : 0, font: { color, size: 11 } };
+  });
+  const CURRENT = "current processes";
+  const RECORDED = "processes of the recording";
+  const described = (side, values, unit) => (values.length
+    ? `${side}: median ${quantity(median(values), unit)}, ${quantity(Math.min(...values), unit)} to ${quantity(Math.max(...values), unit)} in ${values.length === 1 ? "1 process" : `${values.length} processes`}. `
+    : "");
+  const drawProcesses = (place, metric) => {
+    const { name, unit, base: before, new: now, middle, effect, ci95, limit } = metric;
+    const interval = middle && effect !== null && ci95 ? [effect, ...ci95].map((share) => middle * (1 + share)) : null;
+    const [scale, word] = scaleOf([...before, ...now], unit);
+    const rows = [[CURRENT, now, "diamond"], [RECORDED, before, "circle-open"]].filter(([, values]) => values.length);
+    const narrow = (text) => text.replace(" ", "<br>");
+    chart(place, {
+      title: name,
+      note: `one mark per process; box: quartiles and median${interval ? "; interval: 95% interval of the change, from the baseline" : ""}`,
+      label: `${name}. ${described(RECORDED, before, unit)}${described(CURRENT, now, unit)}${inWords(metric)}`,
+      height: 70 + 38 * (rows.length + (interval ? 1 : 0)),
+      make: (colors) => {
+        const data = rows.map(([side, values, symbol]) => ({
+          type: "box", orientation: "h", name: side, x: values.map((value) => value / scale), y: values.map(() => narrow(side)),
+          boxpoints: "all", jitter: 0.6, pointpos: 0, width: 0.6, hoveron: "points", hoverinfo: "text",
+          text: values.map((value, index) => `${side}, ${index + 1}: ${quantity(value, unit)}`),
+          line: { color: side === RECORDED ? colors.quiet : colors.link, width: 1 }, fillcolor: "transparent",
+          marker: { symbol, size: 8, color: side === RECORDED ? colors.quiet : colors.link },
+        }));
+        if (interval) {
+          const [at, low, high] = interval.map((value) => value / scale);
+          data.unshift({
+            type: "scatter", mode: "markers", x: [at], y: ["95%<br>interval"], hoverinfo: "text",
+            text: [inWords(metric)],
+            error_x: { type: "data", symmetric: false, array: [high - at], arrayminus: [at - low], color: colors.ink, thickness: 2, width: 5 },
+            marker: { symbol: "line-ns-open", size: 12, color: colors.ink },
+          });
+        }
+        return {
+          data,
+          layout: {
+            ...base(colors),
+            xaxis: axis(colors, { title: { text: plain(word) }, zeroline: false }),
+            yaxis: axis(colors, { showgrid: false }),
+            shapes: limit === null ? [] : [{ type: "line", x0: limit / scale, x1: limit / scale, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1 } }],
+            annotations: limit === null ? [] : [{ x: limit / scale, yref: "paper", y: 1, text: "limit", showarrow: false, yanchor: "bottom", font: { color: colors.bad } }],
+            margin: { ...base(colors).margin, t: 20 },
+          },
+        };
+      },
+    });
   };
 
   const fillWaterfall = (place, found) => {
     for (const { call, base_ns: before, new_ns: now, timed, bars } of found.accounts) {
       if (!bars.length) continue;
-      const own = section(place, `From the baseline's step to this run's${call ? `: ${call}` : ""}`);
+      const own = call ? section(place, call) : place;
       let at = before;
       const ends = [before, ...bars.map(([, ns]) => (at += ns)), now];
       const [low, high] = [Math.min(...ends), Math.max(...ends)];
@@ -142,11 +202,11 @@
       const from = low - room > high * 0.25 ? low - room : 0;
       const [scale, word] = scaleOf([high], "ns");
       const label = (name) => plain(shorten(name, innerWidth < 700 ? 18 : 44));
-      const ids = ["baseline", ...bars.map(([name], index) => `${index} ${name}`), "this run"];
+      const ids = ["baseline", ...bars.map(([name], index) => `${index} ${name}`), "current"];
       const height = 70 + 26 * ids.length;
       if (perfdl.hasCharts) chart(own, {
-        title: timed ? "Mean step, as timed without the profiler" : "Mean profiled step",
-        note: `means of ${found.repeats[0]} and ${found.repeats[1]} repeat${found.repeats[1] === 1 ? "" : "s"}; bars add up exactly${from ? "; the axis does not start at zero" : ""}`,
+        title: timed ? "Step time without the profiler" : "Profiled step",
+        note: `bars add up exactly${timed ? "; profiler overhead: what the step gained without the profiler beyond what it gained under it" : ""}${from ? "; the axis does not start at zero" : ""}`,
         label: `From ${quantity(before, "ns")} to ${quantity(now, "ns")}: ${bars.map(([name, ns]) => `${name} ${quantity(ns, "ns", true)}`).join(", ")}.`,
         height,
         make: (colors) => ({
@@ -155,21 +215,21 @@
             measure: ["absolute", ...bars.map(() => "relative"), "total"],
             text: [quantity(before, "ns"), ...bars.map(([, ns]) => quantity(ns, "ns", true)), quantity(now, "ns")],
             textposition: "outside", cliponaxis: false, hoverinfo: "text", textfont: { color: colors.ink },
-            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(name, 200))}<br>${quantity(ns, "ns", true)} a step`), `this run: ${quantity(now, "ns")}`],
+            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(name, 200))}<br>${quantity(ns, "ns", true)} per step`), `current: ${quantity(now, "ns")}`],
             increasing: { marker: { color: colors.bad } }, decreasing: { marker: { color: colors.good } }, totals: { marker: { color: colors.quiet } },
             connector: { line: { color: colors.line } },
           }],
           layout: {
             ...base(colors),
             xaxis: axis(colors, { title: { text: word }, range: [from / scale, (high + room) / scale], zeroline: false }),
-            yaxis: axis(colors, { autorange: "reversed", showgrid: false, tickvals: ids, ticktext: ["baseline", ...bars.map(([name]) => label(name)), "this run"] }),
+            yaxis: axis(colors, { autorange: "reversed", showgrid: false, tickvals: ids, ticktext: ["baseline", ...bars.map(([name]) => label(name)), "current"] }),
           },
         }),
       });
       folded(own, "The same as a table", (details) => table(details, "What the step gained and lost", [
         ["Part", "text", ([name]) => [name]],
-        ["Change a step", "number", ([, ns]) => difference(ns)],
-        ["Of the whole change", "number", ([, ns]) => (now === before ? ["", NaN] : [`${((ns / (now - before)) * 100).toFixed(1)}%`, ns / (now - before)])],
+        ["Change per step", "number", ([, ns]) => difference(ns)],
+        ["Share of the change", "number", ([, ns]) => (now === before ? ["", NaN] : [`${((ns / (now - before)) * 100).toFixed(1)}%`, ns / (now - before)])],
       ], bars));
     }
   };
@@ -186,19 +246,19 @@
     const { rows, left_out: leftOut } = found.roofline;
     if (!rows.length) return;
     names ??= parsed("perfdl-names");
-    const own = section(place, "How well operators use the machine");
+    const own = section(place, "Utilization: operators against the roofline");
     const named = (row) => (names[row[0]] ? `${names[row[0]]}: ` : "") + (names[row[1]] || "no operator known");
     const what = (row) => [shapesOf(names[row[2]]), names[row[3]]].filter(Boolean).join(" ");
     if (perfdl.hasCharts) drawRoofline(own, found.roofline, named, what);
-    table(own, "What operators of the profiled steps had to do, and how long they took: means of a step", [
+    table(own, "Work and time of the operators of the profiled steps, per step", [
       ["Operator", "text", (row) => [`${named(row)} ${what(row)}`.trim()]],
-      ["Calls a step", "number", (row) => [both(row, (side) => quantity(side[1], "1")), now(row)[1]]],
-      ["Time a step", "number", (row) => [both(row, (side) => quantity(side[0], "ns")), now(row)[0]]],
+      ["Calls per step", "number", (row) => [both(row, (side) => quantity(side[1], "1")), now(row)[1]]],
+      ["Time per step", "number", (row) => [both(row, (side) => quantity(side[0], "ns")), now(row)[0]]],
       ["FLOP/s", "number", (row) => [both(row, (side) => speed(side, 2, "flop")), achieved(now(row), 2)]],
       ["Bytes/s", "number", (row) => [both(row, (side) => speed(side, 3, "B")), achieved(now(row), 3)]],
-      ["Of its roofline", "number", (row) => [both(row, (side) => share(side[4])), now(row)[4] ?? NaN]],
+      ["Share of roofline", "number", (row) => [both(row, (side) => share(side[4])), now(row)[4] ?? NaN]],
       ["Bound by", "text", (row) => [both(row, (side) => side[5])]],
-      ["On", "text", (row) => [found.compared && !(row[4] && row[5]) ? (row[4] ? "baseline alone" : "this run alone") : ""]],
+      ["On", "text", (row) => [found.compared && !(row[4] && row[5]) ? (row[4] ? "baseline only" : "current only") : ""]],
     ].filter(([heading, , make]) => !["On", "FLOP/s"].includes(heading) || rows.some((row) => make(row)[0])), rows, 12);
     if (leftOut) own.append(element("p", { className: "note", textContent: `${leftOut} more with less time are left out.` }));
   };
@@ -219,11 +279,11 @@
     const at = (side) => (side[2] > 0 ? [side[2] / side[3], achieved(side, 2) / 1e9] : [left * 1.2, (achieved(side, 3) * left * 1.2) / 1e9]);
     const longest = Math.max(...sides.map((side) => side[0]));
     const compared = rows.some((row) => row[4]);
-    const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(what(row)), [`${quantity(side[0], "ns")} a step`, speed(side, 2, "flop"), speed(side, 3, "B")].filter(Boolean).join(", "), side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
+    const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(what(row)), [`${quantity(side[0], "ns")} per step`, speed(side, 2, "flop"), speed(side, 3, "B")].filter(Boolean).join(", "), side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
     chart(own, {
       title: "Roofline",
-      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: this run, joined where shapes and type are the same" : ""}. Solid roof: data from memory; dotted: from the cache. Squares at the left: arithmetic not counted, as far below the memory's roof as their bytes a second`,
-      label: `Achieved FLOP/s over FLOPs a byte. ${shown.slice(0, 5).map((row) => `${named(row)}: ${both(row, (side) => share(side[4])) || both(row, (side) => speed(side, 2, "flop"))}`).join("; ")}. The table below has all of them.`,
+      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: current, joined where shapes and type are the same" : ""}. Solid roof: data from memory; dotted: from the cache. Squares at the left: operators without counted FLOPs, placed by their bytes per second`,
+      label: `Achieved FLOP/s over FLOPs per byte. ${shown.slice(0, 5).map((row) => `${named(row)}: ${both(row, (side) => share(side[4])) || both(row, (side) => speed(side, 2, "flop"))}`).join("; ")}. The table below has all of them.`,
       height: 400,
       make: (colors) => {
         const marks = (index, word, hollow, color) => {
@@ -246,7 +306,7 @@
           ...(memory && !roofs.length ? [roof(`memory: ${quantity(memory, "B")}/s`, memory, 0, "solid")] : []),
           ...(cache > memory ? [roof(`cache: ${quantity(cache, "B")}/s`, cache, fastest, "dot")] : []),
           { type: "scatter", mode: "lines", x: joined.flatMap(([from, to]) => [from[0], to[0], null]), y: joined.flatMap(([from, to]) => [from[1], to[1], null]), line: { color: colors.quiet, width: 1.5 }, hoverinfo: "skip", showlegend: false },
-          marks(5, "this run", false, colors.link),
+          marks(5, "current", false, colors.link),
           ...(compared ? [marks(4, "baseline", true, colors.ink)] : []),
         ];
         const log = Math.log10;
@@ -262,7 +322,7 @@
           data,
           layout: {
             ...base(colors), showlegend: compared, legend: { orientation: "h", y: 1.1 }, annotations: tags,
-            xaxis: axis(colors, { type: "log", title: { text: "FLOPs a byte" }, range: [log(left), log(right)], dtick: 1 }),
+            xaxis: axis(colors, { type: "log", title: { text: "FLOPs per byte" }, range: [log(left), log(right)], dtick: 1 }),
             yaxis: axis(colors, { type: "log", title: { text: "Gflop/s" }, dtick: 1 }),
           },
         };
@@ -278,7 +338,7 @@
         const largest = Math.max(1, ...modules.map(([, before, now]) => Math.abs(now - before)));
         const levels = Math.max(...modules.map(([name]) => name.split(".").length));
         if (perfdl.hasCharts) chart(own, {
-          title: "The representative steps by module",
+          title: "One observed step of each side, by module",
           note: "width: time on both sides together; text and color: change from the baseline. Click to look into a module",
           label: `Modules by time; the largest changes: ${modules.slice(0, 5).map(([name, before, now]) => `${name} ${quantity(now - before, "ns", true)}`).join(", ")}. The table below has all of them.`,
           height: Math.min(520, 60 + 44 * levels),
@@ -289,7 +349,7 @@
               parents: modules.map(([name]) => name.split(".").slice(0, -1).join(".")),
               values: modules.map(([, before, now]) => before + now), text: modules.map(([, before, now]) => quantity(now - before, "ns", true)),
               textinfo: "label+text", hoverinfo: "text",
-              hovertext: modules.map(([name, before, now]) => `${plain(shorten(name, 200))}<br>${quantity(before, "ns")} → ${quantity(now, "ns")} a step`),
+              hovertext: modules.map(([name, before, now]) => `${plain(shorten(name, 200))}<br>${quantity(before, "ns")} → ${quantity(now, "ns")} per step`),
               marker: {
                 colors: modules.map(([, before, now]) => (now - before) / largest), cmin: -1, cmax: 1, line: { color: colors.card, width: 1 },
                 colorscale: [[0, colors.good], [0.5, colors.soft], [1, colors.bad]],
@@ -304,10 +364,10 @@
       if (lines.length) folded(section(place, `Source lines${named}`), `All lines (${lines.length})`, (details) => places(details, "Line", lines));
     }
   };
-  const places = (parent, heading, rows) => table(parent, `${heading}s of the representative steps, with what is inside them`, [
+  const places = (parent, heading, rows) => table(parent, `${heading}s of one observed step of each side, with everything inside them`, [
     [heading, "text", ([name]) => [name]],
     ["Baseline", "number", ([, before]) => time(before)],
-    ["This run", "number", ([, , now]) => time(now)],
+    ["Current", "number", ([, , now]) => time(now)],
     ["Difference", "number", ([, before, now]) => difference(now - before)],
     ["Change", "number", ([, before, now]) => ratio(before, now)],
   ], rows);
@@ -316,12 +376,12 @@
     for (const { call, memory } of found.calls) {
       const devices = [...new Set(Object.values(memory).flat().map(({ device }) => device))];
       for (const device of devices) {
-        const sides = [["baseline", "base"], ["this run", "new"]].map(([word, role]) => [word, (memory[role] ?? []).find((one) => one.device === device)]).filter(([, one]) => one);
-        const own = section(place, `Memory of ${device}${call ? ` in ${call}` : ""}`);
+        const sides = [["baseline", "base"], ["current", "new"]].map(([word, role]) => [word, (memory[role] ?? []).find((one) => one.device === device)]).filter(([, one]) => one);
+        const own = section(place, `Memory on ${device}${call ? ` in ${call}` : ""}`);
         const [scale, word] = scaleOf(sides.flatMap(([, one]) => one.bytes), "B");
         const [ticks, unit] = scaleOf(sides.map(([, one]) => one.step_ns), "ns");
         if (perfdl.hasCharts) chart(own, {
-          title: "Allocated over the step",
+          title: "Allocated memory over one observed step",
           note: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}`).join("; "),
           label: sides.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.peak_at_ns, "ns")} after the step began.`).join(" "),
           height: 220,
@@ -334,7 +394,7 @@
             layout: { ...base(colors), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colors, { title: { text: `${unit} since the step began` }, range: [0, Math.max(...sides.map(([, one]) => one.step_ns)) / ticks] }), yaxis: axis(colors, { title: { text: word }, rangemode: "tozero" }) },
           }),
         });
-        for (const [side, one] of sides) if (one.alive.length) folded(own, `Alive at the peak, ${side}`, (details) => table(details, `What was allocated at the peak, ${side}`, [
+        for (const [side, one] of sides) if (one.alive.length) folded(own, `Allocated at the peak, ${side}`, (details) => table(details, `Memory allocated at the peak, ${side}`, [
           ["Operator", "text", ([operator]) => [operator]],
           ["Module", "text", ([, module]) => [module]],
           ["Bytes", "number", ([, , bytes]) => [quantity(bytes, "B"), bytes]],
@@ -344,11 +404,11 @@
     }
   };
 
-  // The peak by module, one drawing for each side: the same module has the same color, darker where it changed more.
+  // The peak by module, one drawing for each side: stronger color where it changed more.
   const fillPeaks = (place, found) => {
     for (const { call, device, sides, rows, more } of found.peaks) {
       const own = section(place, `The peak of ${device} by module${call ? `: ${call}` : ""}`);
-      const both = [["baseline", sides.base], ["this run", sides.new]].filter(([, side]) => side);
+      const both = [["baseline", sides.base], ["current", sides.new]].filter(([, side]) => side);
       const before = new Map((sides.base?.nodes ?? []).map(([id, , , bytes]) => [id, bytes]));
       const after = new Map(sides.new.nodes.map(([id, , , bytes]) => [id, bytes]));
       const change = (id) => (sides.base ? (after.get(id) ?? 0) - (before.get(id) ?? 0) : 0);
@@ -358,7 +418,7 @@
       for (const [word, side] of perfdl.hasCharts ? both : []) {
         const levels = Math.max(...side.nodes.map(([id]) => id.split(".").length));
         chart(own, {
-          title: `Alive at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
+          title: `Allocated at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
           note: `width: bytes${sides.base && side === sides.new ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
           label: `${word}: ${Object.entries(side.categories).map(([name, bytes]) => `${name} ${quantity(bytes, "B")}`).join(", ")}. The table below has all rows.`,
           height: Math.min(520, 40 + 42 * levels),
@@ -382,8 +442,8 @@
       const [scale, word] = scaleOf(both.map(([, side]) => side.peak_bytes), "B");
       const [ticks, unit] = scaleOf(both.map(([, side]) => side.step_ns), "ns");
       if (perfdl.hasCharts) chart(own, {
-        title: "Allocated over the step, every allocation recorded",
-        note: `recording makes a step slower: its time is not to be compared; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
+        title: "Allocated memory over the step, every allocation traced",
+        note: `tracing allocations slows a step: its time is not comparable; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
         label: both.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.at_ns, "ns")} after the step began.`).join(" "),
         height: 220,
         make: (colors) => ({
@@ -398,31 +458,30 @@
           layout: { ...base(colors), showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis(colors, { title: { text: `${unit} since the step began` } }), yaxis: axis(colors, { title: { text: word }, rangemode: "tozero" }) },
         }),
       });
-      folded(own, `All rows of the peak (${rows.length}${more ? ` of ${rows.length + more}` : ""})`, (details) => table(details, "What was alive at the peak, the largest differences first", [
+      folded(own, `All rows of the peak (${rows.length}${more ? ` of ${rows.length + more}` : ""})`, (details) => table(details, "Memory allocated at the peak, largest differences first", [
         ["Category", "text", ([category]) => [category]],
         ["Module", "text", ([, module]) => [module]],
         ["Line", "text", ([, , line]) => [line]],
         ["Operator", "text", ([, , , operator]) => [operator]],
         ["Shape", "text", ([, , , , shape]) => [shape]],
         ["Baseline tensors", "number", (row) => [quantity(row[5], "1"), row[5]]],
-        ["Tensors", "number", (row) => [quantity(row[6], "1"), row[6]]],
+        ["Current tensors", "number", (row) => [quantity(row[6], "1"), row[6]]],
         ["Baseline bytes", "number", (row) => [quantity(row[7], "B"), row[7]]],
-        ["Bytes", "number", (row) => [quantity(row[8], "B"), row[8]]],
+        ["Current bytes", "number", (row) => [quantity(row[8], "B"), row[8]]],
         ["Difference", "number", (row) => [quantity(row[8] - row[7], "B", true), row[8] - row[7]]],
       ], rows));
     }
   };
 
   const fillHistory = (place, found) => {
-    if (!found.history.length) return;
-    const own = section(place, "History");
+    const own = place;
     for (const name of Object.keys(found.history.at(-1).step_time)) {
       const points = found.history.filter((one) => one.step_time[name]?.length);
       const labels = points.map(({ date, commit, source }, index) => `${index + 1}. ${date.slice(0, 10)} ${commit} ${source}`.replace(/\s+/g, " "));
       const [scale, word] = scaleOf(points.flatMap((one) => one.step_time[name]), "ns");
       if (perfdl.hasCharts) chart(own, {
         title: name,
-        note: "one mark for each repeat, by occasion; the line joins medians",
+        note: "one mark per process, by recording; the line joins medians",
         label: points.map((one, index) => `${labels[index]}: median ${quantity(median(one.step_time[name]), "ns")}.`).join(" "),
         height: 260,
         make: (colors) => ({
@@ -438,14 +497,19 @@
   };
 
   const FILL = { rows: fillRows, waterfall: fillWaterfall, roofline: fillRoofline, modules: fillModules, peaks: fillPeaks, memory: fillMemory, history: fillHistory };
+  if (perfdl.hasCharts) FILL.evidence = fillEvidence;
+  const fillPlace = (place, found) => {
+    FILL[place.dataset.part]?.(place, found);
+    if (place.dataset.part !== "timeline" || !perfdl.hasCharts) return;
+    const call = found.calls.find((one) => one.call === place.dataset.call);
+    if (call?.trace) perfdl.timeline(place, call.trace);
+  };
+  // A section is filled when it is opened: what is folded takes neither time nor height.
   const fillParts = (test, found) => {
-    if (perfdl.hasCharts) FILL.repeats = fillRepeats;
     for (const place of test.querySelectorAll("[data-part]")) {
-      FILL[place.dataset.part]?.(place, found);
-      if (place.dataset.part === "timeline" && perfdl.hasCharts) {
-        const call = found.calls.find((one) => one.call === place.dataset.call);
-        if (call?.trace) perfdl.timeline(place, call.trace);
-      }
+      const section = place.closest("details.section");
+      if (!section || section.open) fillPlace(place, found);
+      else section.addEventListener("toggle", () => fillPlace(place, found), { once: true });
     }
   };
   const filled = new Set();
@@ -469,5 +533,6 @@
   for (const test of tests) test.addEventListener("toggle", () => fill(test));
   perfdl.onPrint.unshift(() => tests.forEach(fill));
   tests.forEach(fill);
+  perfdl.openTarget();
   document.documentElement.dataset.ready = "true";
 })();

@@ -2,7 +2,8 @@
 (() => {
   const PERFETTO = "https://ui.perfetto.dev";
   const PING_EVERY_MS = 50;
-  const GIVE_UP_MS = 30000;
+  const NO_ANSWER_MS = 6000;
+  const GIVE_UP_MS = 60000;
   const root = document.documentElement;
   const status = document.getElementById("status");
   let fade = 0;
@@ -91,20 +92,31 @@
       });
     }
     for (const button of root.querySelectorAll("button[data-perfetto]")) {
-      button.addEventListener("click", () => openInPerfetto(button.dataset.perfetto, button.dataset.title));
+      button.addEventListener("click", () => openInPerfetto(button));
     }
     // The page may have been moved away from its traces folder: what it holds, it gives out itself.
     for (const link of root.querySelectorAll("a[data-embedded]")) {
       link.addEventListener("click", (event) => {
         event.preventDefault();
-        const url = URL.createObjectURL(new Blob([embedded(link.dataset.embedded)], { type: "application/gzip" }));
-        const anchor = document.createElement("a");
-        anchor.href = url;
-        anchor.download = link.dataset.embedded;
-        anchor.click();
-        setTimeout(() => URL.revokeObjectURL(url), 60000);
+        download(link.dataset.embedded);
       });
     }
+    for (const button of root.querySelectorAll("button[data-open]")) {
+      button.addEventListener("click", () => {
+        const section = document.getElementById(button.dataset.open);
+        section.open = true;
+        section.scrollIntoView();
+        section.querySelector("summary").focus({ preventScroll: true });
+      });
+    }
+  };
+  const download = (name) => {
+    const url = URL.createObjectURL(new Blob([embedded(name)], { type: "application/gzip" }));
+    const anchor = document.createElement("a");
+    anchor.href = url;
+    anchor.download = name;
+    anchor.click();
+    setTimeout(() => URL.revokeObjectURL(url), 60000);
   };
 
   const copy = async (text) => {
@@ -128,22 +140,41 @@
   };
 
   // Perfetto answers PONG to PING once it can take a trace; the trace goes from window to window. The channel stays
-  // open for the range that it should show: it takes that when the trace is loaded.
-  const openInPerfetto = async (name, title) => {
-    const child = window.open(PERFETTO);
+  // open for the range that it should show: it takes that when the trace is loaded. The slice to select is in the address,
+  // as its documentation on deep links says. Whether the site was reached at all
+  // cannot be seen from here: no answer says so.
+  const openInPerfetto = async (button) => {
+    const { perfetto: name, title, selected } = button.dataset;
+    const alert = button.closest(".body")?.querySelector("[data-alert]");
+    const warn = (text) => {
+      if (!alert) { say(text); return; }
+      const link = document.createElement("a");
+      link.href = `traces/${name}`;
+      link.textContent = "Download the trace";
+      link.addEventListener("click", (event) => { event.preventDefault(); download(name); });
+      const command = document.createElement("code");
+      command.textContent = `perfdl view traces/${name}`;
+      alert.replaceChildren(`${text} `, link, " and open it there later, or serve it from this folder: ", command);
+      alert.hidden = false;
+      alert.scrollIntoView({ block: "nearest" });
+    };
+    const child = window.open(selected ? `${PERFETTO}/?${selected}` : PERFETTO);
     if (!child) {
-      say("The browser blocked the window. Download the trace and drop it on ui.perfetto.dev.");
+      warn("The browser blocked the window of ui.perfetto.dev.");
       return;
     }
+    if (alert) alert.hidden = true;
     const range = perfdl.worstRange ? perfdl.worstRange(name) : null;
     const stop = () => {
       clearInterval(timer);
+      clearTimeout(late);
       clearTimeout(limit);
       window.removeEventListener("message", hear);
     };
     const hear = async (event) => {
       if (event.source !== child || event.origin !== PERFETTO || event.data !== "PONG") return;
       stop();
+      if (alert) alert.hidden = true;
       const buffer = embedded(name);
       child.postMessage({ perfetto: { buffer, title, fileName: name, keepApiOpen: true } }, PERFETTO, [buffer]);
       say("Sent the trace to Perfetto.");
@@ -152,27 +183,118 @@
     };
     window.addEventListener("message", hear);
     const timer = setInterval(() => child.postMessage("PING", PERFETTO), PING_EVERY_MS);
-    const limit = setTimeout(() => {
-      stop();
-      say("Perfetto did not answer. Download the trace and drop it on ui.perfetto.dev.");
-    }, GIVE_UP_MS);
+    const late = setTimeout(() => warn(`ui.perfetto.dev cannot be reached: no answer within ${NO_ANSWER_MS / 1000} s.`), NO_ANSWER_MS);
+    const limit = setTimeout(stop, GIVE_UP_MS);
     say("Waiting for Perfetto.");
   };
 
   const perfdl = (window.perfdl = { say, enhance, embedded, onPrint: [] });
   enhance(document);
 
-  const openTarget = () => {
-    const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
-    if (target instanceof HTMLDetailsElement) {
-      target.open = true;
-      target.scrollIntoView();
+  // Chips and search show the tests that match, both as cards and in the table; the address keeps what was asked for.
+  const tests = [...document.querySelectorAll("details.test")];
+  const search = document.getElementById("search");
+  const chips = [...document.querySelectorAll("[data-chip]")];
+  const where = document.getElementById("where");
+  const headline = where?.textContent;
+  const failing = () => tests.filter((test) => test.dataset.fails !== undefined && !test.hidden);
+  let verdict = "";
+  const filter = () => {
+    const words = (search?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = new Set();
+    for (const test of tests) {
+      const text = test.querySelector("summary").textContent.toLowerCase();
+      const match = (!verdict || test.dataset.verdict === verdict) && words.every((word) => text.includes(word));
+      test.hidden = !match;
+      if (match) shown.add(test.id);
     }
+    for (const row of document.querySelectorAll("tr[data-test]")) row.hidden = !shown.has(row.dataset.test);
+    for (const chip of chips) chip.setAttribute("aria-pressed", String(chip.dataset.chip === verdict));
+    document.getElementById("nothing").hidden = shown.size > 0;
+    const state = new URLSearchParams([["verdict", verdict], ["search", search?.value ?? ""]].filter(([, value]) => value));
+    return { state: String(state), count: shown.size };
+  };
+  const filterAndKeep = () => {
+    const { state, count } = filter();
+    const isState = /^#(verdict|search)=/.test(location.hash);
+    if (state || isState) history.replaceState(null, "", state ? `#${state}` : location.pathname + location.search);
+    say(`Tests shown: ${count} of ${tests.length}.`);
+  };
+  const restore = () => {
+    if (!search || !/^#(verdict|search)=/.test(location.hash)) return false;
+    const state = new URLSearchParams(location.hash.slice(1));
+    verdict = chips.some((chip) => chip.dataset.chip === state.get("verdict")) ? state.get("verdict") : "";
+    search.value = state.get("search") ?? "";
+    filter();
+    return true;
+  };
+  for (const chip of chips) {
+    chip.addEventListener("click", () => {
+      verdict = verdict === chip.dataset.chip ? "" : chip.dataset.chip;
+      if (!chip.classList.contains("chip")) search.value = "";
+      filterAndKeep();
+    });
+  }
+  search?.addEventListener("input", filterAndKeep);
+
+  // The failing test that is read: the last one that begins above or at the top of the window.
+  const current = () => failing().findLastIndex((test) => test.getBoundingClientRect().top < 120);
+  const goTo = (test) => {
+    test.open = true;
+    land(test);
+    test.querySelector("summary").focus({ preventScroll: true });
+  };
+  for (const button of document.querySelectorAll("[data-jump]")) {
+    button.addEventListener("click", () => {
+      const all = failing();
+      if (!all.length) return;
+      const top = parseFloat(getComputedStyle(root).scrollPaddingTop) + 4;
+      const step = Number(button.dataset.jump);
+      const places = all.map((test) => test.getBoundingClientRect().top);
+      const next = step > 0 ? places.findIndex((place) => place > top) : places.findLastIndex((place) => place < top - 8);
+      goTo(all[next < 0 ? (step > 0 ? 0 : all.length - 1) : next]);
+    });
+  }
+  let waiting = false;
+  const tellWhere = () => {
+    waiting = false;
+    const place = current();
+    const all = failing();
+    const test = all[place];
+    const isIn = test && test.getBoundingClientRect().bottom > 0;
+    where.textContent = isIn ? `${place + 1} of ${all.length} failing: ${test.querySelector(".id").textContent}` : headline;
+  };
+  if (where) window.addEventListener("scroll", () => { if (!waiting) { waiting = true; requestAnimationFrame(tellWhere); } }, { passive: true });
+
+  // A link lands on its test, also where what is above it changes its height while charts are drawn: until the reader
+  // scrolls, the test is brought back.
+  let hold = null;
+  const land = (target) => {
+    hold?.disconnect();
+    target.scrollIntoView({ behavior: "instant" });
+    hold = new ResizeObserver(() => target.scrollIntoView({ behavior: "instant" }));
+    hold.observe(document.body);
+    setTimeout(release, 5000);
+  };
+  const release = () => { hold?.disconnect(); hold = null; };
+  for (const event of ["wheel", "touchmove", "pointerdown", "keydown"]) window.addEventListener(event, release, { passive: true });
+  const openTarget = () => {
+    if (restore() || location.hash.length < 2) return;
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!(target instanceof HTMLDetailsElement)) return;
+    const test = target.closest("details.test");
+    if (test) {
+      test.hidden = false;
+      test.open = true;
+    }
+    target.open = true;
+    land(target);
   };
   window.addEventListener("hashchange", openTarget);
-  openTarget();
+  perfdl.openTarget = openTarget;
+  if (!document.getElementById("perfdl-names")) openTarget();
 
-  // Paper shows what the reader has opened, and of a short report everything.
+  // Paper shows what the reader has opened, and of a short report all tests.
   let closed = [];
   window.addEventListener("beforeprint", () => {
     const folded = [...document.querySelectorAll("details.test:not([open])")];

@@ -64,16 +64,16 @@ class Curves:
 
     @property
     def left_out(self) -> list[str]:
-        """The curves that a marker asks for and that were not judged, one line each."""
+        """Lines about curves of a marker that were not compared."""
         lines = {}
         for test in self._context.tests:
             for axis in test.options.scaling or {}:
                 tests = members(test, axis, self._context.tests)
                 count = len(self._points(axis, tests))
                 if count and _ids(tests) not in self._judged:
-                    why = f"{LEAST_SIZES} are needed" if count < LEAST_SIZES else "the last of them has no result"
+                    why = f"at least {LEAST_SIZES} needed" if count < LEAST_SIZES else "the last one has no result"
                     name = without_parameters(test)
-                    said = f"was not judged: {count} of {len(tests)} sizes were measured, {why}"
+                    said = f"was not compared: {count} of {len(tests)} sizes measured, {why}"
                     lines[_ids(tests)] = f"the curve of {name} over {axis} {said}"
         return list(dict.fromkeys(lines.values()))
 
@@ -95,7 +95,7 @@ class Curves:
     ) -> Result:
         measured = self._points(axis, tests)
         if len(measured) < LEAST_SIZES:
-            said = f"the curve over {axis} was not judged: {len(measured)} of {len(tests)} sizes were measured"
+            said = f"the curve over {axis} was not compared: {len(measured)} of {len(tests)} sizes measured"
             return self._joined(last.result, [], Finding("note", "curve", said))
         self._judged.add(_ids(tests))
         records = {size: each.result.new for size, each in measured.items() if each.result.new}

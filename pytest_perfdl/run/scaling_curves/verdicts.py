@@ -1,4 +1,4 @@
-"""What is said of a curve: of what was added to the baselines', and of the bounds that the test states."""
+"""Verdicts on curves: growth relative to the baselines' curve, and bounds of `assert_scaling`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PARTS = {"overhead": "fixed part", "per unit": "per {unit}", "complexity": "exp
 
 
 def suspected(growth: Growth, limit: float) -> bool:
-    """Whether further repeats are worth their time."""
+    """Whether to measure further repeats."""
     effect = growth.effect
     return effect.value > limit and effect.value > SUSPICION * (effect.value - effect.low)
 
 
 def verdict_on(growth: Growth, limit: float) -> Verdict:
-    """What a growth is by itself: `suspect` at worst."""
+    """The verdict on a growth alone: `suspect` at worst."""
     effect = growth.effect
     if effect.value > limit:
         return "suspect" if effect.low > 0 else "inconclusive"
@@ -41,14 +41,14 @@ def verdict_on(growth: Growth, limit: float) -> Verdict:
 def of_growth(
     family: Family, found: Compared, verdict: Verdict, limit: Limit | None, share: float, *, paired: bool
 ) -> MetricVerdict:
-    """The verdict on a curve against the baselines'.
+    """The verdict on a curve relative to the baselines' curve.
 
     Parameters
     ----------
     limit, share
-        What `step_time` is held to, and that as a share; without a limit the curve is only shown.
+        Limit of `step_time`, and its value as a fraction; without a limit the curve is only shown.
     paired
-        Whether all sizes were measured in pairs.
+        Whether all sizes were measured in paired rounds.
     """
     growth, base_ns = found.growth, found.base_ns
     effect = growth.effect
@@ -70,7 +70,7 @@ def of_growth(
 
 
 def of_figures(family: Family, figures: Sequence[Figure]) -> list[MetricVerdict]:
-    """Both curves in three figures, shown only: what does not scale, what one more costs, how steep it is."""
+    """Both curves in three numbers, shown only: fixed part, time per unit, exponent."""
     return [
         MetricVerdict(
             name=f"{family.title}, {_PARTS[each.kind].format(unit=family.unit)}",
@@ -89,7 +89,7 @@ def of_figures(family: Family, figures: Sequence[Figure]) -> list[MetricVerdict]
 def of_bounds(
     family: Family, expectations: Sequence[CurveExpectation], points: Sequence[SizePoint]
 ) -> list[MetricVerdict]:
-    """The verdicts on the bounds that the test states."""
+    """The verdicts on the bounds of `assert_scaling`."""
     if not expectations:
         return []
     found = shape_of(points, means([point.new for point in points]))
@@ -113,23 +113,23 @@ def _reason(found: Compared, family: Family, verdict: Verdict) -> str:
     low, high = format_percent(effect.low), format_percent(effect.high)
     text = f"{format_percent(effect.value)} [{low}, {high}] at {axis} {growth.size:g} (95% interval, {found.evidence})"
     if verdict == "inconclusive":
-        return f"{text}: nothing is certain"
+        return f"{text}: the interval is too wide to decide"
     if verdict not in ("regressed", "suspect"):
         return text
     name = {
         "overhead": "overhead regression",
         "per unit": f"per-{family.unit} regression",
         "complexity": "complexity regression",
-        "every size alike": "every size alike",
+        "every size alike": "same change at every size",
     }[growth.kind]
     if growth.term is None:
-        amount = "the same share more at every size: one cause for all" + ("" if found.paired else ", or the machine")
+        amount = "same relative change at every size" + ("" if found.paired else ", possibly machine drift")
     else:
         amount = _amount(growth.amount, growth.term, family)
     if growth.beside is not None:
         amount = f"{amount}, and {_amount(growth.beside.amount, growth.beside.term, family)}"
     power = growth.power
-    grows = f"what was added grows like {axis}^{power.value:.1f} [{power.low:.1f}, {power.high:.1f}]"
+    grows = f"the added time grows like {axis}^{power.value:.1f} [{power.low:.1f}, {power.high:.1f}]"
     return f"{name}: {text}: {amount}; {grows}"
 
 

@@ -9,8 +9,8 @@ from pytest_perfdl.cli import check, main
 from pytest_perfdl.machine.fitness import MachineFinding
 
 FINDINGS = (
-    MachineFinding("bad", "load now", "others use 1.9 of 2 processors", "they take turns", "ps -p 12"),
-    MachineFinding("warn", "frequency", "governor powersave", "the clock follows the load", "sudo cpupower"),
+    MachineFinding("bad", "load now", "other processes use 1.9 of 2 CPUs", "they preempt the step", "ps -p 12"),
+    MachineFinding("warn", "frequency", "governor powersave", "the clock depends on the load", "sudo cpupower"),
     MachineFinding("note", "turbo", "on", "it depends on temperature"),
     MachineFinding("ok", "clock", "tsc"),
 )
@@ -33,9 +33,9 @@ def found(monkeypatch):
 def test_the_page(found, capsys):
     assert main(["check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "bad   load now   others use 1.9 of 2 processors: they take turns",
+        "bad   load now   other processes use 1.9 of 2 CPUs: they preempt the step",
         "                 do: ps -p 12",
-        "warn  frequency  governor powersave: the clock follows the load",
+        "warn  frequency  governor powersave: the clock depends on the load",
         "                 do: sudo cpupower",
         "note  turbo      on: it depends on temperature",
         "ok    clock      tsc",
@@ -75,8 +75,8 @@ def test_findings_as_data(found, capsys):
     assert data["findings"][0] == {
         "level": "bad",
         "topic": "load now",
-        "found": "others use 1.9 of 2 processors",
-        "why": "they take turns",
+        "found": "other processes use 1.9 of 2 CPUs",
+        "why": "they preempt the step",
         "do": "ps -p 12",
     }
     assert len(data["findings"]) == 4

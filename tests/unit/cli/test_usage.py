@@ -47,6 +47,11 @@ NOTHING = '{"traceEvents": []}'
         (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is no file, no folder and no git revision"),
         (["whatif", "folder"], "perfdl whatif: there is no trace in folder: expected files named *.json or *.json.gz"),
         (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
+        (["export", "folder"], "perfdl export: folder/run.json cannot be read: No such file or directory"),
+        (
+            ["export", "none.json"],
+            "perfdl export: none.json is not a run file of pytest --perf: it has no list of tests",
+        ),
         (["report", "folder"], "perfdl report: folder/run.json cannot be read: No such file or directory"),
         (
             ["accept", "none.json"],

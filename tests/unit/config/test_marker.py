@@ -21,6 +21,6 @@ def test_the_resolution_is_the_markers_where_it_has_one(said, share, elsewhere):
 
 @pytest.mark.parametrize("bad", ["0%", "-3%", "much", "nan%", "inf%", "", 6, 0.06])
 def test_a_resolution_that_is_none_is_refused_in_one_line(bad):
-    with pytest.raises(ValueError, match=r"^resolution= takes a share above 0 such as '6%', not ") as error:
+    with pytest.raises(ValueError, match=r"^resolution= must be a percentage above 0 such as '6%', got ") as error:
         merged(resolution=bad)
     assert "\n" not in str(error.value)

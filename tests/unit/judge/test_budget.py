@@ -46,7 +46,7 @@ def test_a_counted_metric_needs_no_baseline_to_break_its_budget(better, budget, 
 
 def test_the_reason_says_the_value_and_the_budget():
     judgement = standing(record({"ops": counted(12)}), None, (), budgets(ops=10))
-    assert judgement.reason == "ops 12, past its budget <= 10; no baseline under any key"
+    assert judgement.reason == "ops 12, outside the budget <= 10; no baseline recorded yet"
 
 
 @pytest.mark.parametrize("value", [45, 45.001])
@@ -61,8 +61,8 @@ def test_times_are_held_to_their_budget_by_what_judges_them(value):
 
 
 @pytest.mark.parametrize("fresh, verdict, reason", [
-    ((46, 47, 48), "regressed", "46.99 ms, past its budget <= 45ms in every repeat"),
-    ((46, 44, 48), "inconclusive", "45.97 ms, past its budget <= 45ms in 2 of 3 repeats"),
+    ((46, 47, 48), "regressed", "46.99 ms, outside the budget <= 45ms in all processes"),
+    ((46, 44, 48), "inconclusive", "45.97 ms, outside the budget <= 45ms in 2 of 3 processes"),
     ((45, 44, 43), "unchanged", "43.99 ms, within its budget <= 45ms"),
 ])  # fmt: skip
 def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
@@ -144,11 +144,11 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
     (metric,) = kept.metrics
     assert (metric.verdict, metric.limit) == (verdict, ">= 40%")
     if values[0] == 37.0:
-        assert metric.reason.endswith("not for certain: 40.48 % is not excluded")
+        assert metric.reason.endswith("outside the budget >= 40%, but 40.48 % cannot be excluded")
 
 
 class TestDoubted:
-    WHY = "the machine does not reach its limits now: float32 60 of 100 Gflop/s"
+    WHY = "the machine is below its recorded peak rates: float32 60 of 100 Gflop/s"
 
     def judged(self, **more):
         share = timed(30.0, 31.0, 30.5, better="higher", unit="%")

@@ -21,7 +21,7 @@ def test_equal_counts_are_unchanged_with_nothing_to_estimate():
     judgement, metric = judge((1699,), (1699,))
     assert judgement.verdict == metric.verdict == "unchanged"
     assert (metric.effect, metric.ci95, metric.excluded) == (0, None, None)
-    assert judgement.reason == "ops 1699, as in the baseline"
+    assert judgement.reason == "ops 1699, same as the baseline"
 
 
 @pytest.mark.parametrize("new, change", [(1700, "1699 -> 1700 (+1)"), (1698, "1699 -> 1698 (-1)")])
@@ -100,20 +100,23 @@ def test_out_of_its_scope_a_difference_is_changed_and_never_regressed(name, cont
         ((key, value),) = context.items()
         assert metric.verdict == "changed"
         shown = "none" if value is None else value
-        assert metric.reason == f"changed, context differs ({key} {CONTEXT[key]} -> {shown}): 100 -> 200 (+100)"
+        assert metric.reason == f"100 -> 200 (+100), but the context differs ({key} {CONTEXT[key]} -> {shown})"
 
 
 def test_out_of_its_scope_an_equal_count_is_still_unchanged():
     assert judge((100,), (100,), 0, context={"torch": "3.0"})[1].verdict == "unchanged"
 
 
-@pytest.mark.parametrize("base, new, side", [((1, 2), (1, 1), "the baseline"), ((1, 1), (1, 2), "this run"),
-                                             ((1, 2), (1, 2), "both records")])  # fmt: skip
+@pytest.mark.parametrize("base, new, side", [
+    ((1, 2), (1, 1), "the baseline"),
+    ((1, 1), (1, 2), "the current measurement"),
+    ((1, 2), (1, 2), "both sides"),
+])  # fmt: skip
 def test_a_count_that_differs_between_repeats_is_not_judged(base, new, side):
     judgement, metric = judge(base, new)
     assert metric.verdict is None
     assert metric.effect is None
-    assert metric.reason == f"differs between the repeats of {side}: not judged"
+    assert metric.reason == f"varies between the processes of {side}: not compared"
     assert judgement.verdict == "unchanged"
 
 

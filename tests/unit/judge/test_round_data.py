@@ -49,24 +49,26 @@ def test_honest_rounds_can_be_judged(count):
 def test_an_order_that_no_coin_draws_is_refused(count, refused, order):
     # By hand: fourteen equal orders have a chance of 2^-13 > 1e-4, fifteen of 2^-14 < 1e-4.
     why = broken(some(count, order=order), ("step_time",))
-    assert why == (f"all {count} rounds ran {order}: the order was not drawn by a coin" if refused else "")
+    first = {"base first": "baseline", "head first": "current"}[order]
+    assert why == (f"{first} ran first in all {count} paired rounds, so the order was not random" if refused else "")
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf], ids=["zero", "negative", "nan", "infinite"])
 def test_a_value_without_a_logarithm_is_refused(value):
     rounds = changed(some(5), 2, step_time=value)
-    assert broken(rounds, ("step_time",)) == f"round 3: step_time of the head is {value:g}, no ratio can be judged"
+    why = f"paired round 3: step_time of current is {value:g}, so no ratio can be computed"
+    assert broken(rounds, ("step_time",)) == why
     assert broken(rounds, ("block_time",)) == ""
 
 
 def test_a_metric_that_a_side_lacks_is_refused():
-    assert broken(some(5), ("step_time", "cpu_time")) == "round 1 has no cpu_time of the base"
+    assert broken(some(5), ("step_time", "cpu_time")) == "paired round 1: no cpu_time for baseline"
 
 
 def test_one_measurement_as_both_sides_is_refused():
     rounds, one = some(5), {"step_time": 5.0}
     rounds[3] = Round("base first", one, one)
-    assert broken(rounds, ("step_time",)) == "round 4 holds one measurement as both sides: they share state"
+    assert broken(rounds, ("step_time",)) == "paired round 4: one measurement is used for both sides"
 
 
 def test_equal_numbers_are_refused_where_half_of_the_rounds_have_them():
@@ -74,7 +76,7 @@ def test_equal_numbers_are_refused_where_half_of_the_rounds_have_them():
     once = changed(rounds, 1, **rounds[1].base)
     assert broken(once, ("step_time", "block_time")) == ""
     twice = changed(once, 3, **rounds[3].base)
-    why = "both sides gave exactly the same numbers in rounds 2, 4: they share state"
+    why = "both sides have identical times in paired rounds 2, 4, so they are not independent"
     assert broken(twice, ("step_time", "block_time")) == why
     partly = changed(once, 3, step_time=rounds[3].base["step_time"])
     assert broken(partly, ("step_time", "block_time")) == ""

@@ -153,8 +153,8 @@ def test_nothing_is_excluded_before_the_third_round():
     assert metric.verdict == "unchanged"
     assert 0 < metric.excluded < 0.03
     assert metric.reason.endswith(
-        f"(95% interval, 3 paired rounds), limit 3%: no slowdown found; more than {metric.excluded:.1%} is excluded "
-        "(97.5%)"
+        f"(95% interval, 3 paired rounds), limit 3%: no slowdown detected; a slowdown above {metric.excluded:.1%} is "
+        "excluded (97.5% confidence)"
     )
 
 
@@ -164,8 +164,8 @@ def test_two_rounds_are_enough_where_a_start_takes_long():
     assert [gate(limit, least=2).look(of(*quiet[:count])).open for count in range(3)] == [True, True, False]
     metric = one(of(*quiet), limit, least=2)
     assert (metric.verdict, metric.rounds) == ("unchanged", 2)
-    assert one(of(*quiet[:1]), limit, least=2, spent=ended()).reason.endswith(": 2 rounds are needed to exclude "
-                                                                             "anything (--perf-budget)")  # fmt: skip
+    short = one(of(*quiet[:1]), limit, least=2, spent=ended())
+    assert short.reason.endswith(": at least 2 paired rounds needed, 1 measured (--perf-budget)")
 
 
 @pytest.mark.parametrize("order", ["base first", "head first"])
@@ -176,7 +176,7 @@ def test_nothing_is_excluded_while_the_same_side_always_went_first(order):
     assert gate().look(same).open
     metric = one(same, spent=ended())
     assert metric.verdict == "inconclusive"
-    assert metric.reason.endswith("limit 3%: the same side went first in all of them (--perf-budget)")
+    assert metric.reason.endswith("limit 3%: the same side ran first in all paired rounds (--perf-budget)")
     assert one([*same, *quiet]).verdict == "unchanged"
 
 
@@ -234,14 +234,16 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     differences = noise(12, sd=0.002, shift=0.02)
     metric = one(of(*differences))
     assert metric.verdict == "unchanged"
-    assert metric.reason.endswith(f": slower, within its limit; more than {metric.excluded:.1%} is excluded (97.5%)")
+    assert metric.reason.endswith(
+        f": slower, but within the limit; a slowdown above {metric.excluded:.1%} is excluded (97.5% confidence)"
+    )
     # Where the budget ends first, the limit itself is not excluded: the resolution is.
     differences = noise(12, sd=0.015, seed=3, shift=0.02)
     found = estimate(differences)
     assert 0 < found.interval[0] < found.center < LIMIT < found.interval[1] < 2 * LIMIT
     metric = one(of(*differences), spent=ended())
     assert metric.verdict == "unchanged"
-    assert f": slower, not shown to be past its limit; more than {metric.excluded:.1%} is excluded" in metric.reason
+    assert f": slower, possibly within the limit; a slowdown above {metric.excluded:.1%} is excluded" in metric.reason
 
 
 # Improved
@@ -274,13 +276,15 @@ def test_a_suspect_gets_twice_the_budget():
     metric = one(slower, spent=twice(120))
     assert metric.verdict == "suspect"
     # Ten rounds can fail it; four took 240 s.
-    assert metric.reason.endswith("limit 3%: past its limit in all of 4 paired rounds; --perf-budget=600 would decide")
+    assert metric.reason.endswith(
+        "limit 3%: over the limit in all 4 paired rounds; stopped by --perf-budget=120, needs about 600 s"
+    )
     assert gate().look(slower).open
 
 
 def test_some_rounds_past_the_limit_are_counted():
     metric = one(of(0.2, 0.21, 0.2, 0.21, 0.2, 0.01, 0.22), spent=twice())
-    assert "past its limit in 6 of 7 paired rounds; --perf-budget=1200 would decide" in metric.reason
+    assert "over the limit in 6 of 7 paired rounds; stopped by --perf-budget=300, needs about 1200 s" in metric.reason
 
 
 @pytest.mark.parametrize("side, verdict", [(-1, "suspect"), (1, "inconclusive")], ids=["below", "above"])
@@ -345,11 +349,13 @@ def test_within_the_resolution_the_budget_ends_well():
     assert gate().look(measured, Spent(299, 300)).open
     metric = one(measured, spent=ended())
     assert (metric.verdict, metric.excluded) == ("unchanged", pytest.approx(bound))
-    assert metric.reason.endswith(f"limit 3%: no slowdown found; more than {bound:.1%} is excluded (97.5%)")
+    assert metric.reason.endswith(
+        f"limit 3%: no slowdown detected; a slowdown above {bound:.1%} is excluded (97.5% confidence)"
+    )
     for resolution, verdict in ((bound * 1.01, "unchanged"), (bound * 0.99, "inconclusive"), (0.0, "inconclusive")):
         metric = one(measured, resolution=resolution, spent=ended())
         assert metric.verdict == verdict
-    assert metric.reason.endswith(f"limit 3%: a slowdown of up to {bound:.1%} is not excluded")
+    assert metric.reason.endswith(f"limit 3%: a slowdown of up to {bound:.1%} cannot be excluded")
 
 
 def test_a_resolution_is_a_share_of_what_is_lost_where_more_is_better():
@@ -385,13 +391,15 @@ def test_too_few_rounds_say_how_many_are_needed(count):
     metric = one(of(*noise(count, sd=0.001)), spent=ended())
     assert metric.verdict == "inconclusive"
     rounds = f"{count} paired round{'s' * (count > 1)}"
-    assert metric.reason.endswith(f"{rounds}), limit 3%: 3 rounds are needed to exclude anything (--perf-budget)")
+    assert metric.reason.endswith(
+        f"{rounds}), limit 3%: at least 3 paired rounds needed, {count} measured (--perf-budget)"
+    )
 
 
 def test_no_round_at_all():
     assert gate().look([]).open
     metric = one([], spent=ended())
-    assert (metric.verdict, metric.reason, metric.base) == ("inconclusive", "no round was measured", None)
+    assert (metric.verdict, metric.reason, metric.base) == ("inconclusive", "no paired round was measured", None)
 
 
 # What rounds may be
@@ -402,9 +410,9 @@ def test_broken_rounds_are_invalid():
     fixed = [Round("base first", each.base, each.head) for each in measured]
     metric = one(fixed)
     assert metric.verdict == "invalid"
-    assert metric.reason == "all 15 rounds ran base first: the order was not drawn by a coin"
+    assert metric.reason == "baseline ran first in all 15 paired rounds, so the order was not random"
     assert one([Round(each.order, each.base, each.base) for each in measured]).verdict == "invalid"
-    assert one([*measured, Round("base first", {}, {})]).reason == "round 16 has no step_time of the base"
+    assert one([*measured, Round("base first", {}, {})]).reason == "paired round 16: no step_time for baseline"
     outcome = gate(STEP, BLOCK).look(measured)
     assert said(outcome) == {"step_time": "invalid", "block_time": "invalid"}
 
@@ -479,7 +487,7 @@ def test_a_limit_of_zero_asks_for_any_slowdown():
 @pytest.mark.parametrize("metrics, tests, message", [
     ((), 1, "no gate for 0 metrics of 1 tests"),
     ((STEP,), 0, "no gate for 1 metrics of 0 tests"),
-    ((held(limit="off"),), 1, "step_time has no limit to hold it to"),
+    ((held(limit="off"),), 1, "step_time has no limit"),
     ((Held("speed", parse_limit("speed", "3%+1us"), "1/s"),), 1, "not a quantity"),
     ((Held("speed", parse_limit("speed", "-3%"), "1/s"),), 1, "limits a decrease"),
 ], ids=["none", "no test", "off", "unit", "direction"])  # fmt: skip
@@ -543,7 +551,7 @@ def test_a_utilization_that_fell_with_a_faster_step_is_not_judged():
     lost = [-each for each in noise(14, shift=0.1, seed=2)]
     outcome = gate(STEP, ROOFLINE).look(of(*faster, base=60.0, roofline=lost))
     assert said(outcome) == {"step_time": "improved", "roofline": "unchanged"}
-    assert outcome.verdicts["roofline"].reason == "not judged: step_time did not get slower"
+    assert outcome.verdicts["roofline"].reason == "not compared, because step_time did not get slower"
     assert outcome.verdicts["roofline"].effect < -0.08
 
 
@@ -565,5 +573,5 @@ def test_a_utilization_that_a_process_lacks_keeps_nothing_else_from_being_judged
     rounds[3] = replace(rounds[3], head=left if value is None else {**left, "roofline": value})
     outcome = gate(STEP, ROOFLINE).look(rounds)
     assert said(outcome) == {"step_time": "regressed", "roofline": "inconclusive"}
-    assert "there is nothing to compare" in outcome.verdicts["roofline"].reason
+    assert "not compared" in outcome.verdicts["roofline"].reason
     assert said(gate(ROOFLINE).look(rounds)) == {"roofline": "inconclusive"}

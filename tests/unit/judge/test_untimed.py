@@ -72,7 +72,7 @@ def test_a_test_that_measured_nothing_is_invalid():
 
 def test_no_baseline_at_all_is_missing_with_figures():
     judgement = judged(SAME, None, (), UNPAIRED)
-    assert (judgement.verdict, judgement.reason) == ("missing", "no baseline under any key")
+    assert (judgement.verdict, judgement.reason) == ("missing", "no baseline recorded yet")
     assert verdicts(judgement) == {"step_time": None, "ops": None}
     assert [metric.new for metric in judgement.metrics] == [100, 10]
     assert {metric.base for metric in judgement.metrics} == {None}
@@ -85,12 +85,12 @@ def test_a_number_of_loops_that_is_one_changes_no_plan():
 
 
 @pytest.mark.parametrize("change, why", [
-    ({"test_hash": "def"}, "the test changed since its baseline (source, parameters or run shape)"),
-    ({"plan": MeasurementPlan(warmup=15, steps=20)}, "the plan changed since the baseline: steps 40 -> 20"),
-    ({"plan": MeasurementPlan(15, 40, loops={"": 64})}, "the plan changed since the baseline: loops 1 -> 64"),
+    ({"test_hash": "def"}, "the test changed since the baseline was recorded (source or parameters)"),
+    ({"plan": MeasurementPlan(warmup=15, steps=20)}, "measurement settings differ from the baseline: steps 40 -> 20"),
+    ({"plan": MeasurementPlan(15, 40, loops={"": 64})}, "measurement settings differ from the baseline: loops 1 -> 64"),
     (
         {"plan": MeasurementPlan(15, 40, threads=4, seed=1)},
-        "the plan changed since the baseline: threads 1 -> 4, seed 0 -> 1",
+        "measurement settings differ from the baseline: threads 1 -> 4, seed 0 -> 1",
     ),
 ])  # fmt: skip
 def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
@@ -110,7 +110,7 @@ def test_a_changed_test_is_outdated_and_its_figures_are_only_shown(change, why):
 def test_baselines_under_other_keys_alone_are_incomparable_but_counts_are_judged():
     judgement = judged(SAME, None, (other("gpu-b"), other("cpu-a")), UNPAIRED)
     assert judgement.verdict == "incomparable"
-    assert judgement.reason == "baselines exist only under other keys: cpu-a, gpu-b"
+    assert judgement.reason == "baselines exist only for other machine IDs: cpu-a, gpu-b"
     assert verdicts(judgement) == {"step_time": "incomparable", "ops": "unchanged"}
     assert judgement.metrics[0].base is None
     assert judgement.metrics[1].base == 10
@@ -120,7 +120,7 @@ def test_a_count_past_its_limit_fails_even_without_a_baseline_under_this_key():
     new = record({"step_time": timed(100.0), "ops": counted(12)})
     judgement = judged(new, None, (other("cpu-a"),), Limits.parse({"ops": 0}).over(UNPAIRED))
     assert judgement.verdict == "regressed"
-    assert judgement.reason == "ops 10 -> 12 (+2), limit 0; baselines exist only under other keys: cpu-a"
+    assert judgement.reason == "ops 10 -> 12 (+2), limit 0; baselines exist only for other machine IDs: cpu-a"
 
 
 def test_counts_are_held_against_the_most_recent_baseline_in_scope():
@@ -130,7 +130,7 @@ def test_counts_are_held_against_the_most_recent_baseline_in_scope():
     judgement = judged(SAME, None, (old, recent, latest_elsewhere), UNPAIRED)
     assert [metric.base for metric in judgement.metrics if metric.name == "ops"] == [9]
     assert (judgement.verdict, judgement.counts_changed) == ("incomparable", True)
-    assert judgement.reason == "baselines exist only under other keys: a, b, c; counts changed: ops 9 -> 10 (+1)"
+    assert judgement.reason == "baselines exist only for other machine IDs: a, b, c; counts changed: ops 9 -> 10 (+1)"
 
 
 def test_no_baseline_in_scope_leaves_a_count_unjudged():
@@ -176,7 +176,7 @@ def test_a_metric_that_is_gone_is_not_passed_over():
         "cpu_time": "changed",
         "wait": None,
     }
-    assert "flops in the baseline, but not measured now" in judgement.reason
+    assert "cpu_time in the baseline, but not in the current measurement; also flops" in judgement.reason
 
 
 def test_a_metric_of_another_unit_or_direction_is_incomparable():
@@ -184,7 +184,9 @@ def test_a_metric_of_another_unit_or_direction_is_incomparable():
         judgement = judged(record({"step_time": series}), record({"step_time": timed(1.0)}), (), Limits())
         assert judgement.verdict == "incomparable"
         assert judgement.metrics[0].base is None
-        assert judgement.reason == "step_time was timed in 'ns' (lower is better) in the baseline"
+        assert (
+            judgement.reason == "step_time is defined differently in the baseline (timed, unit 'ns', lower is better)"
+        )
 
 
 @pytest.mark.parametrize("limit, says", [("5us", "'5us' is not a quantity in tok/s"),
@@ -283,9 +285,7 @@ def test_a_baseline_that_lost_a_time_is_a_missing_one(lost):
     base = record({name: series for name, series in whole.items() if name != lost})
     judgement = judged(record(whole), base, (), UNPAIRED)
     assert judgement.verdict == "missing"
-    assert judgement.reason.startswith(
-        f"{lost} is not in the baseline, as it is in every whole one: restore it from git"
-    )
+    assert judgement.reason.startswith(f"{lost} is missing in the baseline, which is incomplete: restore it from git")
     assert verdicts(judgement)["ops"] == "unchanged"
     assert "missing" in FAILS_BY_DEFAULT
 
@@ -295,7 +295,7 @@ def test_a_call_that_the_baseline_lost_is_missing():
     unnamed = Call("", {"step_time": timed(100.0)}, (), (5,))
     judgement = judged(record(calls=(unnamed, forward)), record({"step_time": timed(100.0)}), (), UNPAIRED)
     assert judgement.verdict == "missing"
-    assert judgement.reason.startswith("forward.step_time is not in the baseline")
+    assert judgement.reason.startswith("forward.step_time is missing in the baseline")
 
 
 def test_a_metric_of_a_later_version_or_of_another_machine_is_new():
@@ -315,7 +315,10 @@ def test_a_limit_that_the_baseline_has_nothing_for_is_said():
     judgement = judged(record({**more, "peak_memory": counted(5, unit="B")}), BASE, (), limits)
     found = {metric.name: metric for metric in judgement.metrics}
     assert (found["copies"].verdict, found["copies"].limit) == ("changed", "0")
-    assert found["copies"].reason == "is not in the baseline: its limit (0) is held once the baseline is updated"
+    assert (
+        found["copies"].reason
+        == "is not in the baseline, so its limit (0) applies only after an update of the baseline"
+    )
     assert (found["tokens"].verdict, found["tokens"].limit) == ("changed", "5%")
     assert {found[name].verdict for name in ("allocations", "peak_memory")} == {"new"}, "nobody asked for these"
     assert judgement.verdict == "changed"
@@ -376,7 +379,10 @@ def test_a_time_that_is_gone_is_no_fact_beside_the_others():
     stored = record({"step_time": timed(100.0, 101.0, 99.0), "mine": timed(5.0, 5.0, 5.0)})
     now = record({"step_time": timed(100.0)})
     judgement = judged(now, stored, (), Limits.parse({"mine": "3%"}).over(UNPAIRED))
-    assert (judgement.verdict, judgement.reason) == ("changed", "mine in the baseline, but not measured now")
+    assert (judgement.verdict, judgement.reason) == (
+        "changed",
+        "mine in the baseline, but not in the current measurement",
+    )
 
 
 def test_a_utilization_that_the_baseline_lacks_is_only_shown():

@@ -28,7 +28,7 @@ def changed(base, new, *, steps=1, grown_ns=10_000.0, peaks=PEAKS, call=""):
 def test_more_arithmetic_is_more_work():
     found = changed([product(), add()], [product(30_000, 1_500_000), add()])
     assert (found.kind, found.operator) == ("more work", "aten::mm")
-    assert work_sentence(found) == ("more work: 1.000 Mflop -> 1.500 Mflop a step (+50.0%), all of it in aten::mm")
+    assert work_sentence(found) == ("more work: 1.000 Mflop -> 1.500 Mflop/step (+50.0%), all of it in aten::mm")
 
 
 @pytest.mark.parametrize("flops, kind", [(1_009_000, "done worse"), (1_012_000, "more work")])
@@ -39,15 +39,15 @@ def test_a_hundredth_more_is_the_same_arithmetic(flops, kind):
 def test_the_same_work_that_takes_longer_is_done_worse():
     found = changed([product(), add()], [product(40_000), add()])
     assert (found.kind, found.operator) == ("done worse", "aten::mm")
-    assert work_sentence(found) == "same arithmetic, done worse: aten::mm 50.0% -> 25.0% of its roofline"
+    assert work_sentence(found) == "same arithmetic, but slower: aten::mm 50.0% -> 25.0% of its roofline"
     without = changed([product(), add()], [product(40_000), add()], peaks=None)
-    assert work_sentence(without) == "same arithmetic, done worse: aten::mm 20.00 µs -> 40.00 µs a step"
+    assert work_sentence(without) == "same arithmetic, but slower: aten::mm 20.00 µs -> 40.00 µs per step"
 
 
 def test_what_grew_outside_of_operators_names_none():
     found = changed([product(), add()], [product(20_500), add()], grown_ns=50_000)
     assert (found.kind, found.operator) == ("done worse", "")
-    assert work_sentence(found) == "same arithmetic, done worse: what grew is outside of operators (Python, waiting)"
+    assert work_sentence(found) == "same arithmetic, but slower: the time is outside of operators (Python, waiting)"
 
 
 @pytest.mark.parametrize("peaks", [PEAKS, None])
@@ -55,7 +55,7 @@ def test_another_element_type_is_dearer(peaks):
     found = changed([product(dtype="bfloat16")], [product(40_000, moved=2000)], peaks=peaks, call="fwd")
     assert found.kind == "dearer type"
     assert work_sentence(found) == (
-        "fwd: same arithmetic, dearer type: float32 instead of bfloat16, all of it in aten::mm"
+        "fwd: same arithmetic, slower data type: float32 instead of bfloat16, all of it in aten::mm"
     )
     assert changed([product()], [product(40_000, dtype="bfloat16")], peaks=peaks).kind == "done worse"
 
@@ -75,7 +75,7 @@ def test_more_bytes_or_calls_for_the_same_arithmetic(new, kind):
 def test_the_sentence_of_more_calls():
     found = changed([product(calls=2, moved=4096)], [product(40_000, calls=8, moved=8192)], steps=2)
     assert work_sentence(found) == (
-        "same arithmetic, more traffic or calls: 2.000 KiB -> 4.000 KiB and 1 -> 4 calls of operators a step, "
+        "same arithmetic, more traffic or calls: 2.000 KiB -> 4.000 KiB and 1 -> 4 calls of operators per step, "
         "all of it in aten::mm"
     )
 
@@ -96,7 +96,7 @@ def test_what_an_operator_is_bound_by_now_is_said():
     # 10 µs of arithmetic beside 9.8 and 10.2 µs of bytes.
     found = changed([product(moved=98_000)], [product(40_000, moved=102_000)])
     assert (found.base.bound, found.new.bound) == ("compute", "memory")
-    said = "same arithmetic, done worse: aten::mm 50.0% -> 25.5% of its roofline: memory-bound now"
+    said = "same arithmetic, but slower: aten::mm 50.0% -> 25.5% of its roofline: memory-bound now"
     assert work_sentence(found) == said
 
 
@@ -147,7 +147,7 @@ def test_how_much_of_it_the_operator_holds_is_said(others, part):
 
 def test_what_counts_no_arithmetic_does_not_claim_that_it_is_the_same():
     said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0)]))
-    assert said.startswith("same bytes, arithmetic that is not counted, done worse: aten::add 10")
+    assert said.startswith("same bytes (arithmetic not counted), but slower: aten::add 10")
     said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0, calls=3)]))
     assert said.startswith("more traffic or calls: 1000 B")
 

@@ -51,12 +51,12 @@ def test_kernel_lists(text, numbers):
 @pytest.mark.parametrize(
     "governors, expected, found",
     [
-        (["performance", "performance"], "ok", "governor performance on 2 processors"),
-        (["powersave", "powersave"], "warn", "governor powersave on 2 of 2 processors"),
+        (["performance", "performance"], "ok", "governor performance on 2 CPUs"),
+        (["powersave", "powersave"], "warn", "governor powersave on 2 of 2 CPUs"),
         (
             ["performance", "schedutil", "schedutil"],
             "warn",
-            "governor schedutil on 2 of 3 processors, performance on 1",
+            "governor schedutil on 2 of 3 CPUs, performance on 1",
         ),
     ],
     ids=["fixed", "follows", "mixed"],
@@ -94,9 +94,9 @@ def test_power(machine, plugged, expected):
 @pytest.mark.parametrize(
     "allowed, expected, found",
     [
-        (range(8), "ok", "8 of 8 processors may be used"),
-        ((2, 3, 5), "note", "3 of 8 processors may be used: 2-3,5"),
-        ((4,), "warn", "1 of 8 processors may be used"),
+        (range(8), "ok", "8 of 8 CPUs available to this process"),
+        ((2, 3, 5), "note", "3 of 8 CPUs available to this process: 2-3,5"),
+        ((4,), "warn", "1 of 8 CPUs available to this process"),
     ],
     ids=["all", "some", "one"],
 )
@@ -109,7 +109,7 @@ def test_siblings_are_named_with_a_command_that_avoids_them(machine):
     pairs = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
     root = machine({f"{CPU}/cpu{i}/topology/thread_siblings_list": text for i, text in pairs.items()})
     finding = one(processors.siblings(root, frozenset(pairs)))
-    assert (finding.level, finding.found) == ("note", "4 processors are threads of 2 cores")
+    assert (finding.level, finding.found) == ("note", "4 CPUs on 2 cores")
     assert finding.do == "taskset -c 0-1 pytest --perf"
     # The sibling of an allowed processor that may not be used itself is others' business.
     assert level(processors.siblings(root, frozenset({0, 5}))) == "ok"
@@ -125,8 +125,8 @@ V2 = "sys/fs/cgroup"
         ({"proc/self/cgroup": "0::/"}, "ok", "none below"),
         ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000"}, "ok", "none below"),
         ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "400000 100000"}, "ok", "none below"),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, "warn", "1.5 of 4 processors"),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "99000 100000"}, "bad", "0.99 of 4 processors"),
+        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, "warn", "1.5 of 4 CPUs"),
+        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "99000 100000"}, "bad", "0.99 of 4 CPUs"),
         (
             {
                 "proc/self/cgroup": "0::/a/b",
@@ -135,7 +135,7 @@ V2 = "sys/fs/cgroup"
                 f"{V2}/a/b/cpu.max": "300000 100000",
             },
             "warn",
-            "2 of 4 processors for this container, in periods of 100.0 ms; was stopped in 120 of 900 periods",
+            "2 of 4 CPUs for this container, period 100.0 ms; throttled in 120 of 900 periods",
         ),
         (
             {
@@ -144,7 +144,7 @@ V2 = "sys/fs/cgroup"
                 f"{V2}/cpu,cpuacct/cpu.cfs_period_us": "100000",
             },
             "bad",
-            "0.5 of 4 processors",
+            "0.5 of 4 CPUs",
         ),
         (
             {
@@ -155,7 +155,7 @@ V2 = "sys/fs/cgroup"
             "ok",
             "none below",
         ),
-        ({"proc/self/cgroup": "0::/../..", f"{V2}/cpu.max": "100000 100000"}, "warn", "1 of 4 processors"),
+        ({"proc/self/cgroup": "0::/../..", f"{V2}/cpu.max": "100000 100000"}, "warn", "1 of 4 CPUs"),
     ],
     ids=["no-file", "v2-max", "v2-enough", "v2-some", "v2-below-one", "v2-parent", "v1-mounted", "v1-none", "outside"],
 )
@@ -185,7 +185,7 @@ def test_clocks(machine, source, resolution, reading, expected):
 
 
 def test_the_clock_of_an_unknown_system_is_judged_by_its_figures(tmp_path):
-    assert one(processors.clock(tmp_path, 42, 50)).found == "resolution 42 ns, a reading takes 50 ns"
+    assert one(processors.clock(tmp_path, 42, 50)).found == "resolution 42 ns, 50 ns per reading"
     resolution, reading = processors.clock_figures(100)
     assert resolution > 0
     assert reading >= 0
@@ -209,7 +209,7 @@ def test_load_of_others(busy, expected):
     after = sample(11.0, busy=busy, processes=[(7, "own", 7, 15), (40, "python3", 40, 180), (41, "c++", 40, 13)])
     finding = one(load.others(BEFORE, after, frozenset({0, 1}), 7))
     assert finding.level == expected
-    assert finding.found.startswith(f"others use {(sum(busy) - 10) / 100:.2f} of 2 processors")
+    assert finding.found.startswith(f"other processes use {(sum(busy) - 10) / 100:.2f} of 2 CPUs")
     if expected != "ok":
         assert finding.found.endswith("busiest: python3 (40) 0.90")
         assert finding.do.endswith("ps -o pid,etime,args -p 40")
@@ -276,7 +276,7 @@ def test_throttling(before, after, expected):
 def test_swapping():
     assert level(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=5), 4096)) == "ok"
     finding = one(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=6), 4096))
-    assert (finding.level, finding.found) == ("bad", "4.000 KiB while looking")
+    assert (finding.level, finding.found) == ("bad", "4.000 KiB during this check")
 
 
 @pytest.mark.parametrize(
@@ -320,8 +320,8 @@ def test_thread_variables():
     here = {"OMP_NUM_THREADS": "8", "OMP_PROC_BIND": "close"}
     replaced, kept = software.threads(here, here | WORKER)
     assert (replaced.level, kept.level) == ("note", "note")
-    assert "OMP_NUM_THREADS=8 here and 1 there" in replaced.found
-    assert kept.found == "workers keep OMP_PROC_BIND=close"
+    assert "OMP_NUM_THREADS=8 in this shell, 1 in workers" in replaced.found
+    assert kept.found == "workers inherit OMP_PROC_BIND=close"
     assert kept.do.startswith("unset OMP_PROC_BIND")
 
 
@@ -354,14 +354,14 @@ def test_builds_of_python(configured, expected):
 
 
 DROPS = "dropped silently"
-SKEW = "before its launch"
+SKEW = "before their launch"
 
 
 @pytest.mark.parametrize(
     "packages, device_here, effects",
     [
         ({}, True, []),
-        ({"torch": "2.3.1+cpu"}, False, ["whole microseconds"]),
+        ({"torch": "2.3.1+cpu"}, False, ["rounds to microseconds"]),
         ({"torch": "2.4.0+cpu"}, False, []),
         ({"torch": "2.4.0a0"}, False, []),
         ({"torch": "2.9.0+cu128"}, False, []),
@@ -396,20 +396,20 @@ def answers(**texts):
 @pytest.mark.parametrize(
     "run_, expected, found",
     [
-        (lambda command: None, "warn", "no git here"),
+        (lambda command: None, "warn", "git is not installed"),
         (lambda command: Answer(128, "fatal: not a git repository"), "warn", "not in a git repository"),
-        (lambda command: Answer(128, "fatal: dubious\nmore"), "warn", "git gives no history: fatal: dubious"),
-        (lambda command: Answer(None, ""), "warn", "git gives no history: no answer"),
-        (answers(is_shallow_repository=Answer(0, "true")), "warn", "a shallow clone"),
+        (lambda command: Answer(128, "fatal: dubious\nmore"), "warn", "git failed: fatal: dubious"),
+        (lambda command: Answer(None, ""), "warn", "git failed: no output"),
+        (answers(is_shallow_repository=Answer(0, "true")), "warn", "shallow clone"),
         (
             answers(is_shallow_repository=Answer(0, "false"), HEAD=Answer(128, "")),
             "warn",
-            "a repository without a commit",
+            "repository without commits",
         ),
         (
             answers(is_shallow_repository=Answer(0, "false"), HEAD=Answer(0, "12")),
             "ok",
-            "the whole history, 12 commits",
+            "full history, 12 commits",
         ),
     ],
     ids=["no-git", "no-repository", "refused", "silent", "shallow", "empty", "whole"],
@@ -417,14 +417,14 @@ def answers(**texts):
 def test_history(run_, expected, found, tmp_path):
     finding = one(software.history(run_, tmp_path))
     assert (finding.level, finding.found) == (expected, found)
-    assert ("fetch-depth: 0" in finding.do) == (found == "a shallow clone")
+    assert ("fetch-depth: 0" in finding.do) == (found == "shallow clone")
 
 
 def test_history_of_a_real_repository(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert one(software.history(run, tmp_path)).found == "not in a git repository"
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert one(software.history(run, tmp_path)).found == "a repository without a commit"
+    assert one(software.history(run, tmp_path)).found == "repository without commits"
 
 
 def test_programs_that_are_missing_or_slow(monkeypatch):
@@ -475,7 +475,7 @@ def levels(smi):
 @pytest.mark.parametrize(
     "changes, expected, text",
     [
-        ({}, ["note", "ok"], "SM clock 1980 of at most 1980 MHz"),
+        ({}, ["note", "ok"], "SM clock 1980 MHz (maximum 1980 MHz)"),
         ({"clocks_event_reasons__active": "0x0000000000000004"}, ["warn", "ok"], "power cap"),
         ({"clocks_event_reasons__active": "0x0000000000000044"}, ["bad", "ok"], "thermal slowdown, power cap"),
         ({"clocks_event_reasons__active": "0x0000000000000002"}, ["note", "ok"], "SM clock"),
@@ -483,10 +483,10 @@ def levels(smi):
          ["bad", "ok"], "hardware slowdown"),
         ({"clocks_event_reasons__active": "[N/A]"}, ["note", "ok"], "SM clock"),
         ({"persistence_mode": "Disabled"}, ["note", "warn", "ok"], "persistence mode off"),
-        ({"power__limit": "500.00"}, ["note", "warn", "ok"], "power limited to 500 of 700 W"),
+        ({"power__limit": "500.00"}, ["note", "warn", "ok"], "power limit 500 W, default 700 W"),
         ({"power__limit": "[N/A]"}, ["note", "ok"], "SM clock"),
         ({"mig__mode__current": "Enabled"}, ["note", "note"], "MIG on"),
-        ({"utilization__gpu": "10"}, ["note", "bad", "ok"], "used by others, 10% busy now"),
+        ({"utilization__gpu": "10"}, ["note", "bad", "ok"], "in use; utilization now 10%"),
         ({"utilization__gpu": "9"}, ["note", "ok"], "SM clock"),
     ],
     ids=["idle", "power-cap", "thermal", "application", "old-driver", "no-reasons", "no-persistence", "power-limit",
@@ -504,7 +504,7 @@ def test_other_processes_on_the_gpu():
     assert levels(Smi("GPU-2, 4821, /usr/bin/python3, 1024")) == ["note", "ok"]
     smi = Smi("GPU-1, 4821, /usr/bin/python3, 1024", "GPU-1, 5, a.out, [N/A]", utilization__gpu="80")
     sharing = device.nvidia(Path("/nowhere"), smi)[1]
-    assert sharing.found == "2 processes on it: python3 (4821, 1024 MiB), a.out (5), 80% busy now"
+    assert sharing.found == "used by 2 processes: python3 (4821, 1024 MiB), a.out (5); utilization now 80%"
 
 
 def test_clocks_are_locked_where_applications_run():
@@ -542,7 +542,7 @@ def test_amd_gpus():
 def test_noise_in_terms_of_limits(spread, expected, limit):
     finding = fitness.noise_finding(Noise(spread, 2 * spread))
     assert finding.level == expected
-    assert f"a limit of {limit}" in finding.why
+    assert finding.why.endswith(f": {limit}")
 
 
 def place(root, **changes):
@@ -560,7 +560,7 @@ def test_a_system_that_says_nothing_is_listed_as_not_known(tmp_path):
     findings = fitness.examine(place(tmp_path), timed=False, window_s=0)
     ranks = [fitness.LEVELS.index(finding.level) for finding in findings]
     assert ranks == sorted(ranks)
-    unknown = one(finding for finding in findings if finding.topic == "not known here")
+    unknown = one(finding for finding in findings if finding.topic == "unknown")
     assert unknown.found == (
         "CPU quota, load average, frequency, turbo, power, SMT, memory, huge pages, "
         "load now, stolen time, throttling, swapping"

@@ -18,7 +18,7 @@ from pytest_perfdl.measure.quiet import profiler_chatter
 
 @pytest.fixture
 def ticking(monkeypatch):
-    """A clock that is told how long each step takes and how much of it others had the processor."""
+    """A clock that is told how long each step takes and how much of it other processes used the CPU."""
 
     class Ticking:
         def __init__(self):

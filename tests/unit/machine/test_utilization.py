@@ -22,7 +22,7 @@ def test_a_matrix_product_has_its_share_of_the_peak():
     assert found.values["flops_utilization"] == pytest.approx(2 * 1024**3 / 1e11 / 0.04)
     # 21.47 ms of arithmetic in 30 ms of the operator.
     assert found.values["roofline"] == pytest.approx(2 * 1024**3 / 1e11 / 0.03)
-    assert found.absent["bandwidth_utilization"] == "100 % of the bytes belong to operators that fit into the cache"
+    assert found.absent["bandwidth_utilization"] == "100 % of the bytes are in operators that fit into the cache"
     assert found.coverage == 1
 
 
@@ -30,7 +30,7 @@ def test_a_copy_uses_the_memory():
     found = utilization([COPY], 2, 20_000_000, PEAKS)
     assert found.values["bandwidth_utilization"] == pytest.approx(2**27 / 1e10 / 0.02)
     assert found.values["roofline"] == pytest.approx(2**27 / 1e10 / 0.02)
-    assert found.absent == dict.fromkeys(NAMES[:2], "the step does no arithmetic that is counted")
+    assert found.absent == dict.fromkeys(NAMES[:2], "no FLOPs were counted in the step")
 
 
 def test_bandwidth_is_that_of_each_working_set():
@@ -78,15 +78,15 @@ def test_what_is_not_known_is_absent_with_its_reason():
     assert utilization([], 2, 1e6, PEAKS).absent == dict.fromkeys(NAMES, "no operators were profiled")
     found = utilization([UNKNOWN], 2, 1e6, PEAKS)
     assert (found.values, found.coverage) == ({}, 0.0)
-    assert found.absent == dict.fromkeys(NAMES, "no operator has both a cost model and recorded shapes")
-    assert utilization([PRODUCT], 2, 0, PEAKS).absent["roofline"] == "the step took no time"
+    assert found.absent == dict.fromkeys(NAMES, "no operator has a cost model and recorded shapes")
+    assert utilization([PRODUCT], 2, 0, PEAKS).absent["roofline"] == "the step time is 0"
     without = utilization([PRODUCT], 2, 1e6, None)
     assert set(without.values) == {"achieved_flops"}
     assert without.absent["roofline"] == NO_LIMITS
     integers = OperatorWork("aten::mm", "[]", "int8", 1, 1000, 10**6, 10**3)
     found = utilization([integers], 1, 1e6, PEAKS)
-    assert found.absent["flops_utilization"] == "no peak is known of int8"
-    assert found.absent["roofline"] == "the covered operators took no time that was measured"
+    assert found.absent["flops_utilization"] == "the peak rate of int8 is unknown"
+    assert found.absent["roofline"] == "the measured time of the covered operators is 0"
     assert not math.isnan(found.values["achieved_flops"])
 
 

@@ -93,10 +93,12 @@ def test_figures_that_are_absent_are_said_with_their_reason():
     answer = result(info=info(name="fwd"), profiled=profiled(work=(PRODUCT,)))
     (without,) = said(answer, None)
     names, _, why = without.partition(": ")
-    assert names == "no fwd.flops_utilization, fwd.bandwidth_utilization, fwd.roofline, fwd.host_overhead"
-    assert why == "no limits of this machine are known (perfdl constants measures them)"
+    assert names == "fwd.flops_utilization, fwd.bandwidth_utilization, fwd.roofline, fwd.host_overhead not available"
+    assert why == "peak rates of this machine are unknown; run perfdl constants to measure them"
     cached = said(answer, replace(MACHINE, cache_bytes=10**6))
-    assert cached[0] == ("no fwd.bandwidth_utilization: 100 % of the bytes belong to operators that fit into the cache")
+    assert cached[0] == (
+        "fwd.bandwidth_utilization not available: 100 % of the bytes are in operators that fit into the cache"
+    )
     assert not any("roofline" in each for each in cached)
 
 
@@ -169,7 +171,7 @@ def test_what_others_took_is_taken_off_where_they_took_it():
     assert values(made, "step_time") == (100,)
     assert values(made, "block_time") == ((463 - 60) / 4,)
     assert codes(made) == [("note", "contended")]
-    assert "13% of the time" in made.integrity[0].message
+    assert "13% of the measurement" in made.integrity[0].message
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_waiting_for_the_steps_own_helpers_is_its_own_time():
 
 
 def test_no_more_is_taken_off_than_others_used():
-    # Of the half of the time that the step waited, others used a fifth and a helper as much.
+    # Of the half of the time that the step waited, other processes used a fifth and a helper as much.
     made = waiting(Load(1.0, 0.2, 0.3))
     assert values(made, "block_time") == (400 * (1 - 0.2),)
     assert values(made, "step_time") == (400 - 80,)
@@ -213,7 +215,7 @@ def test_nothing_is_taken_off_where_nobody_knows_whose_it_was(load):
     made = waiting(load)
     assert values(made, "step_time") == values(made, "block_time") == (400,)
     assert codes(made) == [("note", "waiting")]
-    assert "for 50% of the time while timing" in made.integrity[0].message
+    assert "during 50% of the measurement" in made.integrity[0].message
     assert contended(Repeat((result(timed=timed(*WAITING, delay_ns=(200,) * 4, load=load)),)))
 
 
@@ -317,8 +319,8 @@ def test_repeats_that_make_other_calls_are_no_repeats():
     [
         ({"timed": timed(1, 1, tracer="coverage")}, ("invalid", "tracer"), "coverage is active"),
         ({"settled": Settled(90, settled=False, spread=-0.2)}, ("note", "unsettled"), "after 90 warm-up steps"),
-        ({"timed": timed(1, 1, compiles=("f (0/1)",))}, ("note", "recompiled"), "while timing: f (0/1)"),
-        ({"timed": timed(1, 1, cpu_ns=100, system_ns=40)}, ("note", "system-time"), "40% of the processor time"),
+        ({"timed": timed(1, 1, compiles=("f (0/1)",))}, ("note", "recompiled"), "during the timed steps: f (0/1)"),
+        ({"timed": timed(1, 1, cpu_ns=100, system_ns=40)}, ("note", "system-time"), "40% of CPU time"),
         ({"profiled": profiled(findings=(Finding("invalid", "lost", "gone"),))}, ("invalid", "lost"), "gone"),
     ],
 )
@@ -334,7 +336,7 @@ def test_a_finding_is_told_once_and_with_its_call():
     made = record(traced, traced)
 
     assert [finding.message for finding in made.integrity] == [
-        "forward: coverage is active in the measured process and slows Python"
+        "forward: coverage is active in the measured process and slows down Python"
     ]
 
 

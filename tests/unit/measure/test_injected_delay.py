@@ -38,7 +38,7 @@ def clock(monkeypatch):
         (3.0, 1, [10, 20], 45),
         (0.1, 2, [100, 300, 100, 300, 900, 900], 20),  # the median over cycles, then the mean over a cycle
         (0.0, 1, [1000], 0),
-        (0.5, 1, [-20, -20], 0),  # others had the processor for longer than the clock says
+        (0.5, 1, [-20, -20], 0),  # other processes used the CPU for longer than the clock says
     ],
     ids=["median", "even", "cycle", "none", "negative"],
 )
@@ -156,5 +156,5 @@ def test_a_profile_tells_of_it(monkeypatch):
     (finding,) = conversation.answers[0].findings
 
     assert (finding.level, finding.code) == ("note", "injected")
-    assert finding.message == "every step was slowed down by 5 % on purpose"
+    assert finding.message == "every step was slowed down by 5 % on purpose (--perf-inject)"
     assert told.answers[0].findings == ()

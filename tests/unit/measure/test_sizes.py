@@ -11,9 +11,9 @@ from pytest_perfdl.measure.sizes import (
     cannot_finish,
     full,
     longest_ns,
+    reduction_note,
     seconds_of_steps,
     step_count,
-    told,
     within,
 )
 from pytest_perfdl.model.record import MeasurementPlan
@@ -24,7 +24,7 @@ PLAN = MeasurementPlan(warmup=15, steps=40)
 def test_cheap_steps_are_what_the_test_asks_for():
     wanted = full(PLAN, 1, 8)
     assert within(wanted, 1, 10_000_000, 17.0) == wanted
-    assert told(wanted, wanted, 10_000_000) == ""
+    assert reduction_note(wanted, wanted, 10_000_000) == ""
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 5.0, 20.0, 60.0, 300.0])

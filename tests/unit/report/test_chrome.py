@@ -14,8 +14,9 @@ from unit.report import runs
 from unit.report.importer import problems
 
 
-def opened(data):
+def opened(trace):
     """The events as a viewer reads them, with times in integer nanoseconds."""
+    data = trace if isinstance(trace, bytes) else trace.data
     events = json.loads(gzip.decompress(data), parse_float=Decimal)["traceEvents"]
     for event in events:
         for name in ("ts", "dur"):
@@ -32,7 +33,7 @@ def check_importer_rules(events):
 
 def original(events):
     """Without what the trace adds to the two exemplars."""
-    ours = {"accumulated change", "device busy", "achieved FLOP/s", "achieved bytes/s"}
+    ours = {"behind the baseline, observed", "device busy", "achieved FLOP/s", "achieved bytes/s"}
     return [event for event in events if event["name"] not in ours and event.get("cat") not in ("matched", "idle")]
 
 
@@ -55,7 +56,7 @@ def test_two_named_processes_that_keep_every_event(tmp_path):
     events = opened(regression_trace(REGRESSED, "", base, new))
     check_importer_rules(events)
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {1: f"baseline {runs.GPT}", 2: f"current {runs.GPT}"}
+    assert names == {1: f"baseline, one observed step: {runs.GPT}", 2: f"current, one observed step: {runs.GPT}"}
     for pid, data in ((1, base), (2, new)):
         there = Counter(event["ph"] for event in opened(data) if event["ph"] != "M")
         kept = [event for event in original(events) if event["pid"] == pid and event["ph"] != "M"]
@@ -83,23 +84,29 @@ def test_without_a_step_marker_the_first_events_align(tmp_path):
     assert [(event["pid"], event["ts"]) for event in events if event["name"] == "a"] == [(1, 0), (2, 0)]
 
 
-def test_blamed_slices_carry_the_change_on_both_sides(tmp_path):
+def test_slices_of_a_cause_carry_its_numbers_on_both_sides_and_stand_out_on_one(tmp_path):
     events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
-    marked = [event for event in events if event["name"] == "aten::mm (+36 %)"]
-    assert Counter(event["pid"] for event in marked) == {1: 2, 2: 2}
     change = {
-        "ratio": 1,
-        "slice_delta_ns": 0,
-        "cause_ratio": Decimal("1.3571428571428572"),
+        "observed_delta_ns": 0,
+        "cause": "aten::mm",
         "base_ns": 1_400_000,
         "new_ns": 1_900_000,
         "delta_ns": 500_000,
         "share": Decimal("0.8"),
         "verdict": "slower",
     }
-    assert marked[0]["args"] == {"External id": 7, **change}
-    assert {event["name"] for event in events if event.get("cat") == "kernel"} == {"sgemm (new)"}
-    assert any(event["name"] == "aten::linear (-50 %)" and event["args"]["verdict"] == "faster" for event in events)
+    current = [event for event in events if event["name"] == "aten::mm (+500.0 µs/step)"]
+    assert [event["pid"] for event in current] == [2, 2]
+    assert current[0]["args"] == {"External id": 7, "observed_baseline_ns": 700_000, **change}
+    baseline = [event for event in events if event["name"] == "aten::mm"]
+    assert [event["pid"] for event in baseline] == [1, 1]
+    assert baseline[0]["args"] == {"External id": 7, "observed_current_ns": 700_000, **change}
+    kernels = {(event["pid"], event["name"]) for event in events if event.get("cat") == "kernel"}
+    assert kernels == {(1, "sgemm"), (2, "sgemm (new, +950.0 µs/step)")}
+    # A gain of 50 ns is in the arguments alone.
+    linear = [event for event in events if event["name"] == "aten::linear"]
+    assert [event["args"]["verdict"] for event in linear] == ["faster", "faster"]
+    assert not any("cname" in event for event in [*linear, *baseline])
     assert any(event["name"] == "[memory]" for event in events)
 
 
@@ -119,7 +126,9 @@ def test_launches_and_kernels_of_the_two_sides_cannot_be_confused():
 
 def test_blame_of_another_call_or_kind_marks_nothing(tmp_path):
     kernel = runs.result(blame=[runs.cause("aten::mm", kind="kernel"), runs.cause("aten::mm", call="forward")])
-    assert not any("%" in event["name"] for event in opened(regression_trace(kernel, "", *sides(tmp_path))))
+    trace = regression_trace(kernel, "", *sides(tmp_path))
+    assert not any("verdict" in event.get("args", {}) or "cname" in event for event in opened(trace))
+    assert trace.selected is None
 
 
 def test_overlapping_slices_are_kept_and_nest(tmp_path):
@@ -215,24 +224,24 @@ def test_share_that_is_not_a_number_is_null(tmp_path):
     assert any(event.get("args", {}).get("share", 0) is None for event in events)
 
 
-def test_matched_slices_say_what_they_did(tmp_path):
-    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=910_000)))
-    (linear,) = [event for event in events if event["name"].startswith("aten::linear") and event["pid"] == 2]
-    assert linear["args"]["slice_delta_ns"] == 210_000
-    assert linear["args"]["ratio"] == Decimal("1.3")
-    steps = [event for event in events if event["name"].startswith("ProfilerStep")]
-    assert [event["args"]["verdict"] for event in steps] == ["unchanged", "unchanged"]
+def test_what_one_step_says_is_called_observed_and_is_no_verdict(tmp_path):
+    events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, step_ns=2_900_000)))
+    steps = {event["pid"]: event["args"] for event in events if event["name"].startswith("ProfilerStep")}
+    assert steps == {
+        1: {"observed_current_ns": 2_900_000, "observed_delta_ns": 900_000},
+        2: {"observed_baseline_ns": 2_000_000, "observed_delta_ns": 900_000},
+    }
 
 
-def test_the_accumulated_change_ends_with_how_much_later_the_last_slice_ends(tmp_path):
+def test_the_counter_ends_with_how_much_later_the_last_slice_ends(tmp_path):
     events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=900_000)))
-    counter = [event for event in events if event["name"] == "accumulated change"]
+    counter = [event for event in events if event["name"] == "behind the baseline, observed"]
     assert {event["pid"] for event in counter} == {2}
     # The second aten::mm starts 200 us later and takes 200 us longer.
     assert counter[-1]["args"] == {"ns": 400_000}
 
 
-def test_arrows_join_the_blamed_slices_of_both_sides(tmp_path):
+def test_arrows_join_the_slices_of_causes(tmp_path):
     events = opened(regression_trace(REGRESSED, "", *sides(tmp_path)))
     check_importer_rules(events)
     arrows = [event for event in events if event.get("cat") == "matched"]

@@ -34,6 +34,7 @@ def test_the_report_folder(tmp_path):
         "run.json",
         "summary.md",
         *(f"traces/{stem}.{role}.json.gz" for role in ("base", "diff", "new")),
+        f"traces/{stem}.speedscope.json",
     ]
     assert names(run.report_dir) == expected
     assert sorted([written.html, written.json, written.markdown, *written.traces]) == [
@@ -41,7 +42,7 @@ def test_the_report_folder(tmp_path):
     ]
     assert written.problems == ()
     (listed,) = json.loads(written.json.read_bytes())["tests"][0]["traces"]
-    assert {listed[role] for role in ("base", "new", "diff")} == set(expected[4:])
+    assert {listed[role] for role in ("base", "new", "diff", "speedscope")} == set(expected[4:])
 
 
 DAMAGED = {
@@ -97,7 +98,7 @@ def test_a_trace_that_cannot_be_read_is_a_problem_not_an_end(tmp_path):
     (tmp_path / "exemplars" / "base.json.gz").write_bytes(b"not gzip")
     written = write_all(run)
     assert [path.name.split(".")[1] for path in written.traces] == ["new"]
-    assert written.problems[0].startswith(f"{runs.GPT}: the base trace is left out: ")
+    assert written.problems[0].startswith(f"{runs.GPT}: the baseline trace is left out: ")
 
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
@@ -107,7 +108,7 @@ def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path, text):
     written = write_all(run)
     assert written.problems
     assert all("\n" not in problem for problem in written.problems)
-    assert not any(".diff." in path.name for path in written.traces)
+    assert not any(".diff." in path.name or ".speedscope." in path.name for path in written.traces)
     assert {"index.html", "run.json", "summary.md"} <= set(names(run.report_dir))
 
 
@@ -117,7 +118,8 @@ def test_a_picture_that_fails_in_an_unforeseen_way_is_a_problem_too(tmp_path, mo
 
     monkeypatch.setattr(traces, "regression_trace", fail)
     written = write_all(complete(tmp_path))
-    assert written.problems[0].endswith("the picture of both sides cannot be drawn: KeyError: 'unforeseen'")
+    assert written.problems[0].endswith("both sides cannot be drawn in one trace: KeyError: 'unforeseen'")
+    assert [path.suffixes for path in written.traces][-1] == [".speedscope", ".json"]
 
 
 def test_a_page_that_cannot_be_drawn_costs_neither_the_run_file_nor_the_truth(tmp_path, monkeypatch):

@@ -10,12 +10,12 @@ import pytest
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html, traces
+from pytest_perfdl.report.breakdown import breakdowns
 from pytest_perfdl.report.json import dump, to_json
-from pytest_perfdl.report.operators import operators
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.report.ticks import ticks
 from pytest_perfdl.results.run import Suggestion
-from pytest_perfdl.results.verdict import OperatorSides, WorkSide
+from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, OperatorSides, StepBreakdown, WorkSide
 from pytest_perfdl.scaling.growth import Beside, IntervalEstimate
 from unit.report import runs
 
@@ -77,12 +77,13 @@ def everything(tmp_path_factory):
 def test_the_verdict_comes_first(everything):
     shown = Page(html.render(everything, traces.collect(everything))).words
     order = [
-        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated.",
-        "7 compared",
-        "Machine key",
+        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated",
+        "Machine ID",
         "no git: unpaired",
-        "What differs from the baselines' environment",
+        "▲ regressed 2",
         "tests/perf/test_invalid.py::test_step",
+        "7 compared",
+        "What differs from the baselines' environment",
     ]
     places = [shown.index(part) for part in order]
     assert places == sorted(places)
@@ -102,15 +103,13 @@ def test_figures_have_units_intervals_and_limits():
         "45.08 ms",
         "+9.4%",
         "[+8.9%, +9.9%]",
-        "3.1×",
-        "2.1%",
         "2.000 GiB",
         "8.100 → 11.02 ms",
         "+2.920 ms",
         "0 → 48",
-        "77%",
+        "limit 3%",
         "3f2c1abf9",
-        "10 repeats against 5",
+        "10 processes against 5",
         "64.10 s",
         "95% interval",
     ):
@@ -173,11 +172,26 @@ def test_tables_and_regions_are_labeled(everything):
     assert all(attrs.get("type") == "button" for attrs in parsed.all("button"))
 
 
-def test_cells_sort_by_numbers():
-    source = html.render(runs.run(runs.result(blame=runs.BLAME)), {})
-    table = source[source.index('<table id="causes-1"') :].split("</table>")[0]
-    deltas = re.findall(r'data-label="Difference" data-value="(.*?)"', table)
-    assert [int(delta) for delta in deltas] == [cause.delta_ns for cause in runs.BLAME]
+def test_the_shares_of_causes_add_up_and_what_went_away_is_beside_what_came():
+    steps = (StepBreakdown("", 40_000_000, 44_000_000, ()),)
+    parts = [
+        runs.cause("aten::bmm", (0, 0), (4, 5_000_000), 1.25, line="train.py(12): step"),
+        runs.cause("aten::flash_attention", (2, 2_000_000), (0, 0), -0.5, line="train.py(12): step"),
+        runs.cause("aten::cat", (2, 1_000_000), (2, 1_400_000), 0.1),
+        runs.cause("aten::add", (2, 10_000), (2, 11_000), 0.00025),
+    ]
+    one = runs.result(blame=parts)
+    one = replace(one, judgement=replace(one.judgement, breakdowns=steps))
+    source = html.render(runs.run(one), {})
+    table = source[source.index('<table id="causes-1"') :]
+    table = table[: table.index("</section>") if "</section>" in table else None]
+    shares = [float(each) for each in re.findall(r'data-label="Share">.*?<span>(-?[\d.]+)%</span>', table)]
+    assert shares == [75.0, 10.0, 15.0]
+    shown = Page(source).words
+    assert "flash_attention replaced by bmm" in shown
+    assert "+ aten::bmm 0 → 4 5.000 ms +5.000 ms (new)" in shown
+    assert "- aten::flash_attention 2 → 0 2.000 ms -2.000 ms (gone)" in shown
+    assert "Smaller changes +600.0 µs 15.0%" in shown
 
 
 def test_the_embedded_run_is_the_run_file(everything):
@@ -185,7 +199,7 @@ def test_the_embedded_run_is_the_run_file(everything):
     ((_, text),) = [one for one in parsed.scripts() if one[0].get("id") == "perfdl-run"]
     whole = json.loads(dump(to_json(everything)))
     for test in whole["tests"]:
-        del test["record"], test["base_record"], test["operators"], test["memory"]
+        del test["record"], test["base_record"], test["operators"], test["breakdowns"], test["memory"]
         for metric in test["metrics"].values():
             del metric["base_values"], metric["new_values"]
     assert json.loads(text) == whole
@@ -210,15 +224,16 @@ def test_a_test_is_in_the_page_as_data_with_its_account():
         "new": runs.record("t", rows=[runs.Row("operator", "mm", 3, (60_000_000,) * 5)]),
     }
     found = details(page(runs.result(**both)))
-    assert found["rows"] == [
-        ["", "operator", "mm", 2, 3, 40_000_000, 60_000_000, "exact", 1.0, [20_000_000, 0, 0, 0]],
+    assert found["rows"][0] == [
+        *("", "operator", "mm", 2, 3, 40_000_000, 60_000_000, "exact", 1.0, [20_000_000, 0, 0, 0])
     ]
+    assert [row[2] for row in found["rows"][1:]] == ["overlapped"], "what of the profiled step no row is"
     (account,) = found["accounts"]
     assert account["base_ns"] + sum(ns for _, ns in account["bars"]) == account["new_ns"]
     (step,) = found["metrics"]
     assert step["base"] == list(both["base"].metrics()["step_time"].values)
     assert step["limit"] == pytest.approx(41_200_000 * 1.03)
-    assert [one["source"] for one in found["history"]] == ["baseline", "this run"]
+    assert [one["source"] for one in found["history"]] == ["baseline", "current"]
 
 
 def test_operators_are_in_the_page_with_the_roofs_they_are_held_against(tmp_path):
@@ -268,19 +283,23 @@ def test_a_link_to_a_test_is_the_same_in_every_run():
 def test_how_sure_it_is_stands_at_the_top():
     paired = runs.timed(evidence="paired", rounds=12, times_over=3.1)
     shown = page(runs.result(metrics=[paired]), runs.result("changed", "t.py::test_b", metrics=[runs.counted()])).words
-    assert "the chance that any test of the run is called regressed for its times is at most 1.0%" in shown
-    assert "Counts and sizes are compared exactly" in shown
-    assert "is excluded with 97.5% probability" not in shown
+    assert "False-positive rate for the whole run: at most 1.0%" in shown
+    assert "Counted metrics are deterministic" in shown
+    assert "Minimum detectable slowdown" not in shown
     cleared = [runs.result("unchanged", f"t.py::test_{n}", metrics=[runs.quiet(excluded=n / 100)]) for n in (1, 2, 4)]
     shown = page(*cleared, runs.result("regressed", metrics=[runs.timed(excluded=0.9)])).words
-    said = "A slowdown of step_time by more than 2.0% (in half of the tests; 4.0% in all) is excluded with 97.5%"
+    said = (
+        "Minimum detectable slowdown of step_time (97.5% probability): 2.0% in half of the tests, 4.0% in all of them."
+    )
     assert said in shown
     every = page(
         runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])
     )
     assert "A suspect past its limit in every one of 5 or more rounds fails too" in every.words
     assert "fails too" not in shown
-    assert "could not be confirmed in pairs" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
+    assert (
+        "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
+    )
 
 
 def test_rounds_and_environment_are_told_beside_the_verdict():
@@ -292,10 +311,81 @@ def test_rounds_and_environment_are_told_beside_the_verdict():
     assert "+20.0% since another torch" in shown
 
 
-def test_what_the_baseline_stores_is_shown_beside_what_was_measured_again():
+def test_recorded_times_are_said_once_beside_what_was_measured_again():
     metric = runs.timed(base=40_000_000, stored=36_000_000, evidence="paired", rounds=9)
-    assert "stored 36.00 ms" in page(runs.result(metrics=[metric])).words
-    assert "stored" not in page(runs.result(metrics=[runs.timed()])).words.partition("Metric")[2][:300]
+    shown = page(runs.result(metrics=[metric])).words
+    assert re.search(r"Recorded in [\w/.\[\]-]+: step_time 36.00 ms\. The baseline column was measured again", shown)
+    assert shown.count("36.00 ms") == 1
+    assert "Recorded in" not in page(runs.result(metrics=[runs.timed()])).words
+
+
+def test_unchanged_metrics_are_folded_and_those_without_a_limit_named_as_such():
+    same = [runs.quiet(f"same_{number}") for number in range(3)]
+    exact = runs.counted("ops", 7, 7, verdict=None)
+    free = runs.timed("cpu_time", verdict=None, limit=None)
+    parsed = page(runs.result(metrics=[runs.timed(), *same, exact, free]))
+    assert "Metrics 1 changed, 4 unchanged, 1 without a limit" in parsed.words
+    assert "4 unchanged metrics, 1 metric without a limit" in parsed.words
+    assert "95% interval: the true change is in this range with 95% probability" in parsed.words
+
+
+@pytest.mark.parametrize(
+    "results, expected",
+    [
+        ([("regressed", {}), ("unchanged", {}), ("unchanged", {})], "1 of 3 perf tests regressed"),
+        ([("regressed", {})], "The perf test regressed"),
+        ([("missing", {}), ("missing", {})], "2 of 2 perf tests have no baseline"),
+        ([("missing", {}), ("regressed", {})], "2 of 2 perf tests fail: 1 regressed, 1 missing"),
+        ([("missing", {"updated": True}), ("missing", {"updated": True})], "Recorded 2 new baselines"),
+        ([("missing", {"updated": True}), ("unchanged", {})], "All 2 perf tests pass, recorded 1 new baseline"),
+        ([("unchanged", {}), ("improved", {})], "All 2 perf tests pass"),
+        ([("unchanged", {}), ("suspect", {})], "All 2 perf tests pass, 1 suspect"),
+        ([("unchanged", {})], "The perf test passes"),
+        ([("unmeasured", {})], "The perf test passes, but nothing was compared"),
+    ],
+)
+def test_the_headline_says_what_came_of_the_run(results, expected):
+    made = [
+        replace(
+            runs.result(verdict, f"t.py::test_{number}"),
+            fails=verdict in FAILS_BY_DEFAULT and not more,
+            **more,
+        )
+        for number, (verdict, more) in enumerate(results)
+    ]
+    parsed = page(*made)
+    assert html.headline(runs.run(*made)) == expected
+    assert expected in parsed.words
+    if all("updated" in more for _, more in results):
+        assert "missing" not in parsed.words.partition("About this run")[0]
+        assert "● recorded 2" in parsed.words
+
+
+def test_chips_count_the_verdicts(everything):
+    parsed = Page(html.render(everything, traces.collect(everything)))
+    pressed = {attrs["data-chip"]: attrs["aria-pressed"] for attrs in parsed.all("button") if "aria-pressed" in attrs}
+    assert pressed[""] == "true"
+    assert set(pressed.values()) == {"true", "false"}
+    assert dict(html.chips(everything.results))["regressed"] == 2
+    assert set(pressed) == {"", *dict(html.chips(everything.results))}
+
+
+def test_rounds_are_in_the_page_one_by_one_and_stored_processes_are_not_beside_them():
+    pairs = ((40_000_000.0, 44_000_000.0), (41_000_000.0, 45_510_000.0))
+    paired = runs.timed(evidence="paired", rounds=2, pairs=pairs, limit="3%")
+    (metric,) = details(page(runs.result(metrics=[paired])))["metrics"]
+    assert (metric["base"], metric["new"]) == ([40_000_000.0, 41_000_000.0], [44_000_000.0, 45_510_000.0])
+    assert metric["limit_change"] == pytest.approx(0.03)
+    (metric,) = details(page(runs.result(metrics=[replace(paired, pairs=())])))["metrics"]
+    assert (metric["paired"], metric["base"], metric["ci95"]) == (True, [], [0.089, 0.099])
+
+
+def test_no_section_is_empty():
+    bare = replace(runs.result("missing", metrics=[runs.counted()]), new=None, base=None)
+    shown = page(bare).words
+    assert "Metrics" in shown
+    for section in ("History", "Timeline", "Modules", "Operators and kernels", "Memory", "Breakdown"):
+        assert section not in shown.partition("About this run")[0], section
 
 
 def test_traces_are_embedded_and_linked(everything):
@@ -317,13 +407,13 @@ def test_more_traces_than_the_page_may_hold_are_only_linked(monkeypatch, everyth
     monkeypatch.setattr(html, "EMBEDDED_BYTES", 10)
     source = html.render(everything, traces.collect(everything))
     assert "data-perfetto=" not in source
-    assert source.count('href="traces/') == 3
+    assert source.count('href="traces/') == 4
 
 
 def test_commands_can_be_copied():
     parsed = page(runs.result("regressed", f"t.py::test[{'a b'}]"))
     copied = [attrs["data-copy"] for attrs in parsed.all("button") if "data-copy" in attrs]
-    assert copied == ["pytest --perf-update 't.py::test[a b]'", "pytest --perf 't.py::test[a b]'"]
+    assert copied == ["pytest --perf 't.py::test[a b]'", "pytest --perf-update 't.py::test[a b]'"]
 
 
 def test_tests_that_need_a_look_are_open_and_others_closed(everything):
@@ -333,10 +423,10 @@ def test_tests_that_need_a_look_are_open_and_others_closed(everything):
 
 
 def test_an_empty_run_and_one_without_judgement():
-    assert "No perf test ran." in page().words
+    assert "No perf test ran" in page().words
     plain = page(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False)
-    assert "figures, no verdicts" in plain.words
-    assert "What to do" not in plain.words
+    assert "1 perf test measured without isolation: times without verdicts" in plain.words
+    assert "Copy command" not in plain.words
 
 
 def test_missing_records_and_odd_numbers_do_not_stop_the_page():
@@ -361,7 +451,8 @@ def test_operators_of_both_sides_are_joined_and_sorted_by_time():
         base=runs.record("t", rows=[row("gone", 1, (900,) * 5), row("mm", 2, (10, 20, 30, 40, 50))]),
         new=runs.record("t", rows=[row("mm", 3, (100,) * 5), row("new", 1, (7,) * 5)]),
     )
-    assert [(r.name, r.base_count, r.new_count, r.base_ns, r.new_ns, r.delta_ns) for r in operators(one)] == [
+    (step,) = breakdowns(one, matched=False)
+    assert [(r.name, r.base_count, r.new_count, r.base_ns, r.new_ns, r.delta_ns) for r in step.rows] == [
         ("gone", 1, None, 900, None, -900),
         ("mm", 2, 3, 30, 100, 70),
         ("new", None, 1, None, 7, 7),
@@ -376,10 +467,27 @@ def test_ticks_are_round(low, high, expected):
     assert ticks(low, high) == pytest.approx(expected)
 
 
-def test_where_a_cause_is_and_what_changed_there():
-    one = runs.result(blame=[runs.PLACED], source_diffs=(runs.SOURCE,))
-    source = html.render(runs.run(one), {})
-    assert '<span class="why">in GPT.blocks.0.mlp, at train.py(12): step, launch-bound</span>' in source
+def test_the_first_screen_has_the_cause_its_place_and_the_changed_lines():
+    changed = replace(runs.SOURCE, line=13)
+    one = runs.result(blame=[runs.PLACED], source_diffs=(changed,))
+    run = replace(runs.run(one), repository="https://github.com/acme/models")
+    source = html.render(run, {})
+    shown = Page(source).words
+    first = shown[shown.index("step_time +9.4%") :]
+    order = [
+        "41.20 → 45.08 ms",
+        "95% interval +8.9% to +9.9%",
+        "Cause mm slower per call",
+        "train.py:13 in GPT.blocks.0.mlp",
+        "Changed lines in src/train.py: step",
+        "Copy command to measure again",
+        "Intended?",
+        "Causes",
+    ]
+    places = [first.index(part) for part in order]
+    assert places == sorted(places)
+    (link,) = {attrs["href"] for attrs in Page(source).all("a") if "github" in attrs.get("href", "")}
+    assert link == f"https://github.com/acme/models/blob/{run.commit}/src/train.py#L13"
     assert source[source.index("<pre>") : source.index("</pre>")] == (
         "<pre>\n"
         '<span class="muted">@@ -12,2 +12,3 @@</span>\n'
@@ -388,8 +496,12 @@ def test_where_a_cause_is_and_what_changed_there():
         '<span class="added">+    loss = model &amp; 1</span>\n'
         '<span class="added">+    return loss</span>\n'
     )
-    assert "What changed in src/train.py: step" in page(one).words
     assert "<pre>" not in html.render(runs.run(runs.result(blame=[runs.PLACED])), {})
+
+
+def test_a_diff_is_shown_without_the_indentation_of_all_of_its_lines():
+    diff = replace(runs.SOURCE, text="@@ -1 +1 @@\n         a\n-        b\n+            c\n+")
+    assert html.diff_lines(diff) == ["@@ -1 +1 @@", " a", "-b", "+    c", "+"]
 
 
 def test_suggestions_have_their_predicted_gain_with_its_interval():
@@ -397,8 +509,8 @@ def test_suggestions_have_their_predicted_gain_with_its_interval():
     rough = Suggestion(runs.HOSTILE, "do", 0.02, doubt=runs.HOSTILE, example="examples/strategies/test_amp.py")
     one = replace(runs.result(), suggestions=(advice, rough))
     shown = page(one).words
-    assert "before and after: examples/strategies/test_amp.py" in shown
-    assert shown.count("low confidence: ") == 1
+    assert "example: examples/strategies/test_amp.py" in shown
+    assert shown.count("confidence is low: ") == 1
     assert "the optimizer runs one operator a parameter use fused=True 12.3% of the step [10.0%, 15.0%]" in shown
     assert "What would make the step faster" not in page(runs.result()).words
 

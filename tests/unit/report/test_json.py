@@ -10,6 +10,7 @@ from pytest_perfdl.results.run import Exemplars
 from unit.report import runs
 
 TEST_KEYS = {
+    "breakdowns",
     "id",
     "file",
     "line",
@@ -117,7 +118,9 @@ def test_where_a_cause_is_and_what_changed_there():
     data = strict(to_json(runs.run(one)))["tests"][0]
     found = {name: data["blame"][0][name] for name in ("module", "line", "bound")}
     assert found == {"module": "GPT.blocks.0.mlp", "line": "train.py(12): step", "bound": "launch"}
-    assert data["source_diffs"] == [{"file": "src/train.py", "function": "step", "text": runs.SOURCE.text}]
+    assert data["source_diffs"] == [
+        {"file": "src/train.py", "function": "step", "text": runs.SOURCE.text, "line": 13, "called": True}
+    ]
 
 
 def test_times_are_integers_and_counts_keep_their_fraction():
@@ -169,7 +172,7 @@ def test_traces_name_the_files_of_the_report(tmp_path):
     both = Exemplars("", tmp_path / "a", tmp_path / "b")
     single = Exemplars("forward", None, tmp_path / "b")
     traces = to_json(runs.run(runs.result(exemplars=(both, single))))["tests"][0]["traces"]
-    assert set(traces[0]) == {"call", "base", "new", "diff"}
+    assert set(traces[0]) == {"call", "base", "new", "diff", "speedscope"}
     assert set(traces[1]) == {"call", "new"}
     assert traces[1]["call"] == "forward"
     assert traces[0]["diff"].startswith("traces/test_train_step-bf16-")
@@ -194,14 +197,17 @@ def test_junit_properties():
     one = runs.result("regressed")
     found = dict(properties(one, runs.run(one)))
     assert found["perf.verdict"] == "regressed"
-    assert found["perf.key"] == runs.KEY.slug
+    assert found["perf.machine_id"] == runs.KEY.slug
     assert found["perf.report"] == "perf-report/index.html"
-    assert found["perf.step_time.base"] == 41_200_000
-    assert found["perf.step_time.new"] == 45_080_000
-    assert found["perf.step_time.delta_pct"] == pytest.approx(9.4175, abs=1e-4)
-    assert (found["perf.step_time.ci_low"], found["perf.step_time.ci_high"]) == (8.9, 9.9)
-    assert found["perf.step_time.limit"] == "3%"
-    assert "perf.ops.ci_low" not in found
+    assert found["perf.step_time.baseline_seconds"] == 0.0412
+    assert found["perf.step_time.current_seconds"] == 0.04508
+    assert found["perf.step_time.change_ratio"] == pytest.approx(0.0941748, abs=1e-7)
+    assert found["perf.step_time.change_ci95_low_ratio"] == 0.089
+    assert found["perf.step_time.change_ci95_high_ratio"] == 0.099
+    assert (found["perf.step_time.verdict"], found["perf.step_time.limit"]) == ("regressed", "3%")
+    assert found["perf.peak_memory.current_bytes"] == 2_147_483_648
+    assert found["perf.ops.current"] == 1748
+    assert "perf.ops.change_ci95_low_ratio" not in found
     assert all(isinstance(value, (str, int, float)) for value in found.values())
 
 
@@ -210,11 +216,12 @@ def test_junit_leaves_out_what_is_unknown():
     assert [name for name, _ in properties(one, runs.run(one))] == [
         "perf.verdict",
         "perf.reason",
-        "perf.key",
+        "perf.machine_id",
         "perf.report",
     ]
     odd = runs.result(metrics=[replace(runs.timed(), effect=float("nan"), new=None)])
-    assert not {"perf.step_time.delta_pct", "perf.step_time.new"} & set(dict(properties(odd, runs.run(odd))))
+    found = dict(properties(odd, runs.run(odd)))
+    assert not {"perf.step_time.change_ratio", "perf.step_time.current_seconds"} & set(found)
 
 
 def test_a_curve_is_told_in_nanoseconds_with_intervals():

@@ -72,8 +72,8 @@ def test_when_the_peak_is_reached(moment, said):
 def test_the_peak_is_reached_at_another_moment():
     base, new = account(row(2 * MIB), moment=MOMENTS[1][0]), account(row(1536), moment=MOMENTS[2][0])
     assert memory.peak_sentence(change(base, new, call="train")) == (
-        "train: the peak went from 2.000 MiB to 1.500 KiB, reached in the backward pass, in ReluBackward0, "
-        "before in the forward pass, in aten::linear of Net.fc"
+        "train: the peak went from 2.000 MiB to 1.500 KiB, reached in the backward pass, in ReluBackward0"
+        " (baseline: in the forward pass, in aten::linear of Net.fc)"
     )
 
 
@@ -81,7 +81,7 @@ def test_the_peak_is_reached_at_another_moment():
 def test_where_memory_grows_the_peak_is_that_of_a_later_step(ends, said):
     new = account(row(MIB), step_ends=ends)
     assert memory.peak_sentence(change(None, new, growth=8, call="a")) == (
-        f"a: {said}, of which each keeps more, the peak of 1.000 MiB is reached before the step allocates anything"
+        f"a: {said} that each keep more, the peak of 1.000 MiB is reached before the step allocates anything"
     )
 
 
@@ -183,15 +183,18 @@ def test_names_are_made_visible():
         ),
         (
             cause(row(MIB), movement="longer"),
-            "1 tensor [8, 128] float32 saved for the backward pass, freed later than before and alive at the peak now",
+            (
+                "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, "
+                "alive at the current peak"
+            ),
         ),
         (
             cause((row(MIB, "temporaries"), None), movement="shorter"),
-            "1 temporary [8, 128] float32, freed earlier than before the peak now",
+            "1 temporary [8, 128] float32, freed before the current peak",
         ),
         (
             cause(row(MIB, "temporaries"), movement="moment"),
-            "1 temporary [8, 128] float32, on both sides, alive at the moment of one peak",
+            "1 temporary [8, 128] float32, on both sides, alive at one of the peaks only",
         ),
     ],
 )
@@ -213,7 +216,7 @@ def test_what_a_cause_is(found, said):
         ),
         (
             cause(row(MIB, module="Net.h.0.a"), row(KIB, module="Net.h.1.a")),
-            f"in Net.h, at {LINE}, alive from 10% of the step to 75%",
+            f"in Net.h.*.a, at {LINE}, alive from 10% of the step to 75%",
         ),
         (
             # Of what is gone, in the other side's step, which is twice as long.
@@ -255,7 +258,7 @@ def whole():
 def test_the_terminal_s_text():
     assert memory.terminal(whole(), 2, 100).splitlines() == [
         "train: the peak went from 2.001 MiB to 3.500 MiB, reached in the forward pass, in aten::linear of",
-        "Net.fc, before before the step allocates anything",
+        "Net.fc (baseline: before the step allocates anything)",
         "  +2.000 MiB  2 parameters (Net.fc.weight), 3 instead of 1",
         f"      in Net.fc, at {LINE}, alive from before the step to beyond its end",
         "  -512.0 KiB  1 tensor [8, 128] float32 saved for the backward pass, smaller",
@@ -297,7 +300,7 @@ def test_advice(cost, said):
 @pytest.mark.parametrize(
     "rows, said",
     [
-        ((), "memory grows: each step keeps 3.000 KiB, of which no allocation could be named"),
+        ((), "memory grows: each step keeps 3.000 KiB, but no allocation could be identified"),
         (
             (row(2 * KIB, tensors=2), row(KIB)),
             (
@@ -317,7 +320,7 @@ def test_advice(cost, said):
             (row(2 * KIB, module="", line="", shape="[2]", dtype=""),),
             (
                 "memory grows: each step keeps 3.000 KiB; most of it, 2.000 KiB, is 1 tensor [2] allocated outside "
-                "of the code"
+                "of the project"
             ),
         ),
     ],

@@ -31,15 +31,15 @@ def test_what_was_not_compared_is_counted_even_when_zero():
 
 def test_written_baselines_are_counted():
     written = replace(runs.result("missing", "t.py::test_a", fails=False), updated=True)
-    assert words.counts_sentence(runs.run(written)).endswith(
-        "1 missing, 0 incomparable, 0 unmeasured. 1 baseline written."
+    assert words.counts_sentence(runs.run(written)) == (
+        "1 baseline recorded. 0 compared. 0 missing, 0 incomparable, 0 unmeasured."
     )
 
 
 def test_what_an_update_accepted_needs_no_look():
     accepted = replace(runs.result("suspect", fails=False), updated=True)
     run = runs.run(accepted, runs.result("unchanged", "t.py::b"))
-    assert words.headline(run) == "All 2 perf tests pass: 1 suspect, 1 unchanged. 1 baseline written."
+    assert words.headline(run) == "Recorded 1 baseline; 1 other test: 1 unchanged"
     assert not words.fails_or_warns(accepted)
     assert words.notable(accepted)
 
@@ -47,20 +47,20 @@ def test_what_an_update_accepted_needs_no_look():
 def test_a_run_without_isolation_claims_no_verdict():
     run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
     assert words.counts_sentence(run) == "1 measured, none judged. 1 unmeasured."
-    assert "no verdicts" in words.headline(run)
+    assert "times without verdicts" in words.headline(run)
 
 
 @pytest.mark.parametrize(
     "verdicts, sentence",
     [
-        ((), "No perf test ran."),
-        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed."),
-        (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing."),
-        (("changed", "unchanged"), "No perf test fails. 1 of 2 needs a look: 1 changed."),
-        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged."),
-        (("unchanged",), "The perf test passes: 1 unchanged."),
-        (("new", "new"), "No perf test fails, but none was compared: 2 new."),
-        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured."),
+        ((), "No perf test ran"),
+        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed"),
+        (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing"),
+        (("changed", "unchanged"), "No perf test fails; 1 of 2 needs attention: 1 changed"),
+        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged"),
+        (("unchanged",), "The perf test passes: 1 unchanged"),
+        (("new", "new"), "No perf test fails, but none was compared: 2 new"),
+        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured"),
     ],
 )
 def test_headline(verdicts, sentence):
@@ -99,7 +99,7 @@ def test_every_verdict_has_an_order_for_its_metrics():
 @pytest.mark.parametrize(
     "verdict, starts",
     [
-        ("regressed", ["pytest --perf-update ", "pytest --perf "]),
+        ("regressed", ["pytest --perf ", "pytest --perf-update "]),
         ("outdated", ["pytest --perf-update ", "pytest --perf "]),
         ("missing", ["pytest --perf-update=new ", "pytest --perf "]),
         ("suspect", ["pytest --perf ", "pytest --perf-update "]),
@@ -137,7 +137,7 @@ def test_a_test_that_failed_itself_is_no_invalid_measurement_and_nothing_measure
     assert terminal[1].split() == ["TEST", "ERROR", *runs.GPT.split()]
     assert terminal[2].strip() == "not measured: the test itself failed"
     assert words.counts_sentence(run).endswith(" 1 test error, 0 missing, 0 incomparable, 0 unmeasured.")
-    assert words.headline(run) == "1 of 2 perf tests fails: 1 test error."
+    assert html.headline(run) == "1 of 2 perf tests failed before it was measured"
     assert by_verdict([failed_itself()] * 2) == "2 test errors"
     shown = (
         "\n".join(terminal),
@@ -156,7 +156,7 @@ def test_a_test_that_failed_itself_is_no_invalid_measurement_and_nothing_measure
 def test_a_measurement_that_broke_is_still_invalid():
     run = runs.run(runs.result("invalid"))
     assert "INVALID" in summary_lines(run, 0, 110)[1].text
-    assert [label for label, _ in words.run_commands(run)] == ["again "]
+    assert [label for label, _ in words.run_commands(run)] == ["again"]
 
 
 NOISY = Sensitivity("step_time", 0.152, 0.371, 10, 4, 0.03)
@@ -177,7 +177,7 @@ def recorded(*known, commit="abc"):
         (
             recorded(NOISY),
             (
-                "Recorded 1 baseline. step_time varies by 15 % between processes (standard deviation): without "
+                "step_time varies by 15 % between processes (standard deviation): without "
                 "paired rounds only slowdowns above 37 % can be detected. Paired rounds (the default in a git "
                 "repository) detect smaller ones."
             ),
@@ -185,22 +185,22 @@ def recorded(*known, commit="abc"):
         (
             recorded(QUIET, NOISY, commit=None),
             (
-                "Recorded 2 baselines. step_time of t.py::test_1 varies by 15 % between processes (standard "
+                "step_time of t.py::test_1 varies by 15 % between processes (standard "
                 "deviation): without paired rounds only slowdowns above 37 % can be detected."
             ),
         ),
         (
             recorded(QUIET),
-            "Recorded 1 baseline. Without paired rounds, slowdowns of step_time above 12 % can be detected.",
+            "Without paired rounds, slowdowns of step_time above 12 % can be detected.",
         ),
         (
             recorded(NOISY, replace(QUIET, detectable=None, processes=1), commit=None),
             (
-                "Recorded 2 baselines. 1 process of t.py::test_1 cannot show a slowdown of step_time without paired "
+                "1 process of t.py::test_1 cannot show a slowdown of step_time without paired "
                 "rounds; 4 can (--perf-repeats)."
             ),
         ),
-        (recorded(None), "Recorded 1 baseline."),
+        (recorded(None), ""),
         (runs.run(runs.result("unchanged")), ""),
     ],
 )
@@ -242,7 +242,7 @@ def test_both_sides_of_a_metric(base, new, unit, text):
 
 
 def test_known_counts_are_a_step_and_others_are_not():
-    assert figures.change(runs.counted("forward.ops", 1, 2)) == "1 -> 2 a step"
+    assert figures.change(runs.counted("forward.ops", 1, 2)) == "1 -> 2/step"
     assert figures.change(runs.counted("accuracy", 1, 2)) == "1 -> 2"
     assert figures.change(runs.counted("peak_memory", 1024, 2048, unit="B")) == "1.000 -> 2.000 KiB"
 
@@ -258,12 +258,12 @@ def test_causes_say_what_appeared_and_what_went():
     new, gone, idle = runs.BLAME[1], runs.BLAME[3], runs.BLAME[4]
     assert (figures.cause_sign(new), figures.cause_count(new), figures.cause_effect(new)) == (
         "+",
-        "0 -> 48 a step",
+        "0 -> 48/step",
         "new",
     )
     assert (figures.cause_sign(gone), figures.cause_count(gone), figures.cause_effect(gone)) == (
         "-",
-        "12 -> 0 a step",
+        "12 -> 0/step",
         "gone",
     )
     assert (figures.cause_sign(idle), figures.cause_count(idle), figures.cause_effect(idle)) == (" ", "", "+22.2%")

@@ -27,7 +27,7 @@ class Processes:
 
 @pytest.mark.parametrize(
     "error, message",
-    [(WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"), (WorkerTimeout("(stacks)"), "not finished in time")],
+    [(WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"), (WorkerTimeout("(stacks)"), "timeout while recording")],
 )
 def test_a_worker_that_does_not_survive(error, message):
     context = SimpleNamespace(processes=Processes(error))
@@ -38,7 +38,7 @@ def test_a_worker_that_does_not_survive(error, message):
 
 def test_causes_without_places_are_told():
     def located(*_):
-        raise SideError("the test did not pass on the base side\nE  details", invalid=False)
+        raise SideError("the test failed on the baseline side\nE  details", invalid=False)
 
     context = SimpleNamespace(progress=SimpleNamespace(clear=list))
     pair = _Pair(context, None, SimpleNamespace(located=located), None, "", None)
@@ -49,4 +49,4 @@ def test_causes_without_places_are_told():
     assert found.blame == judgement.blame
     (note,) = found.integrity
     assert (note.level, note.code) == ("note", "no-places")
-    assert "(the test did not pass on the base side)" in note.message
+    assert "(the test failed on the baseline side)" in note.message

@@ -68,7 +68,7 @@ def renamed(old, new):
     [
         ("3%", "regressed", ""),
         ("4.5%", "regressed", ""),
-        ("6%", "inconclusive", ": the range holds the bound"),
+        ("6%", "inconclusive", ": the interval contains the bound"),
         ("7%", "unchanged", ""),
         ("90%", "unchanged", ""),
     ],
@@ -83,7 +83,7 @@ def test_the_bound_and_the_range(measured, bound, verdict, more):
     assert found.new == pytest.approx(100 * gain / STEP, abs=0.01)
     assert found.limit == f"< {bound}"
     assert found.verdict == verdict
-    assert found.reason == f"would gain 6.5% [4.8%, 7.4%] (range of the prediction), expected < {bound}{more}"
+    assert found.reason == f"predicted gain 6.5% [4.8%, 7.4%] (prediction interval), expected < {bound}{more}"
     assert found.times_over == (pytest.approx(found.new / float(bound[:-1])) if verdict == "regressed" else None)
 
 
@@ -141,7 +141,7 @@ def test_the_device_of_the_key_tells_constants(measured):
 def test_what_is_on_has_nothing_to_gain(measured, transform, made, reason):
     found = asked(measured(made), transform)
     assert (found.verdict, found.new) == ("unchanged", 0)
-    assert found.reason == f"nothing to gain: {reason}"
+    assert found.reason == f"nothing to optimize: {reason}"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_refused_graph_fails_nothing(measured):
     found = asked(measured(WAITING), "remove_operator", "0%", None, name="aten::neg")
     assert found.new > 10
     assert found.verdict == "inconclusive"
-    assert "expected < 0%: not to be trusted, " in found.reason
+    assert "expected < 0%: prediction rejected, " in found.reason
     assert "of the span is waiting that the trace does not explain" in found.reason
 
 
@@ -175,18 +175,18 @@ def test_little_trust_passes_but_does_not_fail(measured, monkeypatch):
     assert asked(measured(host_training()), "rough", "5%").verdict == "unchanged"
     found = asked(measured(host_training()), "rough", "1%")
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("expected < 1%: trust is low, a bound")
+    assert found.reason.endswith("expected < 1%: low confidence, a bound")
 
 
 @pytest.mark.parametrize(
     ("made", "more", "reason"),
     [
-        (host_training(), {"limit": 250}, "a step's trace is kept up to 256.0 KiB, and this one is larger"),
-        (host_training(), {"period": 4}, "the trace that is kept is of one step, and 4 make a cycle"),
+        (host_training(), {"limit": 250}, "the trace of a step is stored up to 256.0 KiB, and this one is larger"),
+        (host_training(), {"period": 4}, "the stored trace has one step, but a cycle has 4 steps"),
         (
             device_training(),
             {"step_us": 100},
-            "without the profiler's time the step of the trace takes ",
+            "the traced step takes ",
         ),
     ],
     ids=["too large", "cycle", "another step"],
@@ -199,7 +199,7 @@ def test_a_trace_that_does_not_show_the_step_is_no_answer(measured, made, more, 
 
 def test_no_trace_is_no_answer(measured):
     result = replace(measured(host_training()), exemplars=(Exemplars("", None, None),))
-    assert asked(result).reason == "no prediction: no trace of a step was kept"
+    assert asked(result).reason == "no prediction: no trace of a step was stored"
 
 
 def test_a_value_that_a_transform_refuses_is_an_error(measured):

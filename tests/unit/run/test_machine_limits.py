@@ -63,8 +63,11 @@ def test_limits_are_measured_once_and_kept(store, measuring):
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (ConstantsError("disturbed: others kept 0.50 processors busy meanwhile"), "disturbed: others kept 0.50"),
-        (replace(FOUND, key="other-1t torch 2.13.0"), "a process of its own has another key here, other-1t torch"),
+        (ConstantsError("other processes used 0.50 CPUs during the measurement"), "other processes used 0.50"),
+        (
+            replace(FOUND, key="other-1t torch 2.13.0"),
+            "the machine ID in a worker process is different: other-1t torch",
+        ),
     ],
 )
 def test_limits_that_cannot_be_measured_are_left_out_and_not_asked_for_again(store, measuring, answer, said):
@@ -83,26 +86,28 @@ def test_a_damaged_file_is_refused_with_what_to_do(store):
     path.write_text("{}{")
     with pytest.raises(ConstantsError) as refused:
         MachineLimits(store).of(KEY)
-    assert str(refused.value).endswith("restore it from git, or delete it, and pytest --perf-update measures it again")
+    assert str(refused.value).endswith(
+        "restore it from git, or delete it and run pytest --perf-update to measure it again"
+    )
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     "now, level, said",
     [
-        (FOUND, "ok", "reaches what machine.json of 2026-11-23 says"),
+        (FOUND, "ok", "reaches the peak rates in machine.json (2026-11-23)"),
         (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 3.6e10}), "ok", "reaches"),
         (
             replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 3.4e10}),
             "warn",
-            "float32 89.00 Gflop/s of 100.0 Gflop/s; float64 34.00 Gflop/s of 50.00 Gflop/s",
+            "float32 89.00 Gflop/s, recorded 100.0 Gflop/s; float64 34.00 Gflop/s, recorded 50.00 Gflop/s",
         ),
         (
             replace(FOUND, bandwidths=((2**18, 4e10), (2**27, 0.8e10))),
             "warn",
-            "bandwidth of 128.0 MiB 8.000 GB/s of 10.00 GB/s",
+            "bandwidth for 128.0 MiB 8.000 GB/s, recorded 10.00 GB/s",
         ),
-        (ConstantsError("disturbed: others"), "note", "not held against machine.json"),
+        (ConstantsError("disturbed: others"), "note", "not compared with machine.json"),
     ],
 )
 def test_a_machine_reaches_its_limits_or_not(store, measuring, monkeypatch, now, level, said):
@@ -129,13 +134,13 @@ def test_a_quota_or_a_battery_leave_no_limits(tmp_path):
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("50000 100000\n")
     assert unfit(tmp_path).startswith("0.5 of ")
-    assert unfit(tmp_path).endswith("every thread stops once the quota of a period is used up")
+    assert unfit(tmp_path).endswith("all threads stop when the quota of a period is used up")
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
     mains = tmp_path / "sys/class/power_supply/AC"
     mains.mkdir(parents=True)
     (mains / "type").write_text("Mains\n")
     (mains / "online").write_text("0\n")
-    assert unfit(tmp_path) == "on battery: laptops lower their clocks on battery"
+    assert unfit(tmp_path) == "on battery: laptops reduce clocks on battery"
 
 
 class TestMissed:
@@ -146,11 +151,11 @@ class TestMissed:
             (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 4e10}), ""),
             (
                 replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 4e10}),
-                "the machine does not reach its limits now: float32 89.00 Gflop/s of 100.0 Gflop/s",
+                "the machine is below its recorded peak rates: float32 89.00 Gflop/s, recorded 100.0 Gflop/s",
             ),
             (
-                ConstantsError("disturbed: others kept 0.50 processors busy"),
-                "the machine's limits could not be measured again: disturbed: others kept 0.50 processors busy",
+                ConstantsError("other processes used 0.50 CPUs"),
+                "peak rates of the machine could not be measured again: other processes used 0.50 CPUs",
             ),
         ],
     )

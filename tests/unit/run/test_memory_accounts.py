@@ -64,12 +64,12 @@ def test_an_account_of_another_peak_than_the_counted_one_says_so():
 
     account = MemoryAccount("cpu", (), 2048, 0, 1, notes=("8 bytes are odd",))
     new = record({"step_time": counted(1), "peak_memory": counted(1024, unit="B")})
-    (found,) = _unequal(account, new, "", "this run")
+    (found,) = _unequal(account, new, "", "current")
     assert found.message == (
-        "the account of this run is of a peak of 2.000 KiB, and 1.000 KiB were counted (8 bytes are odd)"
+        "the memory breakdown (current) adds up to 2.000 KiB, the measured peak is 1.000 KiB (8 bytes are odd)"
     )
     same = record({"step_time": counted(1), "peak_memory": counted(2048, unit="B")})
-    assert _unequal(account, same, "", "this run") == []
+    assert _unequal(account, same, "", "current") == []
     # Repeats that disagree are no figure to hold it against.
     unstable = record({"step_time": counted(1, 1), "peak_memory": counted(1024, 1025, unit="B")})
-    assert _unequal(account, unstable, "", "this run") == []
+    assert _unequal(account, unstable, "", "current") == []

@@ -128,7 +128,7 @@ def test_without_what_the_first_processes_showed_both_sides_are_started(monkeypa
     monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
     pair = in_rounds(lambda side: Remote())
     assert pair.measure(1).start == "started"
-    assert "no started process" in pair.start_reason
+    assert "the first process of both sides" in pair.start_reason
 
 
 def test_where_the_parent_is_refused_both_sides_are_started_from_then_on(monkeypatch):
@@ -180,7 +180,7 @@ def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failur
     assert pair.start_reason in (
         "the process to fork from has ended",
         "forked, the worker process was killed by SIGSEGV",
-        "the test passed in a started process and not in a forked one",
+        "the test passes in a new process but not in a forked one",
     )
     assert pair.measure(2).start == "started"
 
@@ -233,12 +233,12 @@ def test_both_sides_of_a_round_are_bound_to_one_core_drawn_anew_each_round(cores
     "reason, pair",
     [
         ("--perf-pin=off", {"shown": (RUNS, RUNS), "pin": "off"}),
-        ("no started process of each side", {"shown": None}),
-        ("measured with 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
-        ("use a device", {"shown": (RUNS, shown(call(device=True)))}),
-        ("have child processes", {"shown": (shown(call(children=True)), RUNS)}),
-        ("have threads of their own", {"shown": (shown(call("a"), call("b", threads=True)), RUNS)}),
-        ("one processor only", {"shown": (RUNS, RUNS), "cores": {3}}),
+        ("the first process of both sides", {"shown": None}),
+        ("uses 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
+        ("uses a GPU", {"shown": (RUNS, shown(call(device=True)))}),
+        ("has child processes", {"shown": (shown(call(children=True)), RUNS)}),
+        ("starts threads", {"shown": (shown(call("a"), call("b", threads=True)), RUNS)}),
+        ("only one CPU", {"shown": (RUNS, RUNS), "cores": {3}}),
     ],
 )
 def test_processes_are_left_free_where_one_core_would_change_what_is_measured(reason, pair, cores, monkeypatch):
@@ -271,7 +271,9 @@ def test_expensive_steps_are_reduced_alike_on_both_sides(cores):
     timed = [each for each in first if isinstance(each, Time)]
     assert (first[1].least, first[1].most) == (2, 2)
     assert (len(timed), {each.block for each in timed}) == (4, {1})
-    assert pair.size_note == ("2 of 15 warm-up steps, 4 of 40 timed steps: a step takes 2.000 s (--perf-budget)")
+    assert pair.size_note == (
+        "2 of 15 warm-up steps, 4 of 40 timed steps, because a step takes 2.000 s (--perf-budget)"
+    )
 
 
 def test_steps_of_which_nothing_is_known_are_sized_after_both_have_warmed_up(cores):

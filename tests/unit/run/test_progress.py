@@ -19,16 +19,16 @@ RECORDED = ExpectedDuration(4.0, 10, recorded=True)
     "tests, line",
     [
         # By hand: one process a side and 3 to 12 rounds, 5 and 14 times a repeat's seconds.
-        ([ExpectedDuration(3.0, 1)], "perf: 1 test, about 15 s to 42 s"),
+        ([ExpectedDuration(3.0, 1)], "Measuring 1 perf test, about 15 s to 42 s"),
         # The budget ends the rounds of the second: 120 s, and one process a side.
-        (BEFORE, "perf: 2 tests, about 1 min 20 s to 3 min 20 s"),
-        ([RECORDED, RECORDED], "perf: 2 tests, about 1 min 20 s"),
-        ([RECORDED, ExpectedDuration(3.0, 1)], "perf: 2 tests, about 55 s to 1 min 22 s"),
+        (BEFORE, "Measuring 2 perf tests, about 1 min 20 s to 3 min 20 s"),
+        ([RECORDED, RECORDED], "Measuring 2 perf tests, about 1 min 20 s"),
+        ([RECORDED, ExpectedDuration(3.0, 1)], "Measuring 2 perf tests, about 55 s to 1 min 22 s"),
         (
             [*BEFORE, ExpectedDuration(None, 10)],
-            "perf: 3 tests, about 1 min 20 s to 3 min 20 s; 1 of them without a baseline to tell how long it takes",
+            "Measuring 3 perf tests, about 1 min 20 s to 3 min 20 s (no estimate for 1 of them without a baseline)",
         ),
-        ([ExpectedDuration(None, 1)], "perf: 1 test; how long they take is not known before a baseline is recorded"),
+        ([ExpectedDuration(None, 1)], "Measuring 1 perf test (no time estimate without a baseline)"),
     ],
     ids=["one", "two", "recorded", "recorded and not", "one unknown", "all unknown"],
 )
@@ -38,13 +38,13 @@ def test_the_line_before_the_first_test(tests, line):
 
 @pytest.mark.parametrize("seconds, said", [
     (26.6, ""),  # nine rounds in twice the budget
-    (27.0, "; --perf-budget=120 has room for 8 rounds of 27 s, and a regression takes 9"),
-    (400.0, "; --perf-budget=120 has room for 1 round of 6 min 40 s, and a regression takes 9"),
+    (27.0, "; --perf-budget=120 allows 8 rounds of 27 s, a regression needs 9"),
+    (400.0, "; --perf-budget=120 allows 1 round of 6 min 40 s, a regression needs 9"),
 ])  # fmt: skip
 def test_a_budget_without_room_to_fail_is_said_before_anything_is_measured(seconds, said):
     line = estimate([ExpectedDuration(3.0, 1), ExpectedDuration(seconds, 1)], 120, 9)
     assert line.partition(";")[1:] == ((";", said[1:]) if said else ("", ""))
-    assert "has room" not in estimate([ExpectedDuration(seconds, 10, recorded=True)], 120, 9)
+    assert "allows" not in estimate([ExpectedDuration(seconds, 10, recorded=True)], 120, 9)
 
 
 class Screen:
@@ -99,11 +99,11 @@ def test_a_log_has_the_line_to_itself(monkeypatch):
     times = itertools.count(0, 100)
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(times)))
     assert shown(Screen(isatty=False)) == [
-        "perf: test 1 of 2, repeat 1 of 2: test_a",
-        "perf: test 1 of 2, repeat 2 of 2: test_a",
+        "perf: test 1 of 2, process 1 of 2: test_a",
+        "perf: test 1 of 2, process 2 of 2: test_a",
         "U",
-        "perf: test 2 of 2, repeat 1 of 2: test_b",
-        "perf: test 2 of 2, repeat 2 of 2: test_b",
+        "perf: test 2 of 2, process 1 of 2: test_b",
+        "perf: test 2 of 2, process 2 of 2: test_b",
         "U",
     ]
 
@@ -113,4 +113,4 @@ def test_a_round_says_what_is_left_of_the_budget():
     made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
     made.start_test()
     made.start_round(4, "t.py::test_a", 17.3, 300.0)
-    assert screen.lines == ["perf: test 1 of 2, round 4, 17 s of 5 min 0 s: t.py::test_a"]
+    assert screen.lines == ["perf: test 1 of 2, paired round 4, 17 s of 5 min 0 s: t.py::test_a"]

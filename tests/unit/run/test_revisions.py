@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.workers.checkout import Checkout
 
@@ -25,3 +27,15 @@ def test_without_pytests_plugin_for_import_paths(tmp_path):
 
     revisions = SimpleNamespace(top=tmp_path, _config=SimpleNamespace(rootpath=tmp_path, getini=getini))
     assert Revisions.import_folders(revisions, None) == [tmp_path, tmp_path / "src"]
+
+
+@pytest.mark.parametrize(
+    "seconds, note",
+    [([0.2, 0.3], ""), ([4.0, 2.0], "baseline commits: 1 checked out, 1 reused from earlier runs, in 6.0 s")],
+)
+def test_long_checkouts_are_noted(seconds, note):
+    made = {
+        str(kept): SimpleNamespace(is_kept=kept, seconds=each)
+        for kept, each in zip((False, True), seconds, strict=True)
+    }
+    assert Revisions.checked_out.fget(SimpleNamespace(_checkouts=made)) == note

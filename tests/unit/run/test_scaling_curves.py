@@ -199,7 +199,7 @@ def test_on_a_noisy_machine_growth_is_inconclusive_rather_than_unchanged():
     found = [curve_of(run(PLANTED["per-sample regression"], seed=seed, sd=0.12)) for seed in range(20)]
     undecided = [each for each in found if each.verdict == "inconclusive"]
     assert undecided
-    assert all(each.reason.endswith(": nothing is certain") for each in undecided)
+    assert all(each.reason.endswith(": the interval is too wide to decide") for each in undecided)
     assert sum(each.verdict == "unchanged" for each in found) < 5
 
 
@@ -250,7 +250,7 @@ def test_other_parameters_make_other_curves():
         judge(curves, trial, judged(new, new), new, new)
     assert curve_of(trials).verdict == "unchanged"
     (finding,) = apart.result.judgement.integrity
-    assert finding.message == "the curve over batch was not judged: 1 of 1 sizes were measured"
+    assert finding.message == "the curve over batch was not compared: 1 of 1 sizes measured"
 
 
 def test_sizes_that_were_not_measured_leave_the_others():
@@ -297,7 +297,7 @@ def test_undecided_bounds_draw_further_repeats():
     assert [trial.drawn for trial in trials] == [3] * 4
     found = curve_of(trials, "step_time over batch, most per sample")
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("more repeats would tell")
+    assert found.reason.endswith("use more processes (--perf-repeats)")
 
 
 def test_the_markers_only_axis_needs_no_name():
@@ -307,7 +307,7 @@ def test_the_markers_only_axis_needs_no_name():
 
 @pytest.mark.parametrize(
     "axis, problem",
-    [("", "axis is missing"), ("layers", "the test has no parameter 'layers' with a number above 0")],
+    [("", "missing argument axis"), ("layers", "the test has no parameter 'layers' that is a number above 0")],
     ids=["missing", "unknown"],
 )
 def test_an_axis_that_is_none_is_said(axis, problem):
@@ -453,8 +453,8 @@ def test_a_curve_whose_last_size_does_not_run_leaves_a_line():
     curves.note_end(trials[-1].test)
     assert curves.left_out == said[2:]
     assert said == [
-        f"the curve of t.py::test_step over batch was not judged: {count} of 4 sizes were measured, {why}"
-        for count, why in ((1, "3 are needed"), (2, "3 are needed"), (3, "the last of them has no result"))
+        f"the curve of t.py::test_step over batch was not compared: {count} of 4 sizes measured, {why}"
+        for count, why in ((1, "at least 3 needed"), (2, "at least 3 needed"), (3, "the last one has no result"))
     ]
 
 

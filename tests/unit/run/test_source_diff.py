@@ -9,7 +9,7 @@ import pytest
 
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.results.verdict import SourceDiff
-from pytest_perfdl.run.source_diff import LINES, Touched, source_diffs, touched
+from pytest_perfdl.run.source_diff import LINES, Touched, source_diffs, touched, uncalled_diffs
 from pytest_perfdl.workers.checkout import Checkout
 
 TRAIN = """\
@@ -89,6 +89,7 @@ def test_what_changed_in_the_function(project):
             "step",
             "@@ -8,5 +8,6 @@\n @torch.no_grad()\n def step(model, batch):\n     loss = model(batch)\n"
             "     loss.backward()\n+    print(loss)\n     return loss",
+            line=12,
         ),
     )
 
@@ -252,3 +253,36 @@ def test_a_part_runs_in_the_modules_of_a_class():
     forward = Touched("src/train.py", "forward", "Block")
     assert forward.holds(Part("kernel", "gemm", module="Net_0.Block_1"))
     assert not forward.holds(Part("kernel", "gemm", module="Net_0.Blocks_1"))
+
+
+UNCALLED = """
+class Net:
+    def __init__(self, width=64):
+        # as wide as it was
+        self.width = width
+
+    def forward(self, x):
+        return x * self.width
+"""
+
+
+def test_the_line_is_the_first_changed_one_of_code(project):
+    project.change(("    loss.backward()\n", "    # twice\n\n    loss.backward()\n    loss.backward()\n"))
+    (only,) = project.found("train.py(8): step")
+    assert project.root.joinpath("src/train.py").read_text().splitlines()[only.line - 1] == "    loss.backward()"
+
+
+def test_a_line_that_went_is_named_by_what_is_there_now(project):
+    project.change(("    loss.backward()\n", ""))
+    (only,) = project.found("train.py(8): step")
+    assert project.root.joinpath("src/train.py").read_text().splitlines()[only.line - 1] == "    return loss"
+
+
+def test_what_no_cause_comes_from_is_given_with_its_class(tmp_path):
+    project = Project(tmp_path)
+    project.begin(src__net=UNCALLED)
+    project.change(("width=64", "width=512"), name="src/net.py")
+    checkout = Checkout(project.root, project.other)
+    (only,) = uncalled_diffs(touched(["src/net.py"], checkout), checkout, project.commit)
+    assert (only.file, only.function, only.line, only.called) == ("src/net.py", "Net.__init__", 3, False)
+    assert "+    def __init__(self, width=512):" in only.text

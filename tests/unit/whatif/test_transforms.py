@@ -566,7 +566,7 @@ def test_what_is_given_of_rates_and_ratios_leaves_the_others():
 @pytest.mark.parametrize("text", ["[]", '{"cores": "8"}', '{"traceEvents": []}', "{"])
 def test_a_file_without_a_machines_figures_is_refused(text, tmp_path):
     (tmp_path / "broken.json").write_text(text)
-    with pytest.raises(ValueError, match=r"broken.json does not hold the figures of a machine: ") as refusal:
+    with pytest.raises(ValueError, match=r"broken.json is not a machine.json file: ") as refusal:
         Machine.load(tmp_path / "broken.json")
     assert "\n" not in str(refusal.value)
 

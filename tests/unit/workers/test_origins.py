@@ -65,7 +65,7 @@ def test_modules_from_elsewhere_are_reported_by_name(tree, tmp_path, load):
 def test_an_installed_copy(tree, tmp_path):
     found = reported(tree, tmp_path / "site-packages", "demo", "demo.core")
     assert found.names == ("demo",)
-    assert found.told == f"demo from {tmp_path / 'site-packages'}"
+    assert found.names_and_path == f"demo from {tmp_path / 'site-packages'}"
     assert not found.is_the_same
 
 

@@ -1,0 +1,454 @@
+"""What a report says first about a test: what changed, by how much, why, in which line, and what to do.
+
+The page's card, the terminal, the summary of a pull request and the annotations are made from one `Story`, so that none
+of them says anything else than the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.model.step_part import common_module
+from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import memory, words
+from pytest_perfdl.report.figures import cause_status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from pytest_perfdl.results.run import Result, Run
+    from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
+
+GROUPS = 3
+"""Most causes that a story tells of; the others are its rest."""
+NAMED = 3
+"""Most operators that a sentence names for one thing that became of them."""
+LEAST = 0.05
+"""Part of a group's change that an operator must have to be named."""
+
+BESIDE = 0.2
+"""Part of the largest operator that went away which another must have had to be named beside it."""
+LEAST_SHARE = 0.02
+"""Part of the step's change that a further cause must have to be told of."""
+
+_DEVICE_IDLE = frozenset(
+    ("communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
+)
+"""Classes of idle time that are not of Python's doing; what has another name is a function or an annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of code."""
+
+    path: str
+    """From the top of the repository where that is known, else as Python knows the file."""
+    line: int
+    function: str
+    url: str = ""
+    """Of the line on the web; empty where the repository's address is not known."""
+
+    @property
+    def text(self) -> str:
+        """As editors and terminals open it, "src/model.py:42"."""
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class CauseGroup:
+    """The causes that come from one place: what came, what went away, and what takes longer."""
+
+    call: str
+    sentence: str
+    """In words, "scaled_dot_product_attention replaced by bmm, softmax in float64"."""
+    delta_ns: int
+    """Change of the profiled step, nanoseconds."""
+    step_delta_ns: int
+    """Change of the whole profiled step."""
+    share: float | None
+    """`delta_ns` over `step_delta_ns`; `None` where the step hardly changed, or the other way."""
+    causes: tuple[Cause, ...]
+    """What goes the way of the group first, the largest first."""
+    module: str
+    """The innermost module around it; empty where none is known."""
+    place: Place | None
+    diff: SourceDiff | None
+    """Of the function that it comes from."""
+
+    @property
+    def amount(self) -> str:
+        """How much of the change it is, "+12.10 of +12.80 ms in the profiled step"."""
+        own = format_quantity(self.delta_ns, "ns", signed=True)
+        if self.share is None:
+            return f"{own} in the profiled step"
+        whole = format_quantity(self.step_delta_ns, "ns", signed=True)
+        number, _, unit = own.partition(" ")
+        first = number if whole.endswith(f" {unit}") else own
+        return f"{first} of {whole} in the profiled step"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The part of a call's change that no group tells of, so that shares add up."""
+
+    call: str
+    delta_ns: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What is said first about a test; what is not known is empty."""
+
+    headline: MetricVerdict | None
+    """The metric to name first: a time before memory, memory before counts; `None` where none has a verdict."""
+    also: tuple[MetricVerdict, ...]
+    """The other metrics of the step with a verdict other than unchanged."""
+    causes: tuple[CauseGroup, ...]
+    """The largest first."""
+    rest: tuple[Rest, ...]
+    """For each call whose causes have shares."""
+    diffs: tuple[SourceDiff, ...]
+    """The changed lines: those of the largest cause first."""
+    memory: str
+    """Which tensors are at the peak, and from which line; empty where the peak did not change."""
+    memory_place: Place | None
+    """The line that allocates them."""
+    memory_first: bool
+    """Whether memory is what there is to explain, rather than time."""
+    work: str
+    """Whether a slower step does more work, or the same work worse."""
+    commands: tuple[tuple[str, str], ...]
+    """(purpose, command): measuring again first, accepting last."""
+
+
+def story(result: Result, run: Run) -> Story:
+    """What to say first about a test of a run."""
+    judgement = result.judgement
+    shown = [metric for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
+    of_step = [metric for metric in shown if metric.of_step] or shown
+    groups = cause_groups(result, run)
+    telling = groups[:1] + tuple(each for each in groups[1:GROUPS] if abs(each.share or 1) >= LEAST_SHARE)
+    return Story(
+        headline=of_step[0] if of_step else None,
+        also=tuple(of_step[1:]),
+        causes=telling,
+        rest=_rest(telling),
+        diffs=_diffs(judgement, groups),
+        memory=_memory(judgement),
+        memory_place=_memory_place(result, run),
+        memory_first=memory.comes_first(judgement),
+        work=words.work_sentence(judgement.work[0]) if judgement.work else "",
+        commands=tuple(words.commands(result, run.invocation)),
+    )
+
+
+def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
+    """All causes of a test's change by the place that they come from.
+
+    Causes are of one group where their line is in one function that changed, else where it is in one function, else
+    where they are in one module. Groups that go their call's way come first, then the largest.
+    """
+    judgement = result.judgement
+    members: dict[tuple[str, ...], list[Cause]] = defaultdict(list)
+    for cause in judgement.blame:
+        members[_group_of(cause, judgement.source_diffs)].append(cause)
+    steps = _step_changes(judgement)
+    groups = [_group(causes, steps, result, run) for causes in members.values()]
+
+    def order(group: CauseGroup) -> tuple[bool, float]:
+        return group.delta_ns * _way(group, judgement) < 0, -abs(group.delta_ns)
+
+    if judgement.verdict != "changed":
+        # Where counts alone decided blame has them first, whatever they cost.
+        groups.sort(key=order)
+    return tuple(_with_uncalled(groups, judgement.source_diffs, run))
+
+
+def _with_uncalled(groups: Sequence[CauseGroup], diffs: Sequence[SourceDiff], run: Run) -> list[CauseGroup]:
+    """The groups, the first with the changed lines of a function that no cause is called from, where one changed.
+
+    What builds a model or an optimizer, or makes a batch, runs outside of the step: its change shows in what the step
+    calls. It is the one in the same file, or the only one.
+    """
+    left = [diff for diff in diffs if diff not in {group.diff for group in groups}]
+    if not groups or groups[0].diff is not None or not left:
+        return list(groups)
+    first = groups[0]
+    file = first.place.path if first.place else ""
+    near = [diff for diff in left if diff.file == file] or (left if len({diff.file for diff in left}) == 1 else [])
+    if not near or not near[0].line:
+        return list(groups)
+    place = _linked(near[0].file, near[0].line, near[0].function, run)
+    return [replace(first, diff=near[0], place=place), *groups[1:]]
+
+
+def _step_changes(judgement: Judgement) -> dict[str, int]:
+    """By how much the profiled step of each call changed: without paired rounds as the largest share says."""
+    changes = {each.call: each.delta_ns for each in judgement.breakdowns}
+    shares = [(cause, share) for cause in judgement.blame if (share := _share(cause))]
+    for cause, share in sorted(shares, key=lambda one: -abs(one[1])):
+        changes.setdefault(cause.call, round(cause.delta_ns / share))
+    return changes
+
+
+def _share(cause: Cause) -> float | None:
+    """A cause's share of the change, where there is one that is a number."""
+    return cause.share if cause.share is not None and math.isfinite(cause.share) else None
+
+
+def largest(causes: Sequence[Cause], count: int) -> list[Cause]:
+    """The causes to list where there is room for so many: what went away beside what came, the largest first.
+
+    Where counts decided, and no cause has a share, they are in the order that they are given in.
+    """
+    if all(_share(cause) is None for cause in causes):
+        return list(causes[:count])
+    return sorted(causes, key=lambda cause: -abs(cause.delta_ns))[:count]
+
+
+def _way(group: CauseGroup, judgement: Judgement) -> float:
+    """The sign of the change of a group's call: as judged, else as profiled."""
+    for metric in judgement.metrics:
+        step = metric.name in (f"{group.call}.step_time".lstrip("."), f"{group.call}.block_time".lstrip("."))
+        if step and metric.effect and metric.verdict in ("regressed", "improved", "suspect"):
+            return metric.effect
+    return group.step_delta_ns
+
+
+def _group_of(cause: Cause, diffs: Sequence[SourceDiff]) -> tuple[str, ...]:
+    if (diff := diff_of(cause, diffs)) is not None:
+        return cause.call, "diff", diff.file, diff.function
+    if match := FRAME.fullmatch(cause.line):
+        return cause.call, "line", match["path"], match["function"]
+    if cause.module:
+        return cause.call, "module", cause.module
+    return cause.call, cause.kind, cause.name
+
+
+def diff_of(cause: Cause, diffs: Iterable[SourceDiff]) -> SourceDiff | None:
+    """The source diff of the function that a cause comes from."""
+    match = FRAME.fullmatch(cause.line)
+    if match is None:
+        return None
+    path, name = match["path"].replace("\\", "/"), match["function"].rpartition(".")[2]
+    for diff in diffs:
+        ends_alike = f"/{path}".endswith(f"/{diff.file}") or f"/{diff.file}".endswith(f"/{path}")
+        if diff.called and diff.function == name and ends_alike:
+            return diff
+    return None
+
+
+def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: Run) -> CauseGroup:
+    judgement = result.judgement
+    delta = sum(cause.delta_ns for cause in causes)
+    ordered = sorted(causes, key=lambda cause: (cause.delta_ns * delta < 0, -abs(cause.delta_ns)))
+    shares = [share for cause in causes if (share := _share(cause)) is not None]
+    share = sum(shares) if len(shares) == len(causes) else None
+    call = causes[0].call
+    diff = next((each for cause in ordered if (each := diff_of(cause, judgement.source_diffs))), None)
+    return CauseGroup(
+        call=call,
+        sentence=_sentence(ordered, judgement),
+        delta_ns=delta,
+        step_delta_ns=steps.get(call, 0),
+        share=share,
+        causes=tuple(ordered),
+        module=common_module([cause.module for cause in _telling(ordered) if cause.module]),
+        place=_place(next((cause.line for cause in ordered if cause.line), ""), diff, result, run),
+        diff=diff,
+    )
+
+
+def _telling(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes that hold most of a group's change, and those that came or went."""
+    most = sum(abs(cause.delta_ns) for cause in causes)
+    return [cause for cause in causes if abs(cause.delta_ns) >= LEAST * most]
+
+
+def _place(line: str, diff: SourceDiff | None, result: Result, run: Run) -> Place | None:
+    """The line of a group: the changed one where its function changed, else the function's."""
+    match = FRAME.fullmatch(line)
+    if diff is not None and diff.line:
+        return _linked(diff.file, diff.line, diff.function, run)
+    if match is None:
+        return None
+    return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
+
+
+def _from_root(path: str, result: Result, run: Run) -> str:
+    """A path of a frame from the root directory: Python knows files by the folder that they are imported from."""
+    path = path.replace("\\", "/")
+    for diff in result.judgement.source_diffs:
+        if f"/{diff.file}".endswith(f"/{path}"):
+            return diff.file
+    tests = run.root / result.file
+    folders = [folder for folder in tests.parents if folder == run.root or run.root in folder.parents]
+    for folder in (*folders, run.root / "src"):
+        if (folder / path).is_file():
+            return words.shown_path(run, folder / path)
+    return path
+
+
+def _linked(path: str, line: int, function: str, run: Run) -> Place:
+    linked = run.repository and run.commit and not path.startswith(("/", ".."))
+    url = f"{run.repository}/blob/{run.commit}/{path}#L{line}" if linked else ""
+    return Place(visible(path), line, visible(function), url)
+
+
+def _rest(groups: Sequence[CauseGroup]) -> tuple[Rest, ...]:
+    by_call: dict[str, list[CauseGroup]] = defaultdict(list)
+    for group in groups:
+        if group.share is not None and group.step_delta_ns:
+            by_call[group.call].append(group)
+    found = []
+    for call, own in by_call.items():
+        whole = own[0].step_delta_ns
+        left = whole - sum(group.delta_ns for group in own)
+        found.append(Rest(call, left, left / whole))
+    return tuple(found)
+
+
+def _diffs(judgement: Judgement, groups: Sequence[CauseGroup]) -> tuple[SourceDiff, ...]:
+    """The source diffs, those of the largest groups first."""
+    of_groups = [group.diff for group in groups if group.diff is not None]
+    return tuple(dict.fromkeys([*of_groups, *judgement.source_diffs]))
+
+
+def _memory(judgement: Judgement) -> str:
+    """The largest cause of a changed peak, "peak memory +30.40 MiB: 2 activations ..."."""
+    for change in judgement.memory:
+        if change.causes:
+            cause = change.causes[0]
+            call = f"{visible(change.call)}: " if change.call else ""
+            size = format_quantity(cause.bytes, "B", signed=True)
+            module = f", in {visible(cause.module)}" if cause.module else ""
+            return f"{call}peak memory {size}: {memory.cause_name(cause)}{module}"
+    return ""
+
+
+def _memory_place(result: Result, run: Run) -> Place | None:
+    """The line that allocates what the largest cause of a changed peak is; the changed one where its function did."""
+    for change in result.judgement.memory:
+        if change.causes:
+            line = change.causes[0].row.line
+            match = FRAME.fullmatch(line)
+            if match is None:
+                return None
+            return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
+    return None
+
+
+def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
+    """What became of the parts of a group, in words."""
+    telling = _telling(causes)
+    parts = [cause for cause in telling if cause.kind != "idle"]
+    came = [cause for cause in parts if cause_status(cause) == "new"]
+    went = _weighty([cause for cause in causes if cause.kind != "idle" and cause_status(cause) == "gone"])
+    stayed = [cause for cause in parts if cause_status(cause) == "changed"]
+    counted = [cause for cause in stayed if cause.new_count != cause.base_count]
+    longer = [cause for cause in stayed if cause.new_count == cause.base_count]
+    clauses = []
+    types = _other_types(came + counted, judgement)
+    if came and went:
+        clauses.append(f"{_names(went)} replaced by {_names(came)}{types}")
+    elif came:
+        clauses.append(f"{_names(came)} added{types}")
+    elif went and not counted:
+        clauses.append(f"{_names(went)} removed")
+    if counted:
+        way = "more" if sum(cause.new_count - cause.base_count for cause in counted) > 0 else "fewer"
+        clauses.append(f"{way} calls of {_names(counted, counts=True)}{'' if came else types}")
+    if longer and not clauses:
+        way = "slower" if sum(cause.delta_ns for cause in longer) > 0 else "faster"
+        grew = way == "slower" and any(
+            work.kind == "more work" and work.call == longer[0].call for work in judgement.work
+        )
+        clauses.append(f"{_names(longer)} {way} per call{' on larger inputs' if grew else ''}")
+    if not clauses:
+        clauses = [_idle(cause) for cause in telling if cause.kind == "idle"][:1]
+    return "; ".join(clauses) or visible(causes[0].name)
+
+
+def _weighty(causes: Sequence[Cause]) -> list[Cause]:
+    """Without what is small beside the largest: wrappers come and go with the operator that they call."""
+    most = max((abs(cause.delta_ns) for cause in causes), default=0)
+    return [cause for cause in causes if abs(cause.delta_ns) >= BESIDE * most]
+
+
+def _other_types(causes: Sequence[Cause], judgement: Judgement) -> str:
+    """The element types that these operators compute in and that the baseline's step does not know."""
+    names = {name for cause in causes for name in (cause.name, *cause.members)}
+    calls = {cause.call for cause in causes}
+    own = [each for each in judgement.operators if each.call in calls and each.dtype]
+    before = {each.dtype for each in own if each.base is not None}
+    types = {each.dtype for each in own if each.new is not None and each.operator in names} - before
+    numbers = sorted(each for each in types if any(char.isdigit() for char in each))
+    return f" in {' and '.join(numbers)}" if numbers and before else ""
+
+
+def _names(causes: Sequence[Cause], *, counts: bool = False) -> str:
+    """The operators of some causes, the largest first; a backward operator is left out where its forward one is named.
+
+    >>> _names([])
+    ''
+    """
+    shown: dict[str, str] = {}
+    for cause in sorted(causes, key=lambda cause: -abs(cause.delta_ns)):
+        name = plain_name(cause.name)
+        number = ""
+        if counts:
+            before, after = (format_quantity(count, "1") for count in (cause.base_count, cause.new_count))
+            number = f" ({before} -> {after}/step)"
+        shown.setdefault(name, f"{name}{number}")
+    kept = [text for name, text in shown.items() if not _is_backward_of_one(name, shown)]
+    more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
+    return ", ".join(kept[:NAMED]) + more
+
+
+def _is_backward_of_one(name: str, names: Collection[str]) -> bool:
+    stem = name.removesuffix("_data").removesuffix("_backward")
+    return stem != name and stem in names
+
+
+def plain_name(name: str) -> str:
+    """An operator as people call it.
+
+    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu"), plain_name("aten::copy_")
+    ('scaled_dot_product_flash_attention', 'copy_')
+    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+    'scaled_dot_product_flash_attention_backward'
+    """
+    shown = visible(name)
+    if not shown.startswith("aten::") or "," in shown or " " in shown:
+        return shown
+    return shown.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")
+
+
+def _idle(cause: Cause) -> str:
+    """What the step waits for, or does outside of operators."""
+    way = "longer" if cause.delta_ns > 0 else "shorter"
+    if cause.name == "input":
+        return f"{way} wait for the next batch (data loading)"
+    if cause.name == "Python and host":
+        return f"{way} time in Python between operators"
+    if match := FRAME.fullmatch(cause.name):
+        return f"{way} time in Python: {visible(match['function'])} ({visible(match['path'])}:{match['line']})"
+    if cause.name in _DEVICE_IDLE:
+        return f"{way} idle time of the device: {cause.name}"
+    return f"{way} time in Python: {visible(cause.name)}"
+
+
+def cause_line(group: CauseGroup) -> str:
+    """A group in one line: what, how much of the change, in which module, at which line."""
+    share = "" if group.share is None else f", {format_percent(group.share, signed=False)}"
+    module = f" in {visible(group.module)}" if group.module else ""
+    place = f" at {group.place.text}" if group.place else ""
+    call = f"{visible(group.call)}: " if group.call else ""
+    doubt = "" if all(cause.certain for cause in group.causes) else " (not certain: the most likely cause)"
+    return f"{call}{group.sentence}{module}{place}: {group.amount}{share}{doubt}"

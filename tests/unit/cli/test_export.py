@@ -1,0 +1,72 @@
+"""`perfdl export`: which format goes where."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_perfdl.cli import main
+from unit.report.openmetrics_text import parsed
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+RUN = DATA / "memory.json"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.json").write_bytes(RUN.read_bytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("run", ["run.json", "."])
+def test_it_prints_openmetrics(run, folder, capsys):
+    assert main(["export", run]) == 0
+    families = parsed(capsys.readouterr().out)
+    wanted = json.loads(RUN.read_bytes())["tests"][0]["metrics"]["step_time"]
+    values = {dict(labels)["side"]: value for labels, value in families["perfdl_step_time_seconds"].samples.items()}
+    assert values == {"baseline": wanted["base"] / 1e9, "current": wanted["new"] / 1e9}
+
+
+def test_it_prints_csv(folder, capsys):
+    assert main(["export", "run.json", "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    wanted = json.loads(RUN.read_bytes())["tests"][0]["metrics"]
+    assert [row["metric"] for row in rows] == list(wanted)
+    assert [float(row["current"]) for row in rows] == [metric["new"] for metric in wanted.values()]
+
+
+@pytest.mark.parametrize(
+    "arguments, form",
+    [
+        (["-o", "a/b.csv"], "csv"),
+        (["-o", "a/b.CSV"], "csv"),
+        (["--out", "a/b.prom"], "openmetrics"),
+        (["-o", "a/b.csv", "--format", "openmetrics"], "openmetrics"),
+        (["-o", "a/b.txt", "--format", "csv"], "csv"),
+    ],
+)
+def test_a_file_gets_what_is_printed(arguments, form, folder, capsys):
+    assert main(["export", "run.json", "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert main(["export", "run.json", *arguments]) == 0
+    assert capsys.readouterr().out == f"wrote {arguments[1]}\n"
+    (file,) = (folder / "a").iterdir()
+    assert file.read_text() == printed
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(folder, capsys):
+    (folder / "out" / "inner").mkdir(parents=True)
+    assert main(["export", "run.json", "-o", "out"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "perfdl export: out cannot be written: Is a directory"
+    assert sorted(path.name for path in folder.iterdir()) == ["out", "run.json"]
+
+
+def test_every_recorded_run_is_openmetrics(capsys):
+    for path in [*DATA.glob("*.json"), *DATA.glob("*/run.json"), DATA.parent / "browser" / "data" / "run.json"]:
+        assert main(["export", str(path)]) == 0
+        families = parsed(capsys.readouterr().out)
+        assert {"perfdl_verdict", "perfdl_step_time_seconds", "perfdl_change_ratio"} <= set(families)

@@ -388,22 +388,22 @@ def training(*, gemm="ampere_sgemm_128", each=400, dtype="float", copy=("Pinned"
     return found
 
 
-OUTSIDE = "same arithmetic, done worse: what grew is outside of operators (Python, waiting)"
+OUTSIDE = "same arithmetic, but slower: the time is outside of operators (Python, waiting)"
 PLANTED = {
     "float32 instead of TF32": (
         {"gemm": "ampere_s1688gemm_tf32_128"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, dearer type: float32 instead of tf32, all of it in aten::mm",
+        "same arithmetic, slower data type: float32 instead of tf32, all of it in aten::mm",
     ),
     "float32 instead of bfloat16": (
         {"gemm": "ampere_bf16_s16816gemm", "dtype": "c10::BFloat16"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, dearer type: float32 instead of bfloat16, all of it in aten::mm",
+        "same arithmetic, slower data type: float32 instead of bfloat16, all of it in aten::mm",
     ),
     "pageable copies": (
         {},
         {"copy": ("Pageable", 450)},
-        "same arithmetic, done worse: aten::copy_ 50.00 µs -> 450.0 µs a step",
+        "same arithmetic, but slower: aten::copy_ 50.00 µs -> 450.0 µs per step",
     ),
     "lost overlap": (
         {},
@@ -418,9 +418,9 @@ PLANTED = {
     "in four parts": (
         {},
         {"parts": 4, "each": 600},
-        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators a step",
+        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators per step",
     ),
-    "a slower kernel": ({}, {"each": 800}, "same arithmetic, done worse: aten::mm 3.4% -> 1.7% of its roofline"),
+    "a slower kernel": ({}, {"each": 800}, "same arithmetic, but slower: aten::mm 3.4% -> 1.7% of its roofline"),
 }
 FELL = {"lost overlap": "overlap", "a slower kernel": "roofline"}
 ROSE = {"pageable copies": "exposed_copies", "late launches": "launch_gap", "lost overlap": "exposed_communication"}

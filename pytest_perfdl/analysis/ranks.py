@@ -333,17 +333,17 @@ def _findings(traces: Sequence[Trace], matched: int, total: int) -> tuple[str, .
     sizes = [info.get("world_size") for info in map(_distributed, traces) if isinstance(info, dict)]
     worlds = sorted({size for size in sizes if isinstance(size, int)})
     if len(worlds) > 1:
-        found.append(f"the traces are of jobs of different sizes: {', '.join(map(str, worlds))} ranks")
+        found.append(f"the traces are from jobs of different sizes: {', '.join(map(str, worlds))} ranks")
     elif worlds and worlds[0] > len(traces):
-        found.append(f"{len(traces)} of {worlds[0]} ranks are given: the straggler may be another one")
+        found.append(f"{len(traces)} of {worlds[0]} ranks are given: the slowest may be another one")
     told = [info.get("rank") for info in map(_distributed, traces) if isinstance(info, dict)]
     told = [rank for rank in told if isinstance(rank, int)]
     if len(told) < len(traces):
-        found.append("the traces do not all tell their rank: numbered in the order given")
+        found.append("not all traces have a rank number: numbered in the order given")
     elif len(set(told)) < len(traces):
-        found.append("several traces say that they are of one rank: numbered in the order given")
+        found.append("several traces have the same rank number: numbered in the order given")
     if total and not matched and len(traces) > 1:
-        found.append("no collective was found on all ranks: no skew is known")
+        found.append("no collective runs on all ranks: the skew is unknown")
     elif matched * len(traces) < total and len(traces) > 1:
-        found.append(f"{total - matched * len(traces)} of {total} collectives have no counterpart on all ranks")
+        found.append(f"{total - matched * len(traces)} of {total} collectives have no match on all ranks")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The `perfdl` command: what pytest does with baselines, without pytest.
+"""The `perfdl` command: baselines, traces and the machine, without running pytest.
 
 One file a subcommand, each with the same two functions: `add_arguments(parser)` and `run(arguments) -> exit
 code`. Exit codes: 0 done, 1 regressed, 2 wrong usage or a file that cannot be used, 3 nothing to do it to,
@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from pytest_perfdl import __version__
@@ -33,42 +34,61 @@ class _Command(Protocol):
         ...
 
 
-_MODULES = {
-    "accept": "accept",
-    "list": "listing",
-    "show": "show",
-    "prune": "prune",
-    "check": "check",
-    "qualify": "qualify",
-    "trace": "trace",
-    "diff": "diff",
-    "whatif": "whatif",
-    "constants": "constants",
-    "report": "report",
-    "export": "export",
-    "view": "view",
-    "scaling": "scaling",
+_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Tests and baselines": {
+        "list": ("listing", "perfdl list -k train"),
+        "show": ("show", "perfdl show test_train_step"),
+        "accept": ("accept", "perfdl accept perf-report/run.json"),
+        "prune": ("prune", "perfdl prune --apply"),
+        "report": ("report", "perfdl report perf-report/run.json"),
+        "export": ("export", "perfdl export perf-report/run.json -o metrics.txt"),
+    },
+    "Traces": {
+        "trace": ("trace", "perfdl trace trace.json.gz --advise"),
+        "diff": ("diff", "perfdl diff before.json.gz after.json.gz"),
+        "whatif": ("whatif", "perfdl whatif trace.json.gz --apply cuda_graph"),
+        "view": ("view", "perfdl view trace.json.gz"),
+    },
+    "Machine": {
+        "check": ("check", "perfdl check"),
+        "qualify": ("qualify", "perfdl qualify -n 20 tests/perf"),
+        "constants": ("constants", "perfdl constants"),
+    },
+    "Scaling": {
+        "scaling": ("scaling", "perfdl scaling fit points.csv --save model.json"),
+    },
 }
+"""Subcommands in the order of `perfdl --help`: the module in this package, and an example."""
+_MODULES = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()}
 """Module of each subcommand in this package."""
+EXAMPLES = {name: example for group in _GROUPS.values() for name, (_, example) in group.items()}
 _BEYOND = {
-    RecursionError: "what it was given is nested too deeply",
-    MemoryError: "there is not enough memory for what it was given",
-    OverflowError: "what it was given has numbers of which no figure can be made",
+    RecursionError: "the input is nested too deeply",
+    MemoryError: "not enough memory for the input",
+    OverflowError: "the input has numbers that are too large",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line `arguments` (by default the process's) and return the exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = Parser(prog="perfdl", description="Performance regression tests for deep learning, without pytest.")
-    parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # Each imports what it needs, so only the one that is meant is loaded, and all of them only to be listed.
     meant = given[0] if given and given[0] in _MODULES else None
     modules = {name: _load(name) for name in _MODULES if meant in (None, name)}
+    summaries = {name: (module.__doc__ or "").partition("\n")[0] for name, module in modules.items()}
+    parser = Parser(
+        prog="perfdl",
+        usage="perfdl [-h] [--version] COMMAND ...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Performance regression tests for deep learning, without running pytest.",
+        epilog="" if meant else _listed(summaries),
+    )
+    parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", prog="perfdl", help=argparse.SUPPRESS
+    )
     for name, module in modules.items():
-        summary = (module.__doc__ or "").splitlines()[0]
-        subparser = commands.add_parser(name, help=summary, description=summary)
+        subparser = commands.add_parser(name, description=summaries[name], epilog=f"example: {EXAMPLES[name]}")
         module.add_arguments(subparser)
     parsed, unknown = parser.parse_known_args(given)
     if unknown:
@@ -81,12 +101,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RecursionError, MemoryError, OverflowError) as error:
         # Of a file that nests as no file of ours does, is as large, or tells of millennia: every reader may meet one.
         why = next(why for kind, why in _BEYOND.items() if isinstance(error, kind))
-        say(f"perfdl {parsed.command}: {why}: a file may not be what it seems", error=True)
+        say(f"perfdl {parsed.command}: {why}: a file may be damaged, or not be what its name says", error=True)
         return 2
     except BrokenPipeError:
         # The reader, `head` say, has seen enough.
         sys.stderr.close()
         return 0
+
+
+def _listed(summaries: Mapping[str, str]) -> str:
+    """The subcommands in their groups, with an example of each."""
+    lines: list[str] = []
+    for title, group in _GROUPS.items():
+        lines += ["", f"{title}:"] if lines else [f"{title}:"]
+        for name, (_, example) in group.items():
+            lines += textwrap.wrap(summaries[name], 78, initial_indent=f"  {name:<11}", subsequent_indent=" " * 13)
+            lines.append(f"{'':13}$ {example}")
+    return "\n".join([*lines, "", "`perfdl COMMAND --help` lists the options of a command."])
 
 
 def _load(name: str) -> _Command:

@@ -1,7 +1,7 @@
-"""Turn the measurements of a run file, a CI artifact say, into baselines.
+"""Write baselines from a run file, such as a CI artifact.
 
-The machine that measured need not be this one: a laptop has no H100, and the key is in the file. An artifact is other
-people's data: all of it is checked before anything is written.
+The run may come from another machine: the machine ID is in the file. The whole file is checked before anything is
+written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from pytest_perfdl.results.verdict import REWRITTEN
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("run", type=Path, help="run.json of a report, with its traces/ folder beside it if wanted")
-    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains this text")
-    parser.add_argument("--all", action="store_true", help="also tests whose verdict calls for no new baseline")
+    parser.add_argument("run", type=Path, help="run.json of a report; its traces/ folder, if present, is copied too")
+    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
+    parser.add_argument("--all", action="store_true", help="also tests whose verdict needs no new baseline")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the baselines; 3 when the run file holds nothing to accept."""
+    """Write the baselines; 3 when the run file has nothing to accept."""
     file = read(arguments.run)
     tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
     tests = [test for test in tests if arguments.all or _is_called_for(test)]
     accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
     if not accepted:
-        say("nothing to accept: no test was measured with a verdict that calls for a new baseline (see --all)")
+        say("nothing to accept: no test has a verdict that needs a new baseline (--all accepts every measured test)")
         return 3
     store = baselines_of(arguments)
     for record, _ in accepted:
@@ -53,22 +53,22 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
     say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
-        say(f"           measured in {few} only: pytest --perf-update=append adds more")
+        say(f"           measured in only {few}: `pytest --perf-update=append` adds more")
 
 
 def _is_called_for(test: RunTest) -> bool:
-    """Whether a new baseline would mend a test's verdict."""
+    """Whether a new baseline would change a test's verdict."""
     return (test.verdict in REWRITTEN and not test.is_budgets_alone) or test.counts_changed
 
 
 _USABLE_REPEATS = 10
-"""Repeats that make a usable screen; see the statistics in the documentation."""
+"""Processes that make a usable baseline; see the statistics in the documentation."""
 
 
 def _record(file: RunFile, test: RunTest) -> Record:
     assert test.record is not None
     if any(finding.code == INJECTED for finding in test.record.integrity):
-        raise CommandError(f"{file.path}: the steps of {test.id} were slowed down on purpose")
+        raise CommandError(f"{file.path}: {test.id} was measured with an injected slowdown")
     return test.record
 
 

@@ -1,6 +1,8 @@
-"""Is this machine fit to measure? Says what is in the way, why it matters, and what to do.
+"""Check whether this machine is fit to measure on.
 
-Exit codes: 0 fit, 1 when a finding is bad (with --strict: or a warning), 2 wrong usage.
+Each finding comes with why it matters, and what to do.
+
+Exit codes: 0 fit, 1 not fit (a finding is bad; with --strict: or a warning), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -16,31 +18,34 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from pytest_perfdl.cli.common import say_colored, say_json
+from pytest_perfdl.cli.common import say_colored, say_json, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.machine.fitness import LEVELS, MachineFinding, Place, examine
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import layout
 from pytest_perfdl.workers.process import environment
 
-_COLOURS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
+_COLORS = {"bad": "31;1", "warn": "33", "note": "36", "ok": "32"}
+_INDENT = 6
 _WORDS = {"bad": ("bad", "bad"), "warn": ("warning",), "note": ("note",), "ok": ("ok", "ok")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="also print the checks that passed")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="leave out the timed part, about a second; and where limits of this machine are kept some 6 s more",
+        help="skip the timed checks: about 1 s, and 6 s more where this machine has a machine.json",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the findings, worst first; 1 when the machine is not fit."""
+    """Print the result, then the findings, worst first; 1 when the machine is not fit."""
     findings = examine(_here(), timed=not arguments.quick)
     if not arguments.quick and find_spec("torch") is not None:
         # Imported here: it loads torch, a second or two.
@@ -53,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(json.dumps({"fit": fit, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        say_colored(_page(findings, fit, colored=_wants_color(sys.stdout)))
+        colored = _wants_color(sys.stdout)
+        say_colored(_page(findings, fit, verbose=arguments.verbose, colored=colored, width=width()))
     return 0 if fit else 1
 
 
@@ -65,17 +71,20 @@ def _wants_color(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def _page(findings: Sequence[MachineFinding], fit: bool, *, colored: bool) -> str:
-    width = max(len(finding.topic) for finding in findings)
-    lines = []
-    for finding in findings:
-        level = f"{finding.level:<4}"
-        if colored:
-            level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
-        why = f": {finding.why}" if finding.why else ""
-        lines.append(level + visible(f"  {finding.topic:<{width}}  {finding.found}{why}"))
-        if finding.do:
-            lines.append(visible(f"{'':{4 + 2 + width}}  do: {finding.do}"))
+def _page(findings: Sequence[MachineFinding], fit: bool, *, verbose: bool, colored: bool, width: int) -> str:
     counts = Counter(finding.level for finding in findings)
     named = ", ".join(plural(counts[level], *_WORDS[level]) for level in LEVELS if counts[level])
-    return "\n".join([*lines, "", f"{'fit to measure' if fit else 'not fit to measure'}: {named}"])
+    hidden = "" if verbose or not counts["ok"] else " (-v shows them)"
+    lines = [f"{'fit' if fit else 'not fit'} to measure: {named}{hidden}"]
+    for finding in findings:
+        if finding.level == "ok" and not verbose:
+            continue
+        why = f": {finding.why}" if finding.why else ""
+        first, *rest = layout.paragraph(visible(f"{finding.topic}: {finding.found}{why}"), _INDENT, width)
+        level = f"{finding.level:<{_INDENT}}"
+        if colored:
+            level = f"\033[{_COLORS[finding.level]}m{level}\033[0m"
+        lines += [level + first.lstrip(), *rest]
+        if finding.do:
+            lines += layout.paragraph(visible(f"do: {finding.do}"), _INDENT, width)
+    return "\n".join(lines)

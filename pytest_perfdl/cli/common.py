@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where argparse prints the whole usage before it."""
+    """Reports an error in one line, where argparse prints the whole usage before it."""
 
     def error(self, message: str) -> NoReturn:
         """End the command with exit code 2."""
@@ -41,7 +41,7 @@ def one_run(trace: Trace) -> Trace:
     about = trace.metadata.get("perfdl")
     if isinstance(about, dict) and "verdict" in about:
         raise CommandError(
-            f"{trace.source} shows both sides of a comparison: name its .base or its .new trace, or both to perfdl diff"
+            f"{trace.source} shows both sides of a comparison: use its .base or .new trace, or both with `perfdl diff`"
         )
     return trace
 
@@ -55,7 +55,7 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
         When there is no such folder, or a file in it cannot be read.
     """
     if not folder.is_dir():
-        raise CommandError(f"there is no folder {shown(folder)}: name the folder of the baselines with --dir")
+        raise CommandError(f"no folder {shown(folder)}: name the folder of the baselines with --dir")
     for path in sorted(folder.rglob("*.json")):
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue

@@ -1,9 +1,8 @@
-"""Measure this machine: its limits, which utilization is held against, and what predictions need and no trace tells.
+"""Benchmark this machine: peak rates, and inputs of perfdl whatif.
 
-Without a trace: FLOP/s by element type and bandwidth by working set, into baselines/<key>/machine.json, where tests
-find them; --again for those that are there. `perfdl constants TRACE --form bfloat16 -o machine.json` also replays the
-trace's operators in both forms in turns; then `perfdl whatif TRACE --machine machine.json --apply amp`. What the file
-holds already is kept.
+Without a trace: FLOP/s by element type and memory bandwidth, into baselines/<machine ID>/machine.json, where tests find
+them for utilization; --again measures those that the file has. `perfdl constants TRACE --form bfloat16 -o machine.json`
+also replays the operators of the trace in another form, for `perfdl whatif TRACE --machine machine.json --apply amp`.
 """
 
 from __future__ import annotations
@@ -27,25 +26,27 @@ _FORMS = ("bfloat16", "float16", "channels_last")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.add_argument(
-        "file", metavar="TRACE", nargs="?", type=Path, help="Chrome trace of the PyTorch profiler, with shapes"
+        "file", metavar="TRACE", nargs="?", type=Path, help="Chrome trace of the PyTorch profiler, recorded with shapes"
     )
     add_dir(parser)
-    parser.add_argument("--device", action="store_true", help="without a trace: the limits of the GPU")
-    parser.add_argument("--again", action="store_true", help="measure limits again that the file has")
+    parser.add_argument("--device", action="store_true", help="without a trace: benchmark the GPU (default: the CPU)")
+    parser.add_argument("--again", action="store_true", help="measure peak rates again that the file has")
     parser.add_argument(
         "--form",
         action="append",
         default=[],
         choices=_FORMS,
-        help="replay operators in this form too: an element type for amp, or channels_last; several times for several",
+        help="also replay the operators in this form: an element type for amp, or channels_last; repeatable",
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="intra-op threads (1, as in perf tests)")
+    parser.add_argument(
+        "--threads", type=int, default=1, metavar="N", help="intra-op threads (default: %(default)s, as in perf tests)"
+    )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="FILE",
-        help="where they are kept (machine.json; without a trace that of this machine's key, in --dir)",
+        help="file to write (default: machine.json; without a trace that of this machine in --dir)",
     )
 
 
@@ -54,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.threads < 1:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
-        raise CommandError("torch is not installed here: constants are measured with it")
+        raise CommandError("torch is not installed, but constants need it")
 
     if arguments.file is None:
         if arguments.form:
-            raise CommandError("--form is about a trace's operators: name the trace")
+            raise CommandError("--form needs a trace, whose operators are replayed")
         return _limits(arguments)
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
@@ -80,14 +81,14 @@ def _limits(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.run.machine_limits import calibrated, location
 
     if arguments.device and not has_device():
-        raise CommandError("torch sees no GPU here: leave --device out for the processor's limits")
+        raise CommandError("torch finds no GPU: without --device the CPU is benchmarked")
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     out = arguments.out or location(store(arguments), key)
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            raise CommandError(f"{shown(out)} has them: --again measures them again")
-        say("measuring the limits of this machine: about 20 s", error=True)
+            raise CommandError(f"{shown(out)} has the peak rates already: --again measures them again")
+        say("benchmarking this machine: about 20 s", error=True)
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:
         raise CommandError(str(error)) from error
@@ -121,8 +122,8 @@ def _summary(found: Machine) -> str:
     parts = [
         *(f"{name} {format_quantity(rate, 'flop/s')}" for name, rate in found.flops_per_s.items()),
         f"memory {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
-        f"a process beside another takes {found.contention:.2f} times as long" if found.contention else "",
-        f"a loader's batch {format_quantity(found.hand_over_ns, 'ns')}" if found.hand_over_ns else "",
+        f"two processes at once: {found.contention:.2f} times the time" if found.contention else "",
+        f"DataLoader hand-over {format_quantity(found.hand_over_ns, 'ns')}/batch" if found.hand_over_ns else "",
         *(f"{plural(len(known), 'operator')} in {form}" for form, known in found.ratios.items()),
     ]
     return "; ".join(filter(None, parts))

@@ -1,13 +1,14 @@
-"""Say what changed between two traces, sets of traces, runs, baselines or git revisions.
+"""Compare two traces, runs, baselines or git revisions.
 
-`perfdl diff A B`: what the step did, the account of it, which kernels, operators and Python functions, in which
-module, from which line. Exit code 1 when a verdict is one that `--fail-on` names.
+`perfdl diff A B`: the change of the step, its breakdown, and which kernels, operators and Python functions caused it,
+in which module and line. `perfdl diff run.json`: the same for the two sides of one run. Exit code 1 for a verdict that
+--fail-on names.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,63 +28,71 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import FailOn
     from pytest_perfdl.trace import Trace
 
-_VERDICTS: frozenset[FailOn] = frozenset({"regressed", "improved", "inconclusive", "missing", "new"})
-"""What a diff may be; the last two of a test that one side has alone."""
+_VERDICTS: frozenset[FailOn] = frozenset({"regressed", "suspect", "improved", "inconclusive", "missing", "new"})
+"""What a diff may be; the last two for a test that only one side has."""
+_LIMIT = "3%"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    what = "trace, folder of traces, run.json, baseline, folder of baselines, or git revision (its baselines)"
-    add_dir(parser)
-    parser.add_argument("base", metavar="A", help=what)
-    parser.add_argument("new", metavar="B", help="the same")
-    parser.add_argument("-k", metavar="TEXT", default="", help="of runs and baselines: only tests whose id contains it")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--html", metavar="OUT", type=Path, help="write a page that opens from disk")
     parser.add_argument(
-        "--limit", metavar="PERCENT", default="3%", help="change of the step that is still unchanged (%(default)s)"
+        "base",
+        metavar="A",
+        help="the baseline side: a trace, a folder of traces, a run.json, a baseline, a folder of baselines, or a git "
+        "revision (its baselines)",
     )
-    parser.add_argument("--fail-on", metavar="VERDICTS", default="", help="exit with 1 for these: regressed,missing")
+    parser.add_argument(
+        "new",
+        metavar="B",
+        nargs="?",
+        help="the current side: the same; without it, A is a run.json whose own two sides are compared",
+    )
+    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
+    parser.add_argument(
+        "--limit", metavar="PERCENT", help=f"treat step-time changes up to PERCENT as unchanged (default: {_LIMIT}%)"
+    )
+    parser.add_argument(
+        "--fail-on",
+        metavar="VERDICTS",
+        default="",
+        help="exit with 1 for these verdicts, comma-separated, such as regressed,missing; or all",
+    )
     parser.add_argument(
         "--rename",
         metavar="PATTERN=REPLACEMENT",
         action="append",
         default=[],
-        help="match names after re.sub of this; may be repeated; the last = divides",
+        help="regex rewrite applied to names before matching; repeatable",
     )
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="compare what the memory at the peak consists of: of traces with memory events, of snapshots of torch's "
-        "device allocator (.pickle), or of runs; one run named twice shows its two sides",
+        help="compare what makes up the memory peak instead: of traces with memory events, of allocator snapshots of "
+        "torch (.pickle), or of runs",
     )
     add_peaks(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (default: %(default)s)")
+    add_dir(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both sides, compare and report; 1 for a verdict to fail on, 3 when the sides have nothing in common."""
     from pytest_perfdl.cli.diff_inputs import load, pairs
-    from pytest_perfdl.diff.matching.names import rules_of
-    from pytest_perfdl.model.limits import parse_limit
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
     if arguments.memory:
         return _memory(arguments)
+    fail_on = _fail_on(arguments.fail_on)
+    rules, limit = _rules(arguments.rename), _limit(arguments.limit or _LIMIT)
+    if arguments.new is None:
+        return _own(arguments, rules, limit, fail_on)
     peaks = parse_peaks(arguments.peaks)
     sides = (arguments.base, arguments.new)
     folder = "" if all(Path(source).exists() for source in sides) else str(store(arguments).base)
-    try:
-        share = parse_limit("step_time", arguments.limit)
-        fail_on = _fail_on(arguments.fail_on)
-        rules = rules_of(map(_renaming, arguments.rename))
-        base, new = (load(source, folder) for source in sides)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    limit = share.relative
-    if limit is None or share.absolute is not None:
-        raise CommandError(f"--limit {arguments.limit!r} is not a share: write it as 3%")
+    base, new = (load(source, folder) for source in sides)
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
     found = [(name.title, _compared(old, now, rules, peaks)) for name, old, now in paired]
     if not found:
@@ -96,20 +105,61 @@ def run(arguments: argparse.Namespace) -> int:
     for source, names in ((arguments.base, gone), (arguments.new, added)):
         for name in names:
             say(f"perfdl diff: only in {source}: {visible(name)}", error=True)
-    found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     _report(arguments, found, limit)
     verdicts = {each.verdict(limit) for _, each in found}
     return 1 if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on) else 0
 
 
+def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: frozenset[FailOn]) -> int:
+    """Compare the baseline and the current side of one run."""
+    from pytest_perfdl.cli.diff_inputs import own_sides
+    from pytest_perfdl.diff import diff
+
+    if arguments.limit is not None:
+        raise CommandError("--limit is for two sources: the verdicts of a run are those of pytest, with its limits")
+    found = [
+        (each.name.title, replace(diff(each.base, each.new, paired=each.paired, rules=rules), timed=each.timed))
+        for each in own_sides(arguments.base)
+        if arguments.k in each.name.test
+    ]
+    if not found:
+        say(
+            f"{arguments.base} has no test with two sides" + (f" whose id contains {arguments.k!r}" * bool(arguments.k))
+        )
+        return 3
+    _report(arguments, found, limit)
+    return 1 if {each.verdict(limit) for _, each in found} & fail_on else 0
+
+
+def _rules(texts: Sequence[str]) -> Rules:
+    from pytest_perfdl.diff.matching.names import rules_of
+
+    try:
+        return rules_of(map(_renaming, texts))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _limit(text: str) -> float:
+    from pytest_perfdl.model.limits import parse_limit
+
+    try:
+        limit = parse_limit("step_time", text)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if limit.relative is None or limit.absolute is not None:
+        raise CommandError(f"--limit {text!r} is not a percentage: write it as 3%")
+    return limit.relative
+
+
 def _memory(arguments: argparse.Namespace) -> int:
-    """Say how the peaks differ."""
+    """Compare the peaks of memory."""
     from pytest_perfdl.cli.memory import changes
     from pytest_perfdl.report import memory
 
     if arguments.html is not None or arguments.fail_on:
-        raise CommandError("--memory goes with --json, -k and --top only")
-    found = changes(arguments.base, arguments.new, arguments.k)
+        raise CommandError("--memory combines with --json, -k and --top only")
+    found = changes(arguments.base, arguments.new or arguments.base, arguments.k)
     if arguments.json:
         print_json({"memory": memory.to_json(found), "blame": memory.causes_to_json(found)})
     else:
@@ -125,10 +175,13 @@ def _alone(side: Sides, common: Set[tuple[str, str]], text: str) -> list[str]:
 def _fail_on(text: str) -> frozenset[FailOn]:
     from pytest_perfdl.results.verdict import parse_fail_on
 
-    found = parse_fail_on(text) if text else frozenset()
+    try:
+        found = parse_fail_on(text) if text else frozenset()
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     impossible = sorted(found - _VERDICTS)
     if impossible and text.strip().lower() != "all":
-        raise CommandError(f"--fail-on: nothing is {impossible[0]} in a diff, but {', '.join(sorted(_VERDICTS))}")
+        raise CommandError(f"--fail-on: no diff is {impossible[0]}; choose from {', '.join(sorted(_VERDICTS))}")
     return found
 
 
@@ -145,7 +198,7 @@ def _compared(base: LoadedSide, new: LoadedSide, rules: Rules, peaks: Peaks | No
 
 
 def _use(found: Diff, base: Trace, new: Trace, peaks: Peaks | None) -> MachineUse:
-    """How well the steps of two traces use the machine, held against the limits of one."""
+    """How well the steps of two traces use the machine, against the limits of one."""
     from pytest_perfdl.analysis.account.step_account import profile_tables
     from pytest_perfdl.analysis.efficiency.roofline import peaks_of, step_work
     from pytest_perfdl.analysis.overview.summary import trace_utilization
@@ -163,7 +216,7 @@ def _use(found: Diff, base: Trace, new: Trace, peaks: Peaks | None) -> MachineUs
 
 
 def _renaming(text: str) -> tuple[str, str]:
-    """A rule for names; patterns may hold a `=`, what stands in their place may not."""
+    """A rule for names; a pattern may contain `=`, a replacement may not."""
     pattern, divided, replacement = text.rpartition("=")
     if not divided:
         raise CommandError(f"--rename {text!r} has no =: write it as PATTERN=REPLACEMENT")
@@ -171,6 +224,7 @@ def _renaming(text: str) -> tuple[str, str]:
 
 
 def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit: float) -> None:
+    found.sort(key=lambda item: -abs(item[1].delta_ns / max(item[1].base_ns, 1)))
     if arguments.html is not None:
         from pytest_perfdl.report.diff.html import write_page
 
@@ -183,4 +237,4 @@ def _report(arguments: argparse.Namespace, found: list[tuple[str, Diff]], limit:
     elif arguments.html is None:
         from pytest_perfdl.report.diff import terminal
 
-        say("\n\n\n".join(terminal.report(title, each, limit, arguments.top, width()) for title, each in found))
+        say(terminal.reports(found, limit, arguments.top, width()))

@@ -1,4 +1,4 @@
-"""What can be held against each other without pytest: anything that holds steps, by its path or its git revision.
+"""What `perfdl diff` can compare: anything that holds steps, by its path or its git revision.
 
 A trace or a folder of traces is one side (a folder's are runs of one thing, or the ranks of one job); a run file, a
 folder of baselines and a git revision hold a side for every call of every test.
@@ -17,12 +17,15 @@ import numpy as np
 from pytest_perfdl.analysis.account.parts import step_parts
 from pytest_perfdl.baseline.text import parse
 from pytest_perfdl.cli.common import one_run
-from pytest_perfdl.diff import Side, of_call, of_traces
+from pytest_perfdl.diff import Side, of_breakdown, of_call, of_traces
 from pytest_perfdl.model import run_json
 from pytest_perfdl.model import untrusted_files as bounded
-from pytest_perfdl.model.errors import RecordError, RunFileError, SourceError, TraceError
-from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.errors import RecordError, ReportError, RunFileError, SourceError, TraceError
+from pytest_perfdl.model.record import Record, metric_name
 from pytest_perfdl.model.record_json import from_json
+from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import MetricVerdict
 from pytest_perfdl.system.git import commit_of, git, top_of, trouble
 from pytest_perfdl.trace import Trace, read
 
@@ -41,7 +44,7 @@ class Name:
 
     @property
     def title(self) -> str:
-        """How people call it."""
+        """The id of the test and the name of its call."""
         return f"{self.test} {self.call}".strip()
 
 
@@ -53,7 +56,7 @@ class LoadedSide:
     trace: Callable[[], Trace] | None = None
     """The one trace of the side, or of its traces that whose mean step is the median; `None` for what is recorded."""
     notes: tuple[str, ...] = ()
-    """What was odd or repaired while its traces were read, one line each."""
+    """What was repaired while its traces were read, one line each."""
 
 
 Sides = Mapping[Name, LoadedSide]
@@ -83,7 +86,7 @@ def load(source: str, folder: str) -> Sides:
     else:
         found = _of_revision(source, folder)
     if not found:
-        raise SourceError(f"{source} holds no step that could be compared")
+        raise SourceError(f"{source} has no step to compare")
     return found
 
 
@@ -98,6 +101,62 @@ def pairs(base: Sides, new: Sides) -> list[tuple[Name, LoadedSide, LoadedSide]]:
         if step not in paired and step in alone[1]
     ]
     return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnSides:
+    """Both sides of a call of a test, from one run."""
+
+    name: Name
+    base: Side
+    new: Side
+    timed: MetricVerdict | None
+    """The step time with the run's verdict; `None` where it has none."""
+    paired: bool
+    """Whether columns of both sides are paired rounds."""
+
+
+def own_sides(source: str) -> list[OwnSides]:
+    """Both sides of every test of a run, as pytest compared them.
+
+    This is the one place that chooses them: the breakdown of the paired rounds where the run has one, else the recorded
+    baseline and the current record.
+
+    Raises
+    ------
+    SourceError
+        When it is no run file.
+    """
+    path = Path(source)
+    path = path / "run.json" if path.is_dir() else path
+    if not path.is_file() or is_trace(path):
+        raise SourceError(f"{source} is no run file: name the run.json of a report, or two sources to compare")
+    try:
+        run = read_run(path, path.parent)
+    except ReportError as error:
+        raise SourceError(str(error)) from error
+    return [each for result in run.results for each in _own_sides(result)]
+
+
+def _own_sides(result: Result) -> Iterator[OwnSides]:
+    key = "" if result.new is None else result.new.key.slug
+    metrics = {metric.name: metric for metric in result.judgement.metrics}
+    recorded = {} if result.base is None else {call.name: call for call in result.base.calls}
+    for step in result.judgement.breakdowns:
+        sides = of_breakdown("baseline", step, "base"), of_breakdown("current", step, "new")
+        yield OwnSides(
+            Name(result.id, step.call, key), *sides, _step_time(metrics, step.call), paired=bool(step.base_rounds)
+        )
+    known = {step.call for step in result.judgement.breakdowns}
+    for call in () if result.new is None else result.new.calls:
+        if call.name not in known and call.name in recorded and call.rows and recorded[call.name].rows:
+            sides = of_call("recorded baseline", recorded[call.name]), of_call("current", call)
+            yield OwnSides(Name(result.id, call.name, key), *sides, _step_time(metrics, call.name), paired=False)
+
+
+def _step_time(metrics: Mapping[str, MetricVerdict], call: str) -> MetricVerdict | None:
+    found = (metrics.get(metric_name(call, name)) for name in ("step_time", "block_time"))
+    return next((metric for metric in found if metric is not None and metric.base and metric.new), None)
 
 
 def _by_test(sides: Sides) -> dict[tuple[str, str], Name]:
@@ -126,7 +185,7 @@ def _of_file(path: Path, label: str) -> Sides:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SourceError(f"{path} is neither a trace nor a run file nor a baseline: {error}") from error
+        raise SourceError(f"{path} is not a trace, a run file or a baseline: {error}") from error
     return dict(_of_data(data, path, label))
 
 
@@ -184,8 +243,8 @@ def _of_revision(source: str, folder: str) -> Sides:
     top = top_of(here)
     commit = commit_of(here, source)
     if top is None or commit is None:
-        said = trouble(here)
-        raise SourceError(f"{source} is no file, no folder and no git revision{f' ({said})' if said else ''}")
+        problem = trouble(here)
+        raise SourceError(f"{source} is not a file, a folder or a git revision{f' ({problem})' if problem else ''}")
     inside = (here / folder).resolve()
     where = inside.relative_to(top).as_posix() if inside.is_relative_to(top) else folder
     listed = git(top, "ls-tree", "-r", "--name-only", "-z", commit, "--", where) or ""

@@ -1,4 +1,4 @@
-"""Write a run's numbers for other programs: OpenMetrics for Prometheus and GitLab, or CSV.
+"""Write a run's numbers as OpenMetrics (Prometheus, GitLab) or CSV.
 
 `perfdl export perf-report/run.json` prints them; `-o FILE` writes them to a file, which others see whole or not at all.
 """

@@ -1,21 +1,24 @@
-"""List the baselines: test, key, repeats, when, at which commit, and the step time."""
+"""List the recorded baselines: machine, date, commit, step time."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Sequence
 
-from pytest_perfdl.cli.common import baselines, say, shown, table
+from pytest_perfdl.cli.common import baselines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Record
-from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import layout
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains this text")
+    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -25,7 +28,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not found:
         say(f"no baselines in {shown(folder)}")
         return 3
-    say(table([("test", "key", "repeats", "recorded", "commit", "step time"), *map(_row, found)]))
+    for key, records in _by_machine(found).items():
+        say(f"machine ID {visible(key)}")
+        rows = [("", "processes", "recorded", "commit", "step time"), *map(_row, records)]
+        say("\n".join(layout.rows(rows, "lrlll", 2, width(), layout.last_parts)))
+    say(plural(len(found), "baseline"))
     return 0
 
 
@@ -37,4 +44,11 @@ def _row(record: Record) -> tuple[str, ...]:
         if general(name) == "block_time"
     ]
     commit = (last.commit or "")[:9]
-    return record.test, record.key.slug, str(record.repeats), last.date[:10], commit, ", ".join(times)
+    return visible(record.test), str(record.repeats), last.date[:10], commit, ", ".join(times)
+
+
+def _by_machine(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.key.slug, []).append(record)
+    return found

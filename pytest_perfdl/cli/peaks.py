@@ -1,4 +1,4 @@
-"""`--peaks`: what the hardware can do at most, as the command line says it."""
+"""`--peaks`: peak rates of the hardware, from the command line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def add_peaks(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=RATE",
         action="append",
         default=[],
-        help="what the hardware can do, for the roofline: float32=67Tflop, bandwidth=3.35TB; or the machine.json of a "
-        "project; by default what the trace's device is known for",
+        help="peak rates of the hardware per second, for the roofline, such as float32=67Tflop and bandwidth=3.35TB; "
+        "or the machine.json of a project (default: known values of the trace's device)",
     )
 
 
@@ -46,7 +46,7 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
         name, _, value = text.partition("=")
         try:
             if name != "bandwidth" and name not in ELEMENT_TYPES:
-                raise ValueError(f"{text!r} is not NAME=RATE of the bandwidth, or of {', '.join(ELEMENT_TYPES)}")
+                raise ValueError(f"{text!r} is not NAME=RATE, with a NAME of bandwidth, {', '.join(ELEMENT_TYPES)}")
             rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
             if rate <= 0:
                 raise ValueError(f"{text!r} is not above 0")
@@ -55,7 +55,7 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
             else:
                 flops[name] = rate
         except ValueError as error:
-            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB, a second each") from error
+            raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB (per second)") from error
     if bandwidth is None:
         raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
     return Peaks(flops, bandwidth)
@@ -70,5 +70,5 @@ def _measured_peaks(path: Path) -> Peaks:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if peaks is None:
-        raise CommandError(f"{path} has no limits of the machine: perfdl constants measures them")
+        raise CommandError(f"{path} has no peak rates: `perfdl constants` measures them")
     return peaks

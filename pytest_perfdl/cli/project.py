@@ -34,7 +34,7 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         metavar="FOLDER",
-        help="folder of the baselines (default: what perf_dir in the project's ini file says, as for pytest)",
+        help="folder of the baselines (default: perf_dir of the ini file, as for pytest)",
     )
 
 

@@ -1,8 +1,8 @@
-"""Find baselines of tests that no longer exist, and delete them with --apply.
+"""List baselines of tests that no longer exist; --apply deletes them.
 
-pytest collects the project's tests. A baseline is deleted only when its test's file is gone, or was collected and
-does not define the test any more. Only what git can bring back is deleted. With --checkouts it is the code of other
-revisions, checked out and set up in the git folder by earlier runs, that is deleted instead.
+pytest collects the project's tests. A baseline is deleted only if its test's file is gone, or was collected and does
+not define the test any more. Only files that git can restore are deleted. --checkouts deletes other revisions'
+checkouts instead, which earlier runs keep in the git folder.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from pytest_perfdl.workers.checkout import clear
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("--apply", action="store_true", help="delete them; without it they are only listed")
-    parser.add_argument("--params", action="store_true", help="also those of parameters that a test does not have here")
-    parser.add_argument("--all", action="store_true", help="delete them even if no baseline is left")
-    parser.add_argument("--force", action="store_true", help="delete them even if git could not bring them back")
+    parser.add_argument("--apply", action="store_true", help="delete them (default: only list them)")
+    parser.add_argument("--params", action="store_true", help="also baselines of parameters that a test no longer has")
+    parser.add_argument("--all", action="store_true", help="delete even if no baseline remains")
+    parser.add_argument("--force", action="store_true", help="delete even if git cannot restore them")
     parser.add_argument(
         "--checkouts",
         action="store_true",
-        help="delete the checkouts of other revisions that runs have kept in the git folder, and no baselines",
+        help="delete the checkouts of other revisions in the git folder, and no baselines",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files and folders")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files or folders")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
     for each in kept:
         say(f"kept     {_line(each)}")
     for each in orphans:
-        say(f"{'deleted' if arguments.apply else 'orphan '}  {_line(each)}")
+        say(f"{'deleted' if arguments.apply else 'no test'}  {_line(each)}")
         if arguments.apply:
             # The record last: while it is there, a command that was interrupted is repeated.
             for file in reversed(each.files):
                 _delete(file, folder)
     total = plural(len(found), "baseline")
     if not orphans:
-        say(f"no orphan among {total}" + (f", {len(kept)} of unknown tests" if kept else ""))
+        say(f"nothing to prune: {total}, none without a test" + (f" ({len(kept)} not certain)" if kept else ""))
         return 3
     if not arguments.apply:
         verb, them = ("has", "it") if len(orphans) == 1 else ("have", "them")
-        say(f"{len(orphans)} of {total} {verb} no test; perfdl prune --apply deletes {them}")
+        say(f"{len(orphans)} of {total} {verb} no test; `perfdl prune --apply` deletes {them}")
     return 0
 
 
@@ -91,9 +91,9 @@ def _clear(here: Path) -> int:
     """Delete kept checkouts; 3 when there is none that no run uses."""
     top = top_of(here)
     if top is None:
-        raise CommandError(trouble(here) or "there is no git repository here")
+        raise CommandError(trouble(here) or "not a git repository")
     count, size = clear(top)
-    say(f"{plural(count, 'checkout')} deleted, {format_quantity(size, 'B')}" if count else "no checkout is kept")
+    say(f"{plural(count, 'checkout')} deleted, {format_quantity(size, 'B')}" if count else "no checkouts to delete")
     return 0 if count else 3
 
 
@@ -138,7 +138,7 @@ def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple
     if test in collected.tests:
         return False, ""
     if not os.path.lexists(root / file):
-        return (False, f"{file} is left out of this sparse checkout") if _is_sparse(root, file) else (True, "no file")
+        return (False, f"{file} is not in this sparse checkout") if _is_sparse(root, file) else (True, "file is gone")
     for node, why in collected.broken.items():
         if _within(test, node):
             return False, f"{node or 'the project'} was not collected: {why}"
@@ -148,8 +148,8 @@ def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple
     if any(each.partition("[")[0] == f"{file}::{function}" for each in collected.tests):
         return params, "has other parameters here" if params else "has other parameters here (see --params)"
     if function in _defined(root / file):
-        return False, "is in its file, but was not collected"
-    return True, "no test of this name"
+        return False, "defined, but not collected"
+    return True, "no test with this name"
 
 
 def _within(test: str, node: str) -> bool:
@@ -193,11 +193,11 @@ def _check(orphans: Sequence[_Baseline], *, of: int, folder: Path, everything: b
     """Refuse what looks like a mistake, before anything is deleted."""
     if orphans and len(orphans) == of and not everything:
         whole = "the only baseline" if of == 1 else f"all {plural(of, 'baseline')}"
-        raise CommandError(f"{whole} would be deleted, so none is: add --all if that is meant")
+        raise CommandError(f"{whole} would be deleted: add --all if that is intended")
     lost = [] if force else sorted(set(_files(orphans)) - _committed(folder))
     if lost:
         which = shown(lost[0]) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
-        raise CommandError(f"git could not bring back {which}, so nothing is deleted: commit first, or add --force")
+        raise CommandError(f"git cannot restore {which}, so nothing is deleted: commit first, or add --force")
 
 
 def _files(baselines: Iterable[_Baseline]) -> Iterable[Path]:

@@ -1,6 +1,8 @@
-"""What does this suite find on this machine? Runs it unchanged and with known slowdowns, and counts.
+"""Measure which slowdowns a suite detects on this machine.
 
-Exit codes: 0 done, 2 wrong usage or a suite that cannot be judged, 3 no run to show, 130 interrupted.
+Runs the suite with unchanged code and with injected slowdowns, and counts regressions.
+
+Exit codes: 0 done, 2 wrong usage or a suite without usable baselines, 3 no run to show, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli.common import say, say_json, table
+from pytest_perfdl.cli.common import say, say_json, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
 from pytest_perfdl.model.units import format_percent, plural
@@ -21,6 +23,7 @@ from pytest_perfdl.qualify.child import run_suite
 from pytest_perfdl.qualify.log import Log
 from pytest_perfdl.qualify.outcomes import Outcome
 from pytest_perfdl.qualify.summary import FOUND, NOISE, TOGETHER, DetectionLimit, Summary, Tally, ini_lines, summarize
+from pytest_perfdl.report import layout
 from pytest_perfdl.run.progress import duration
 from pytest_perfdl.stats.bounds import Rate
 
@@ -35,26 +38,32 @@ _OURS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("-n", type=_number, default=20, help="runs of unchanged code (default: %(default)s)")
-    parser.add_argument("-m", type=_number, default=10, help="runs for each effect (default: %(default)s)")
+    parser.add_argument(
+        "-n", type=_number, metavar="N", default=20, help="runs of unchanged code (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-m", type=_number, metavar="M", default=10, help="runs per injected slowdown (default: %(default)s)"
+    )
     parser.add_argument(
         "--effects",
         type=_effects,
         default=_effects("3,5,10,20"),
         metavar="LIST",
-        help="slowdowns to look for, in percent (default: 3,5,10,20)",
+        help="slowdowns to inject, in percent (default: 3,5,10,20)",
     )
-    parser.add_argument("--seconds", type=_seconds, help="begin no run that would end later than this")
+    parser.add_argument("--seconds", type=_seconds, metavar="S", help="time budget in seconds")
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("perf-qualify.jsonl"),
         metavar="FILE",
-        help="where every run is added to when it ends, and what is continued (default: %(default)s)",
+        help="results file (JSON Lines); an existing file is resumed (default: %(default)s)",
     )
-    parser.add_argument("--table", action="store_true", help="run nothing: print what is in the file")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("arguments", nargs="*", help="for pytest: tests, and after -- options")
+    parser.add_argument("--table", action="store_true", help="run nothing, print the results of the file")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", help="arguments for pytest: tests, and options after --"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -69,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(json.dumps(as_json(summary), indent=2))
     else:
-        say(page(summary))
+        say(page(summary, width()))
     return INTERRUPTED if interrupted else 0
 
 
@@ -78,11 +87,11 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     given = tuple(arguments.arguments)
     ours = [word for word in given if word.partition("=")[0] in _OURS]
     if ours:
-        raise CommandError(f"{ours[0]} is not for runs of qualify: drop it")
+        raise CommandError(f"{ours[0]} cannot be used with qualify: remove it")
     others = [outcome.arguments for outcome in done if outcome.arguments != given]
     if others:
         words = " ".join(others[0]) or "no arguments"
-        raise CommandError(f"{log.path} holds runs of another suite ({words}): give another --out")
+        raise CommandError(f"{log.path} has runs of another suite ({words}): use another --out")
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
     folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
     total = len(done) + sum(runs_left(done, wanted).values())
@@ -92,13 +101,13 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
             spent = time.monotonic() - started
             ahead = expected_seconds(done, share) if done else 0.0
             if arguments.seconds is not None and spent + ahead > arguments.seconds:
-                _say(f"time is up after {duration(spent)}: {plural(total - len(done), 'run')} left\n")
+                _say(f"stopped by --seconds after {duration(spent)}: {plural(total - len(done), 'run')} left\n")
                 break
             _say(f"run {len(done) + 1} of {total}, {_condition(share)} ... ")
             outcome = run_suite(given, share, first=first, folder=folder)
             if done and outcome.key != done[0].key:
                 _say("\n")
-                raise CommandError(f"{log.path} holds runs of another machine ({done[0].key}): give another --out")
+                raise CommandError(f"{log.path} has runs of another machine ({done[0].key}): use another --out")
             log.append(outcome)
             done.append(outcome)
             first = False
@@ -112,71 +121,82 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     return True
 
 
-def page(summary: Summary) -> str:
-    """All figures as text."""
-    code = " at " + ", ".join(commit[:9] for commit in summary.commits) if summary.commits else ""
-    lines = [f"{plural(sum(summary.runs.values()), 'run')} on {', '.join(summary.keys)}{code}"]
+def page(summary: Summary, width: int) -> str:
+    """All numbers as text."""
+    code = " at commit " + ", ".join(commit[:9] for commit in summary.commits) if summary.commits else ""
+    text = f"{plural(sum(summary.runs.values()), 'run')} on machine {', '.join(summary.keys)}{code}"
+    lines = layout.paragraph(text, 0, width)
     for share, number in sorted(summary.runs.items()):
-        lines.append(f"    {number:4}  {_condition(share)}")
+        lines.append(f"  {number:4}  {_condition(share)}")
     if summary.alarms[TOGETHER].judged:
-        lines += ["", "False alarms on unchanged code (at most: one-sided 95% bound)", "", _alarms(summary)]
-        runs = summary.alarmed_runs
-        lines += ["", f"{runs.count} of {plural(runs.of, 'run')} had any regressed test: {_at_most(runs)}"]
+        lines += ["", *_alarms(summary, width)]
     if summary.effects:
-        lines += ["", "Slowed down on purpose: how often that was found, regressed [95% interval]", "", _found(summary)]
-        smallest = summary.smallest_found()
-        what = f"none of those tested in {FOUND:.0%} of the trials" if smallest is None else _percent(smallest)
-        lines += ["", f"smallest effect found: {what}"]
-        lines += ["", *_limits(summary)]
+        lines += ["", *_found(summary, width)]
+        lines += ["", *_limits(summary, width)]
     if summary.unjudged:
         named = ", ".join(f"{number} {verdict}" for verdict, number in sorted(summary.unjudged.items()))
-        lines += ["", f"without a verdict on speed, and not counted: {named}"]
+        lines += ["", *layout.paragraph(f"Not counted, no verdict on time: {named}", 0, width)]
     if summary.left_out:
-        lines += ["", f"held against no baseline, and left out: {', '.join(summary.left_out)}"]
+        text = f"Not counted, compared with no baseline: {', '.join(summary.left_out)}"
+        lines += ["", *layout.paragraph(text, 0, width)]
     return "\n".join(lines)
 
 
-def _alarms(summary: Summary) -> str:
-    rows: list[tuple[str, ...]] = [("test", "trials", "regressed", "paired", "unpaired", "suspect")]
+def _alarms(summary: Summary, width: int) -> list[str]:
+    rows: list[tuple[str, ...]] = [("", "trials", "regressed", "paired", "suspect")]
     for name, tally in summary.alarms.items():
         regressed, suspect = (f"{rate.count} ({_at_most(rate)})" for rate in (tally.found, tally.suspected))
-        rows.append((name, str(tally.judged), regressed, str(tally.paired), str(tally.unpaired), suspect))
-    return table(rows)
+        rows.append((name, str(tally.judged), regressed, str(tally.paired), suspect))
+    runs = summary.alarmed_runs
+    return [
+        "False positives on unchanged code",
+        *layout.rows(rows, "lrrrr", 2, width, layout.last_parts),
+        *layout.paragraph(
+            f"{runs.count} of {plural(runs.of, 'run')} had a regressed test ({_at_most(runs)})", 2, width
+        ),
+        *layout.paragraph(
+            "at most: upper bound with 95% confidence; paired: of the regressed, confirmed in paired rounds", 2, width
+        ),
+    ]
 
 
-def _found(summary: Summary) -> str:
+def _found(summary: Summary, width: int) -> list[str]:
     columns = list(summary.effects.values())
     names = list(dict.fromkeys(name for tallies in columns for name in tallies))
-    rows = [("test", *map(_percent, summary.effects), "smallest found")]
+    lines = ["Detected slowdowns: regressed trials by injected slowdown [95% interval]"]
+    rows = [("", *map(_percent, summary.effects))]
+    for name in names:
+        rows.append((name, *(_rate(tallies[name].found) if name in tallies else "" for tallies in columns)))
+        if name == TOGETHER:
+            rows.append(("  confirmed in paired rounds", *(str(tallies[name].paired) for tallies in columns)))
+            rows.append(("  not confirmed in paired rounds", *(str(tallies[name].unpaired) for tallies in columns)))
+            rows.append(("  only suspect", *(str(tallies[name].suspect) for tallies in columns)))
+    lines += layout.rows(rows, "l" * len(rows[0]), 2, width, layout.last_parts)
+    rows = [(f"Smallest slowdown detected in {FOUND:.0%} of the trials", "")]
     for name in names:
         smallest = summary.smallest_found(name)
-        cells = (_rate(tallies[name].found) if name in tallies else "" for tallies in columns)
-        rows.append((name, *cells, "none" if smallest is None else _percent(smallest)))
-        if name == TOGETHER:
-            rows.append(("  in pairs", *(str(tallies[name].paired) for tallies in columns), ""))
-            rows.append(("  unpaired", *(str(tallies[name].unpaired) for tallies in columns), ""))
-            rows.append(("  only suspect", *(str(tallies[name].suspect) for tallies in columns), ""))
-    return table(rows)
+        rows.append((f"  {name}", "none" if smallest is None else _percent(smallest)))
+    return [*lines, *layout.rows(rows, "lr", 2, width, layout.last_parts)]
 
 
-def _limits(summary: Summary) -> list[str]:
+def _limits(summary: Summary, width: int) -> list[str]:
     lines = ini_lines(summary)
     if lines:
-        lines = ["for the ini file, what this machine can hold this suite to:", "", *lines, ""]
-    return lines + [_why(limit) for limit in summary.limits]
+        lines = ["Smallest limits that this machine can enforce for this suite, for the ini file", "", *lines, ""]
+    return lines + [line for limit in summary.limits for line in layout.paragraph(_why(limit), 0, width)]
 
 
 def _why(limit: DetectionLimit) -> str:
     if limit.noise is None:
         return f"{limit.metric}: no limit without runs of unchanged code"
-    moved = f"{NOISE:.0%} of unchanged measurements moved by {_size(limit.noise)} or less"
+    moved = f"{NOISE:.0%} of unchanged measurements changed by {_size(limit.noise)} or less"
     if limit.share is None:
-        return f"{limit.metric}: no limit, no tested effect beyond that was found in {FOUND:.0%} of the trials; {moved}"
-    return f"{limit.metric}: {_percent(limit.share)} was found in {_rate(limit.found[limit.share])}; {moved}"
+        return f"{limit.metric}: no limit, no larger slowdown was detected in {FOUND:.0%} of the trials; {moved}"
+    return f"{limit.metric}: {_percent(limit.share)} was detected in {_rate(limit.found[limit.share])}; {moved}"
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
-    """All figures as plain data; effects and bounds are shares."""
+    """All numbers as plain data; effects and bounds are shares."""
     return {
         "runs": [{"effect": share, "runs": number} for share, number in summary.runs.items()],
         "keys": list(summary.keys),
@@ -221,7 +241,7 @@ def _rate_json(rate: Rate) -> dict[str, Any]:
 
 
 def _condition(share: float) -> str:
-    return f"slowed down by {_percent(share)}" if share else "unchanged"
+    return f"with an injected slowdown of {_percent(share)}" if share else "with unchanged code"
 
 
 def _counts(outcome: Outcome) -> str:
@@ -253,7 +273,7 @@ def _size(share: float) -> str:
 
 
 def _say(text: str) -> None:
-    """Progress does not belong to what the command prints."""
+    """Progress goes to stderr."""
     say(text, error=True, end="")
 
 

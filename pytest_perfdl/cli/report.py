@@ -1,7 +1,7 @@
-"""Make a report again from run files, without measuring; of several runs, with their history.
+"""Write the report of a run file again, without measuring.
 
-`perfdl report perf-report/run.json` writes the page, the summary and the traces anew, with the version of pytest-perfdl
-that is installed here. The last run by date is shown; the others give every test's history.
+`perfdl report perf-report/run.json` writes the HTML report, the summary and the traces with the installed version of
+pytest-perfdl. Of several runs the newest is shown; the others are each test's history.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         metavar="FOLDER",
         type=Path,
-        help="folder of the report (by default that of the run file where there is one, else perf-report)",
+        help="folder to write to (default: that of the run file; of several, perf-report)",
     )
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write the page alone, to this file")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write only the HTML report, to FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.reading import read_run, with_history
 
     if arguments.html is not None and arguments.out is not None:
-        raise CommandError("--html and --out exclude each other: one names a file, the other a folder")
+        raise CommandError("--html and --out cannot be combined: one names a file, the other a folder")
     files = [path / "run.json" if path.is_dir() else path for path in arguments.runs]
     folder = arguments.out or (files[0].parent if len(files) == 1 else Path("perf-report"))
     whole = with_history([read_run(path, folder) for path in files])
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     written = write_all(whole)
     for problem in written.problems:
-        say(f"left out  {visible(problem)}")
+        say(f"left out: {visible(problem)}")
     say(
         f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {plural(len(written.traces), 'trace')}"
     )

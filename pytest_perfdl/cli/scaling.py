@@ -1,6 +1,7 @@
-"""Fit models of a step's time as a function of its size, and predict with them.
+"""Model step time as a function of size, and predict other sizes.
 
-`perfdl scaling fit POINTS.csv` fits and chooses, `perfdl scaling predict MODEL.json --at batch=64` predicts.
+`perfdl scaling fit POINTS.csv` fits several models and chooses one, `perfdl scaling predict MODEL.json --at batch=64`
+predicts with it.
 """
 
 from __future__ import annotations
@@ -54,48 +55,55 @@ class _Parser(Parser):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=_Parser)
-    fit = actions.add_parser("fit", help="fit every model, and choose by the error on what was left out")
+    fit = actions.add_parser("fit", help="fit several models, and choose the one with the smallest leave-one-out error")
     fit.add_argument(
         "points",
         metavar="POINTS",
         type=Path,
-        help="CSV file with a column for each factor and one of times (time_s, time_ms, time_us or time_ns); or a run "
-        "file of --perf-json, whose tests have sizes in their ids",
+        help="CSV file with one column per factor and one of times (time_s, time_ms, time_us or time_ns); or a "
+        "run.json whose tests have sizes in their ids",
     )
-    what = "factors, comma-separated, that"
-    fit.add_argument("--intrinsic", metavar="NAMES", help=f"{what} describe the algorithm: layers, channels")
-    fit.add_argument("--extrinsic", metavar="NAMES", help=f"{what} scale it from outside: batch, workers")
-    fit.add_argument("-k", metavar="TEXT", default="", help="of a run: the test whose id contains it")
-    fit.add_argument("--metric", default="step_time", help="of a run: a time by its full name (default: %(default)s)")
-    fit.add_argument("--axes", metavar="NAMES", default="", help="of a run: names of bare numbers in ids, in order")
     fit.add_argument(
-        "--parts", action="store_true", help="of a run: also how each operator, kernel and idle time grows"
+        "--intrinsic", metavar="NAMES", help="factors that describe the model, comma-separated, such as layers,channels"
     )
-    fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file that predict reads")
-    fit.add_argument("--json", action="store_true", help="print the figures as JSON, which is a model file too")
+    fit.add_argument(
+        "--extrinsic", metavar="NAMES", help="factors that describe how it runs, comma-separated, such as batch,workers"
+    )
+    fit.add_argument("-k", metavar="TEXT", default="", help="of a run.json: the test whose id contains TEXT")
+    fit.add_argument("--metric", default="step_time", help="of a run.json: the time to model (default: %(default)s)")
+    fit.add_argument(
+        "--axes", metavar="NAMES", default="", help="of a run.json: names for bare numbers in ids, in order"
+    )
+    fit.add_argument("--parts", action="store_true", help="of a run.json: also how each operator and kernel grows")
+    fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file for `perfdl scaling predict`")
+    fit.add_argument("--json", action="store_true", help="print the numbers as JSON, which is a model file too")
 
     predict = actions.add_parser(
-        "predict", help="time at a size, speed-up, cost and the next measurement", allow_abbrev=False
+        "predict",
+        help="predict the step time at a size, speed-up, cost and the best next measurement",
+        allow_abbrev=False,
     )
     predict.takes_factors = True
-    predict.add_argument("model", metavar="MODEL", type=Path, help="what fit --save wrote or fit --json printed")
+    predict.add_argument(
+        "model", metavar="MODEL", type=Path, help="model file of `perfdl scaling fit --save` or --json"
+    )
     predict.add_argument(
         "--at",
         metavar="NAME=VALUE,...",
         action="append",
         default=[],
-        help="the configuration; --batch 64 says the same as --at batch=64",
+        help="the configuration; --batch 64 is the same as --at batch=64",
     )
-    predict.add_argument("--model", dest="form", metavar="NAME", help="another of the models than the chosen one")
-    predict.add_argument("--extrapolate", action="store_true", help="answer beyond twice the measured range too")
+    predict.add_argument("--model", dest="form", metavar="NAME", help="use this model instead of the chosen one")
+    predict.add_argument("--extrapolate", action="store_true", help="also predict beyond twice the measured range")
     predict.add_argument(
-        "--along", metavar="NAMES", help="factors to show speed-up and efficiency along (default: the extrinsic ones)"
+        "--along", metavar="NAMES", help="factors to show speed-up along, comma-separated (default: the extrinsic ones)"
     )
-    predict.add_argument("--steps", type=float, metavar="N", help="steps of an epoch: what it takes and costs")
-    predict.add_argument("--samples", type=float, metavar="N", help="the same from samples, with a factor batch")
-    predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price of an hour of everything that runs")
-    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first of these curves as an SVG picture")
-    predict.add_argument("--json", action="store_true", help="print the figures as JSON")
+    predict.add_argument("--steps", type=float, metavar="N", help="time and cost of N steps, such as an epoch")
+    predict.add_argument("--samples", type=float, metavar="N", help="time and cost of N samples; needs a factor batch")
+    predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price per hour of the hardware in use")
+    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first of these curves as an SVG image")
+    predict.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -163,7 +171,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     from pytest_perfdl.report.scaling.plot import PlottedLine, plot
 
     if not curves:
-        raise CommandError("--plot needs a factor to show: name it with --along")
+        raise CommandError("--plot needs a factor: name it with --along")
     axis = curves[0].axis
     sizes = np.linspace(curves[0].sizes[0], curves[0].sizes[-1], 101)
     columns = {name: np.full(len(sizes), at.get(name, points.columns[name][0])) for name in points.factors}
@@ -183,7 +191,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
         if arguments.parts:
-            raise CommandError("--parts needs a run file of --perf-json: a table of times has no parts")
+            raise CommandError("--parts needs a run.json: a table of times has no parts")
         return read_csv(arguments.points, **kinds), None
     members = read_members(arguments.points, test=arguments.k, names=_names(arguments.axes) or [])
     points = points_of(members, metric=arguments.metric, **kinds)
@@ -201,7 +209,7 @@ def _saved(path: Path) -> Choice:
     except ScalingError as error:
         raise CommandError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CommandError(f"{path}: is no model of perfdl scaling fit --save") from None
+        raise CommandError(f"{path}: is not a model of `perfdl scaling fit --save`") from None
 
 
 def _form(choice: Choice, name: str | None) -> Fit:
@@ -228,13 +236,13 @@ def _configuration(texts: Sequence[str]) -> dict[str, float]:
 def _steps(arguments: argparse.Namespace, points: Points, at: dict[str, float]) -> float | None:
     if arguments.samples is None:
         if arguments.price is not None and arguments.steps is None:
-            raise CommandError("--price needs --steps or --samples: how long an epoch is")
+            raise CommandError("--price needs --steps or --samples")
         steps: float | None = arguments.steps
         return steps
     if arguments.steps is not None:
-        raise CommandError("--steps and --samples say the same: drop one")
+        raise CommandError("--steps and --samples cannot be combined")
     if "batch" not in points.factors:
-        raise CommandError("--samples needs a factor batch, the samples of a step: give --steps")
+        raise CommandError("--samples needs a factor batch, the samples per step: use --steps")
     batch = at.get("batch", float(points.columns["batch"][0]))
     if not batch > 0:
         raise CommandError("--samples needs a batch above 0")

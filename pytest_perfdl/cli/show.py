@@ -1,4 +1,4 @@
-"""Show what a test's baselines hold: metrics with their spread, environment, largest operators."""
+"""Show a test's baselines: metrics, environment, largest operators."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 import statistics
 from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, shown, table
+from pytest_perfdl.cli.common import baselines, say, shown, width
 from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.record import Record, Series
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report import layout
 
 _ROWS = 10
 
@@ -18,7 +20,7 @@ _ROWS = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("test", help="id of the test, or a part of it")
+    parser.add_argument("test", metavar="TEST", help="id of a test, or a part of it")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,33 +35,44 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _page(path: Path, record: Record) -> str:
-    lines = [visible(record.test), f"  {shown(path)}", visible(f"  key      {record.key.slug}")]
-    context = ", ".join(f"{name} {value}" for name, value in sorted(record.context.items()))
-    lines.append(visible(f"  context  {context}"))
-    for occasion in record.occasions:
-        commit = f" at {occasion.commit[:9]}" if occasion.commit else ""
-        lines.append(visible(f"  recorded {occasion.date}{commit}, {plural(occasion.repeats, 'repeat')}"))
-    rows: list[tuple[str, ...]] = [("  metric", "median", "spread of repeats")]
+    room = width()
+    lines = [visible(record.test)]
+    facts = [("file", shown(path)), ("machine ID", record.key.slug)]
+    facts += [
+        (
+            "recorded",
+            f"{occasion.date}"
+            + (f" at commit {occasion.commit[:9]}" if occasion.commit else "")
+            + f", {plural(occasion.repeats, 'process', 'processes')}",
+        )
+        for occasion in record.occasions
+    ]
+    facts.append(("context", ", ".join(f"{name} {value}" for name, value in sorted(record.context.items()))))
+    for name, text in facts:
+        first, *rest = layout.paragraph(visible(text), 14, room)
+        lines += [f"  {name:<12}{first.lstrip()}", *rest]
+    rows = [("Metrics", "median", f"range of {plural(record.repeats, 'process', 'processes')}")]
     rows += [(f"  {name}", *_figures(series)) for name, series in sorted(record.metrics().items())]
-    lines += ["", table(rows)]
+    lines += ["", *layout.rows(rows, "lrl", 2, room)]
     for call in record.calls:
         step = statistics.fmean(call.profiled_ns)
         largest = sorted(call.rows, key=lambda row: -statistics.fmean(row.ns))[:_ROWS]
-        rows = [(f"  {call.name or 'step'}: largest parts", "a step", "self time", "share")]
+        title = "Largest parts of the profiled step" + (f" ({call.name})" if call.name else "")
+        parts: list[tuple[str, ...]] = [("", "self time/step", "share", "calls/step")]
         for row in largest:
             time = statistics.fmean(row.ns)
             share = format_percent(time / step, signed=False) if step else ""
-            rows.append((f"  {row.name}", f"{row.count:g}", format_quantity(round(time), "ns"), share))
-        lines += ["", table(rows)]
+            count = "" if row.kind == "idle" else f"{row.count:g}"
+            parts.append((visible(row.name), format_quantity(round(time), "ns"), share, count))
+        lines += ["", f"  {title}, {format_quantity(round(step), 'ns')}"]
+        lines += layout.rows(parts, "lrrr", 4, room, short_names)
     return "\n".join(lines)
 
 
 def _figures(series: Series) -> tuple[str, str]:
     median = statistics.median(series.values)
-    spread = (
-        "equal" if series.stable else f"{_shown(min(series.values), series)} to {_shown(max(series.values), series)}"
-    )
-    return _shown(median, series), spread
+    low, high = _shown(min(series.values), series), _shown(max(series.values), series)
+    return _shown(median, series), "equal in all" if series.stable else f"{low} to {high}"
 
 
 def _shown(value: float, series: Series) -> str:

@@ -1,6 +1,6 @@
-"""Report on profiler traces: what bounds the step, and where its time goes.
+"""Find the bottleneck of a trace, and where a step's time goes.
 
-Several files are the ranks of one job. Without `--json` or `--html` the report goes to the terminal.
+Several files are the ranks of one job.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ _LARGE = 64 * 2**20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Chrome trace of the PyTorch profiler, .gz or not")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--html", metavar="OUT", type=Path, help="write a page that opens from disk")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="Chrome trace of the PyTorch profiler, .gz or not; several: the ranks of one job",
+    )
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
     parser.add_argument(
         "--select",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"only this part: {HELP}; steps, ranks, streams, kinds and phases narrow all figures, texts the tables",
+        help=f"only a part of the trace: {HELP}; repeatable",
     )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (%(default)s)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (default: %(default)s)")
     parser.add_argument(
         "--advise",
         action="store_true",
-        help="also say what would make the step faster and by how much, predicted by simulating the trace",
+        help="also predict what would make the step faster, and by how much (simulates the trace)",
     )
     add_peaks(parser)
 
@@ -94,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         if across is not None:
             pages.append(terminal.across_ranks(across, width()))
         if not arguments.advise:
-            pages.append("--advise says what would make the step faster")
+            pages.append("Add --advise for predictions of what would make the step faster.")
         say("\n\n".join(pages))
     return 0
 

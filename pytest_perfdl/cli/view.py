@@ -1,7 +1,7 @@
-"""Open a trace in Perfetto from this machine: serve it to ui.perfetto.dev, on loopback only.
+"""Open a trace in Perfetto in the browser; nothing is uploaded.
 
-`perfdl view TRACE` prints an address and opens it in the browser. Perfetto runs in the browser and fetches the file
-from here; nothing is uploaded. It ends when the file was fetched, or with Ctrl-C.
+`perfdl view TRACE` prints an address and opens it. Perfetto runs in the browser and loads the file from a server on
+127.0.0.1, which ends once the file is loaded, or with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,38 +25,41 @@ _LAST_PORT = 65_535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="a Chrome trace, compressed or not")
-    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="Chrome trace, compressed or not")
+    parser.add_argument("--no-browser", action="store_true", help="print the address, do not open it")
     parser.add_argument(
-        "--port", type=int, default=PORT, help="port on 127.0.0.1 (%(default)s: Perfetto takes no other)"
+        "--port",
+        type=int,
+        default=PORT,
+        help="port on 127.0.0.1 (default: %(default)s, the only one that Perfetto accepts)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve the file until it was fetched; 130 when interrupted before."""
     if not arguments.trace.is_file():
-        raise CommandError(f"{arguments.trace} is no file")
+        raise CommandError(f"{arguments.trace} is not a file")
     if not 0 <= arguments.port <= _LAST_PORT:
-        raise CommandError(f"--port {arguments.port}: a port is a number from 0 (any that is free) to {_LAST_PORT}")
+        raise CommandError(f"--port {arguments.port}: a port is a number from 0 (any free port) to {_LAST_PORT}")
     try:
         server = serving(arguments.trace, arguments.port)
     except OSError as error:
         raise CommandError(f"port {arguments.port} of 127.0.0.1 cannot be used: {error.strerror or error}") from error
     with server:
         url = f"{PERFETTO}/#!/?url={urllib.parse.quote(address(server), safe='')}"
-        say(f"serving {arguments.trace} on 127.0.0.1:{server.server_port} until it was fetched\n{url}")
+        say(f"serving {arguments.trace} on 127.0.0.1:{server.server_port} until Perfetto has loaded it\n{url}")
         if not arguments.no_browser:
             webbrowser.open(url)
         try:
             server.serve_until_fetched()
         except KeyboardInterrupt:
-            say("interrupted before anybody fetched it", error=True)
+            say("interrupted before Perfetto loaded it", error=True)
             return 130
     return 0
 
 
 class OneFile(http.server.ThreadingHTTPServer):
-    """Gives out one file to Perfetto, and nothing else to nobody else."""
+    """Serves one file, only to Perfetto's origin."""
 
     timeout = 0.1
     """Seconds that waiting for a connection takes before it is seen whether the file was fetched."""
@@ -74,12 +77,12 @@ class OneFile(http.server.ThreadingHTTPServer):
         return self._fetched.is_set()
 
     def serve_until_fetched(self) -> None:
-        """Answer everybody, each in a thread of its own, until Perfetto has the file."""
+        """Answer requests, each in a thread, until Perfetto has the file."""
         while not self.fetched:
             self.handle_request()
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing: it is the other side that went away, or sent what is no request."""
+        """Print nothing: the client went away, or did not send a request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -113,7 +116,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the terminal shows one address."""
+        """Print nothing: the terminal shows one address."""
 
 
 def serving(trace: Path, port: int) -> OneFile:

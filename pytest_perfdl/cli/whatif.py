@@ -1,8 +1,8 @@
-"""Say what a step would take if: edits and optimizations simulated on a trace, and advice.
+"""Predict step time under hypothetical changes to a trace.
 
-`perfdl whatif TRACE --apply cuda_graph --scale 'name~gemm:0.5'`: each question is answered for itself, and several of
-them together at the end. Without a question only the advice. `--list` names the optimizations. Several traces, or a
-folder of them, are the ranks of one job, which wait for each other in their collectives.
+`perfdl whatif TRACE --apply cuda_graph --scale 'name~gemm:0.5'` simulates each change, and all of them together;
+without a change it prints advice only. `--list` names the optimizations. Several traces, or a folder of traces, are the
+ranks of one job, which wait for each other in their collectives.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.cli.common import one_run, print_json, say, table, width
+from pytest_perfdl.cli.common import one_run, print_json, say, width
 from pytest_perfdl.model.errors import CommandError, SelectionError
 from pytest_perfdl.model.selection import HELP, parse
+from pytest_perfdl.report import layout
 
 if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
@@ -33,41 +34,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="TRACE",
-        help="Chrome trace of the PyTorch profiler, .gz or not; several, or a folder of them: the ranks of one job",
+        help="Chrome trace of the PyTorch profiler, .gz or not; several, or a folder: the ranks of one job",
     )
     parser.add_argument(
         "--scale",
         action="append",
         default=[],
         metavar="SELECT:FACTOR",
-        help=f"what if these tasks took FACTOR times as long; SELECT is {HELP}",
+        help=f"multiply the time of these tasks by FACTOR; SELECT is {HELP}",
     )
-    parser.add_argument("--remove", action="append", default=[], metavar="SELECT", help="what if these tasks vanished")
+    parser.add_argument("--remove", action="append", default=[], metavar="SELECT", help="remove these tasks")
     parser.add_argument(
         "--apply",
         action="append",
         default=[],
         metavar="NAME[:KEY=VALUE,...]",
-        help="what if this optimization were applied, such as amp:dtype=bfloat16; see --list",
+        help="apply an optimization, such as amp:dtype=bfloat16; see --list",
     )
-    parser.add_argument("--list", action="store_true", help="name the optimizations and their parameters")
+    parser.add_argument("--list", action="store_true", help="list the optimizations and their parameters")
     parser.add_argument(
         "--machine",
         action="append",
         default=[],
         metavar="NAME=VALUE|FILE",
-        help="a constant that the trace does not have: network_bytes_per_s=25GB, pinned_bytes_per_s=12GB, cores=8, "
-        "float32=67Tflop; or a file of them",
+        help="a property of the machine that the trace does not have, such as network_bytes_per_s=25GB, "
+        "pinned_bytes_per_s=12GB, cores=8 or float32=67Tflop; or a file of `perfdl constants`",
     )
     parser.add_argument(
         "--step-time",
         metavar="TIME",
-        help="what the mean step takes without the profiler, as 41.2ms: the profiler's share is taken off every event",
+        help="mean step time without the profiler, such as 41.2ms: removes profiler overhead from every event",
     )
-    parser.add_argument("--devices", type=int, metavar="N", help="rank ways of spreading the step over N devices")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument(
-        "--trace", metavar="OUT", type=Path, help="write a Chrome trace of the measured and the predicted timeline"
+        "--devices", type=int, metavar="N", help="rank the ways of parallelizing the step over N devices"
+    )
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, help="write the measured and the predicted timeline as a Chrome trace"
     )
 
 
@@ -77,13 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
         say(_listed())
         return 0
     if not arguments.files:
-        raise CommandError("name a trace, or --list the optimizations")
+        raise CommandError("name a trace, or list the optimizations with --list")
     if arguments.devices is not None and arguments.devices < 1:
         raise CommandError("--devices must be at least 1")
     questions = _questions(arguments)
     machine = _machine(arguments.machine)
     if arguments.trace is not None and not questions:
-        raise CommandError("--trace needs a question: --scale, --remove or --apply")
+        raise CommandError("--trace needs a change to predict: --scale, --remove or --apply")
     answers = _answered(arguments, questions, machine)
     if arguments.trace is not None:
         _write(arguments.trace, answers, aside=arguments.json)
@@ -148,14 +151,14 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)
         if not len(graph):
-            raise CommandError(f"{trace.source} holds no operators, calls or kernels")
+            raise CommandError(f"{trace.source} has no operators, calls or kernels")
         return _without_profiler(graph, arguments.step_time)
 
     if len(traces) == 1:
         (trace,) = traces
         return graph_of(trace), trace.source or arguments.files[0], _arithmetic(trace, machine)
     if arguments.devices:
-        raise CommandError("--devices wants the trace of one rank")
+        raise CommandError("--devices needs the trace of one rank")
     graph = job_graph(traces, graph_of)
     return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None
 
@@ -280,14 +283,15 @@ def _listed() -> str:
     from pytest_perfdl.whatif.transform import TRANSFORMS, find
 
     find("amp")
-    rows: list[tuple[str, ...]] = []
+    lines: list[str] = []
     for name, function in sorted(TRANSFORMS.items()):
-        told = [
+        parameters = [
             each.name + ("" if each.default is each.empty else f"={each.default}")
             for each in list(inspect.signature(function).parameters.values())[1:]
         ]
-        rows.append((name, ",".join(told), (inspect.getdoc(function) or "").splitlines()[0]))
-    return table(rows)
+        lines.append(f"{name}:{','.join(parameters)}" if parameters else name)
+        lines += layout.paragraph((inspect.getdoc(function) or "").splitlines()[0], 4, width())
+    return "\n".join(lines)
 
 
 def _write(path: Path, answers: Answers, *, aside: bool) -> None:

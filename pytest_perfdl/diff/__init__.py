@@ -14,7 +14,7 @@ from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.bound import Regions, regions
 from pytest_perfdl.diff.causes import causes, likeliest, places
 from pytest_perfdl.diff.changes import DiffCause
-from pytest_perfdl.diff.side import Side, of_call, of_traces
+from pytest_perfdl.diff.side import Side, of_breakdown, of_call, of_traces
 
 __all__ = [
     "AccountLine",
@@ -25,6 +25,7 @@ __all__ = [
     "causes",
     "diff",
     "likeliest",
+    "of_breakdown",
     "of_call",
     "of_traces",
     "places",

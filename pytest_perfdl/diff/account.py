@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff.matching.names import Rules
     from pytest_perfdl.diff.side import Side, Unit
     from pytest_perfdl.model.step_part import Part
-    from pytest_perfdl.results.verdict import Verdict
+    from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 
     Floats = NDArray[np.float64]
 
@@ -108,6 +108,8 @@ class Diff:
     """Simultaneous intervals of the sums of all changes of one name, where they were tested."""
     counterfactual: Counterfactual | None = None
     """What a simulation says of it; `None` where nobody asked for one, or the account says it all."""
+    timed: MetricVerdict | None = None
+    """The step time that a run measured without the profiler, with its verdict; `None` of two sources."""
     use: MachineUse | None = None
     """How well both sides use the machine; `None` unless both are traces."""
 
@@ -160,8 +162,11 @@ class Diff:
     def verdict(self, limit: float = LIMIT) -> Verdict:
         """What the step did, by its interval: past the limit, within it either way, or neither for sure.
 
-        A single step on a side says nothing of how much steps differ: then it is `inconclusive`.
+        A single step on a side says nothing of how much steps differ: then it is `inconclusive`. A verdict that a run
+        gave its step time is the verdict.
         """
+        if self.timed is not None and self.timed.verdict is not None:
+            return self.timed.verdict
         if self.interval is None:
             return "inconclusive"
         low, high = (value / max(self.base_ns, 1) for value in self.interval)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.analysis.account.parts import StepParts
     from pytest_perfdl.model.record import Call
+    from pytest_perfdl.results.verdict import StepBreakdown
 
     Floats = NDArray[np.float64]
 
@@ -120,6 +121,43 @@ def of_call(label: str, call: Call) -> Side:
         busy_ns=ns,
         count=count.reshape(ns.shape),
         timed_ns=None if timed is None else float(np.mean(timed.values)),
+    )
+
+
+def of_breakdown(label: str, step: StepBreakdown, which: Literal["base", "new"]) -> Side:
+    """One side of a breakdown that a run has: a column for each paired round, or one where the rounds are not kept."""
+    rounds = step.base_rounds if which == "base" else step.new_rounds
+    step_ns = np.array(rounds or [step.base_ns if which == "base" else step.new_ns], dtype=np.float64)
+    on_device = any(row.kind == "kernel" for row in step.rows)
+    parts, classes, ns, count = [], [], [], []
+    for row in step.rows:
+        mean, times, number = (
+            (row.base_ns, row.base_rounds, row.base_count)
+            if which == "base"
+            else (row.new_ns, row.new_rounds, row.new_count)
+        )
+        if mean is None or (on_device and row.kind == "operator"):
+            continue
+        parts.append(Part(row.kind, row.name))
+        classes.append(_class(parts[-1]))
+        ns.append(times if rounds and len(times) == len(rounds) else [mean] * len(step_ns))
+        count.append([number or 0.0] * len(step_ns))
+    rest = step_ns - np.array(ns, dtype=np.float64).reshape(len(ns), len(step_ns)).sum(axis=0)
+    if np.any(np.abs(rest) > len(ns)):
+        parts.append(Part("idle", "overlapped"))
+        classes.append("overlapped")
+        ns.append(rest.tolist())
+        count.append([0.0] * len(step_ns))
+    times_ns = np.array(ns, dtype=np.float64).reshape(len(ns), len(step_ns))
+    return Side(
+        label=label,
+        unit="run",
+        parts=tuple(parts),
+        classes=tuple(classes),
+        step_ns=times_ns.sum(axis=0) if ns else step_ns,
+        ns=times_ns,
+        busy_ns=times_ns,
+        count=np.array(count).reshape(times_ns.shape),
     )
 
 

@@ -60,7 +60,7 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
         try:
             outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
         except OutcomeError as error:
-            raise RunFailed(f"what pytest wrote {error}") from error
+            raise RunFailed(f"the file that pytest wrote {error}") from error
     _check(run, outcome, first=first)
     return outcome
 
@@ -102,15 +102,15 @@ def _finished(words: Sequence[str], output: Path) -> int:
 def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
     for test, verdict, reason in reasons_of(run, _UNBASED):
         raise RunFailed(
-            f"{test} cannot be judged, it is {verdict} ({reason}): record baselines here with pytest --perf-update, "
-            "then qualify"
+            f"{test} has no baseline to compare with ({verdict}: {reason}): record baselines on this machine with "
+            "`pytest --perf-update`, then qualify"
         )
     if not first:
         return
     for test, _, reason in reasons_of(run, frozenset({"invalid"})):
         raise RunFailed(f"{test} is invalid: {reason}")
     if not any(case.judged for case in outcome.cases):
-        raise RunFailed("no test was held against a baseline")
+        raise RunFailed("no test was compared with a baseline")
 
 
 def _why(output: Path) -> str:
@@ -118,4 +118,4 @@ def _why(output: Path) -> str:
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
     internal = [line for line in lines if line.startswith("INTERNALERROR>")]
     telling = [line for line in lines if _TELLING.match(line)]
-    return (internal[-1:] or telling or lines[-1:] or ["it said nothing"])[0]
+    return (internal[-1:] or telling or lines[-1:] or ["no output"])[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_perfdl.model.kernel_names import short_names
 
 GAP = "  "
 LEAST_NAME = 24
@@ -33,33 +35,63 @@ def shorten(text: str, width: int) -> str:
     return f"{head}...{tail}"
 
 
+Fit = Callable[[Sequence[str], int], Mapping[str, str]]
+"""What makes the names of one table fit into a width: `kernel_names.short_names`, `last_parts`."""
+
+
 def rows(
     table: Sequence[Sequence[str]],
     right: str,
     indent: int,
     width: int,
+    fit: Fit | None = None,
     *,
+    least: int = LEAST_NAME,
     shorten: Callable[[str, int], str] = shorten,
 ) -> list[str]:
     """Lay out rows whose first cell is a name.
 
-    Aligned in columns if that fits into `width`, with names shortened if need be; else each row wraps for
-    itself. `right` has one character per column, "r" for right-aligned, anything else for left; `shorten` is how names
-    are cut.
+    Aligned in columns if that fits into `width`, with names shortened by `fit`, or each by `shorten`, if need be; else,
+    and where less than `least` columns are left for a name, it has a line above its cells, which are aligned if they
+    fit. `right` has one character per column, "r" for right-aligned, anything else for left.
     """
     columns = [max(cells_wide(row[index]) for row in table) for index in range(len(right))]
     room = width - indent - sum(len(GAP) + size for size in columns[1:] if size)
-    if room < min(columns[0], LEAST_NAME):
-        return [line for row in table for line in _wrapped(row, indent, width)]
+    names = [row[0] for row in table]
+    if room < min(columns[0], least):
+        below = [0, *columns[1:]]
+        alone = indent + sum(len(GAP) + size for size in below if size) <= width
+        shown = _fitted(names, max(8, width - indent), fit, shorten)
+        if not alone:
+            return [line for row in table for line in _wrapped((shown[row[0]], *row[1:]), indent, width)]
+        lines = []
+        for row in table:
+            lines += [" " * indent + shown[row[0]]] * bool(row[0])
+            lines.append(_aligned(("", *row[1:]), below, right, indent))
+        return lines
     columns[0] = min(columns[0], room)
-    lines = []
-    for row in table:
-        cells = [_padded(shorten(row[0], columns[0]), columns[0], right[0])]
-        cells += [
-            _padded(cell, size, side) for cell, size, side in zip(row[1:], columns[1:], right[1:], strict=True) if size
-        ]
-        lines.append((" " * indent + GAP.join(cells)).rstrip())
-    return lines
+    shown = _fitted(names, columns[0], fit, shorten)
+    return [_aligned((shown[row[0]], *row[1:]), columns, right, indent) for row in table]
+
+
+def last_parts(names: Sequence[str], width: int) -> Mapping[str, str]:
+    """Names cut at the beginning: of module paths and source lines the last part tells most.
+
+    >>> last_parts(["encoder.layers.11.attention.query"], 20)
+    {'encoder.layers.11.attention.query': '...1.attention.query'}
+    """
+    shown = {name: cut_front(name, width) for name in names}
+    alike = [name for name, text in shown.items() if list(shown.values()).count(text) > 1]
+    return shown | dict(short_names(alike, width))
+
+
+def _fitted(names: Sequence[str], width: int, fit: Fit | None, shorten: Callable[[str, int], str]) -> Mapping[str, str]:
+    return {name: shorten(name, width) for name in names} if fit is None else fit(names, width)
+
+
+def _aligned(row: Sequence[str], columns: Sequence[int], right: str, indent: int) -> str:
+    cells = [_padded(cell, size, side) for cell, size, side in zip(row, columns, right, strict=True) if size]
+    return (" " * indent + GAP.join(cells)).rstrip()
 
 
 def cut(text: str, width: int) -> str:
@@ -94,6 +126,11 @@ def paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[str]
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def item(text: str, indent: int, width: int) -> list[str]:
+    """An item of a list, whose further lines are aligned to its first."""
+    return paragraph(f"- {text}", indent, width, more=2)
 
 
 def _wrapped(row: Sequence[str], indent: int, width: int) -> list[str]:

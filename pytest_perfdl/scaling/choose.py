@@ -130,12 +130,15 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
         chosen = line if line and line.loo_mape <= STRAIGHT else power or chosen
     said = [_verdict(chosen, fits), *importance(chosen, points)]
     spread = points.replicate_spread()
-    said.append("nothing was measured twice" if spread is None else f"replicates spread by {_percent(spread)}")
+    said.append(
+        "no configuration was measured twice"
+        if spread is None
+        else f"repeated measurements differ by {_percent(spread)}"
+    )
     warnings = _warnings(points)
     if chosen.loo_mape > POOR:
-        warnings += (
-            f"{chosen.name}, the best of the models, is {_percent(chosen.loo_mape)} off: none describes the points",
-        )
+        poor = _percent(chosen.loo_mape)
+        warnings += (f"{chosen.name}, the best model, has a leave-one-out error of {poor}: none fits the points well",)
     return Choice(points, tuple(fits), chosen, tuple(said), (*warnings, *refused))
 
 
@@ -170,7 +173,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
         if name not in points.varying:
             only = float(column[0])
             if at.get(name, only) != only:
-                raise ScalingError(f"{name} was {only:g} in every point: what another value costs is unknown")
+                raise ScalingError(f"{name} was {only:g} in every point: the effect of other values is unknown")
             values[name] = only
             continue
         if name not in at:
@@ -182,9 +185,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     column = points.columns[farthest]
     where = f"{farthest} {values[farthest]:g} is outside the measured {column.min():g} to {column.max():g}"
     if stretch > MAX_STRETCH and not extrapolate:
-        raise ScalingError(
-            f"{where} by more than {MAX_STRETCH:g}x: ask for extrapolation (--extrapolate) to get a guess"
-        )
+        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: --extrapolate predicts all the same")
     if not np.isfinite(stretch):
         raise ScalingError(f"{where}: no ratio leads to 0")
     columns = {name: np.array([value]) for name, value in values.items()}
@@ -193,7 +194,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     if not np.isfinite([ns, low, high]).all():
         raise ScalingError(f"{fit.name} has no finite time there")
     # Through two values any power goes, and the interval is of errors between them.
-    bent = " from two values, which do not tell how it bends" if len(np.unique(column)) == 2 else ""
+    bent = " from two values, which do not show the curvature" if len(np.unique(column)) == 2 else ""
     warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()
     return TimePrediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
 
@@ -221,7 +222,7 @@ def _as_good(fit: Fit, best: Fit) -> bool:
 
 def _verdict(chosen: Fit, fits: list[Fit]) -> str:
     others = ", ".join(f"{fit.name} {_percent(fit.loo_mape)}" for fit in fits if fit is not chosen)
-    text = f"{chosen.name}: {_percent(chosen.loo_mape)} off on configurations left out"
+    text = f"{chosen.name}: leave-one-out error {_percent(chosen.loo_mape)}"
     return f"{text} ({others})" if others else text
 
 
@@ -236,9 +237,11 @@ def _warnings(points: Points) -> tuple[str, ...]:
         logs = np.stack([np.log(points.columns[name]) for name in names], axis=1)
         logs = (logs - logs.mean(axis=0)) / logs.std(axis=0)
         if np.linalg.cond(logs) > COLLINEAR:
-            said.append(f"{', '.join(names)} vary together: their effects cannot be told apart")
+            said.append(f"{', '.join(names)} vary together: their effects cannot be separated")
     if points.ns.max() / points.ns.min() > WIDE:
-        said.append(f"times differ by a factor of {points.ns.max() / points.ns.min():.0e}: few models hold that far")
+        said.append(
+            f"times differ by a factor of {points.ns.max() / points.ns.min():.0e}: few models hold over that range"
+        )
     if np.ptp(points.ns) == 0:
         said.append("every time is the same: no factor has an effect")
     return tuple(said)

@@ -107,7 +107,7 @@ class Points:
         return self.take(np.setdiff1d(np.arange(len(self), dtype=np.intp), rows))
 
     def replicate_spread(self) -> float | None:
-        """Pooled coefficient of variation of replicates, a fraction; None where nothing was measured twice.
+        """Pooled coefficient of variation of replicates, a fraction; None where no configuration was measured twice.
 
         sqrt(sum over configurations of sum ((t - mean) / mean)^2 / sum of (replicates - 1)): no model's error can be
         expected below it.

@@ -32,18 +32,17 @@ def doublings(fit: Fit, points: Points) -> dict[str, float]:
 def importance(fit: Fit, points: Points) -> tuple[str, ...]:
     """One sentence per factor, the most important first, and one for the time that does not scale.
 
-    That last one only where the constant's interval is above zero. Like so: "doubling batch costs 1.93x", "doubling
-    workers takes 0.55x", "12.00 ms do not scale".
+    That last one only where the constant's interval is above zero. Like so: "doubling batch: 1.93x the time",
+    "doubling workers: 0.55x the time", "12.00 ms do not depend on size".
     """
     ratios = {name: ratio for name, ratio in doublings(fit, points).items() if ratio > 0}
     ordered = sorted(ratios, key=lambda name: (-abs(np.log(ratios[name])), name))
     said = []
     for name in ordered:
-        verb = "costs" if ratios[name] >= 1 else "takes"
-        said.append(f"doubling {name} {verb} {ratios[name]:.2f}x")
+        said.append(f"doubling {name}: {ratios[name]:.2f}x the time")
     fixed = next((each for each in fit.coefficients if each.name == CONSTANT), None)
     if fixed is not None and fixed.low > 0 and fixed.value >= _NEGLIGIBLE * float(points.ns.min()):
-        said.append(f"{format_quantity(fixed.value, 'ns')} do not scale")
+        said.append(f"{format_quantity(fixed.value, 'ns')} do not depend on size")
     return tuple(said)
 
 

@@ -232,7 +232,7 @@ def _shared(found: Diff, named: Sequence[DiffCause], games: Sequence[_Game], pla
     beyond_ns = found.delta_ns - sum(whole_ns)
     if abs(beyond_ns) > max(MISSED * abs(found.delta_ns), MISSED_OF_STEP * found.base_ns):
         missed = format_quantity(beyond_ns, "ns", signed=True)
-        return Counterfactual(refused=f"other durations of the same work leave {missed} of the change open")
+        return Counterfactual(refused=f"different durations of the same work leave {missed} of the change unexplained")
     shares = [
         _share(cause, whole_ns[player], added[player], found, partial(_slack, games[1], player, found.new_ns))
         for player, cause in enumerate(named)

@@ -68,12 +68,14 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     """
     graph, marks = context.graph, labels(context.trace)
     if not marks.modules:
-        raise NotTold("modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges")
+        raise NotTold(
+            "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
+        )
     row = graph.tasks.row
     module = np.where(row >= 0, marks.module[row], -1)
     chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
     if not chosen:
-        raise NotTold(f"no module fits {pattern!r}" if pattern else "no modules repeat: name them with layer=...")
+        raise NotTold(f"no module matches {pattern!r}" if pattern else "no modules repeat: name them with layer=...")
     of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
     unit = _with_gaps(graph, of[module])
     backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)

@@ -62,7 +62,7 @@ def measured(
         raise ConstantsError("the trace is of a device, and torch sees none here: measure where it was recorded")
     calls = _calls(trace)
     if forms and not calls:
-        raise ConstantsError("shapes of operators are not in the trace: profile with record_shapes=True")
+        raise ConstantsError("the trace has no shapes of operators: profile with record_shapes=True")
     key = replay.prepare(threads, device)
     found = known or Machine()
     if found.key and found.key != key:

@@ -53,7 +53,7 @@ class Context:
             If the graph was not made from one.
         """
         if self.graph.trace is None:
-            raise NotTold("operators and modules are known only of a graph that was made from a trace")
+            raise NotTold("operators and modules need a graph made from a trace")
         return self.graph.trace
 
     @property
@@ -124,7 +124,7 @@ def find(name: str) -> Transform:
     importlib.import_module("pytest_perfdl.whatif.transforms")
 
     if name not in TRANSFORMS:
-        raise ValueError(f"there is no transform {name!r}: {', '.join(sorted(TRANSFORMS))}")
+        raise ValueError(f"there is no optimization {name!r}: {', '.join(sorted(TRANSFORMS))}")
     return TRANSFORMS[name]
 
 

@@ -103,8 +103,10 @@ def test_an_update_that_is_not_fused_fails(project):
         "fused.whatif fused_optimizer": "unchanged",
         "python.whatif fused_optimizer": "inconclusive",
     }
-    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to optimize: the update is fused already"
-    assert metrics["python.whatif fused_optimizer"]["reason"].startswith("no prediction: no update by one optimizer")
+    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to optimize: the update is already fused"
+    assert metrics["python.whatif fused_optimizer"]["reason"].startswith(
+        "no prediction: the trace has no update by one optimizer"
+    )
     assert "network_bytes_per_s" in metrics["plain.whatif data_parallel:ranks=2"]["reason"]
     assert train["verdict"] == "regressed"
     assert "plain.whatif fused_optimizer: predicted gain " in train["reason"]

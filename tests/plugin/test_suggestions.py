@@ -50,7 +50,7 @@ def test_a_regression_says_what_would_help(project):
         assert "what would help" not in finished.output
         return
     [found] = test["suggestions"]
-    assert found["text"].startswith("The step gets its input in ")
+    assert found["text"].startswith("The step waits for input data in ")
     assert found["how"].startswith("DataLoader(num_workers=")
     # With a worker the step takes 30 ms instead of 60; 45 where both share a core, as they may.
     assert 0.05 < found["interval"][0] < found["gain"] < found["interval"][1] < 1

@@ -1,4 +1,4 @@
-"""What bounds the step, in one plain sentence with its figures."""
+"""What bounds the step, in one sentence with its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pytest_perfdl.analysis.account.host_account import OPERATOR_CLASSES
 from pytest_perfdl.analysis.account.step_account import ProfileTables, profile_tables
 from pytest_perfdl.analysis.events.communication import communication_kernels
 from pytest_perfdl.analysis.waiting.critical_path import CriticalPath, critical_path
-from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.kernel_names import MARK, short_name
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.trace.model import Category, Trace
 
 Kind = Literal[
@@ -68,11 +69,11 @@ class Bottleneck:
 
     kind: Kind
     text: str
-    """One plain sentence with its figures."""
+    """One sentence with its numbers."""
     share: float
     """Share of the steps' time that the classes of this kind have in the account, 0 to 1."""
     evidence: tuple[str, ...]
-    """The figures behind it, one line each: the account, the critical path."""
+    """The numbers behind it, one line each: the breakdown, the critical path."""
 
 
 def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: CriticalPath | None = None) -> Bottleneck:
@@ -87,13 +88,13 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
     if total == 0:
-        return Bottleneck("none", "No step with any time is in the trace.", 0.0, ())
+        return Bottleneck("none", "The trace has no step that takes time.", 0.0, ())
     path = critical_path(trace) if path is None else path
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}
     evidence = (
-        f"{_steps(len(tables.step_ns))} of {format_quantity(total / len(tables.step_ns), 'ns')} on average",
-        f"account: {_listed(account)}",
+        f"{plural(len(tables.step_ns), 'step')} of {format_quantity(total / len(tables.step_ns), 'ns')} (mean)",
+        f"step time: {_listed(account)}",
         f"critical path: {_listed(on_path)}",
     )
     if not tables.on_device:
@@ -103,7 +104,7 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     kind = max(gains, key=lambda kind: gains[kind])
     if gains[kind] < MIXED_SHARE:
         return Bottleneck(
-            "mixed", f"Nothing alone bounds the step: {_listed(account)}.", max(shares.values()), evidence
+            "mixed", f"No single bottleneck: {_listed(account)} of the step.", max(shares.values()), evidence
         )
     return Bottleneck(kind, _sentence(kind, trace, tables, account), shares[kind], evidence)
 
@@ -113,20 +114,24 @@ def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[
     what = amount(tables, sum(account[name] for name in names))
     largest = max(names, key=lambda name: account[name])
     most = f"{format_percent(account[largest], signed=False)} {_WAITS[largest]}" if largest in _WAITS else ""
+    most = f", {most}" if most else ""
+    if account["compute"] > sum(account[name] for name in names) and kind != "compute":
+        # Compute is the largest part then, and a reader may wonder why it is not named.
+        most += ", the largest avoidable part"
     if kind == "input":
-        return f"Input-bound: the device waits for input data in {what}."
+        return f"Input-bound: the device waits for input data in {what}{most}."
     if kind == "launch":
-        return f"Launch-bound: the device waits for the host in {what}, {most}."
+        return f"Launch-bound: the device waits for the host in {what}{most}."
     if kind == "synchronization":
-        return f"Synchronization-bound: the device waits while the host returns from blocking calls in {what}."
+        return f"Synchronization-bound: the device waits while the host returns from blocking calls in {what}{most}."
     if kind == "dependency":
-        return f"Dependency-bound: the device waits in {what}, {most}."
+        return f"Dependency-bound: the device waits in {what}{most}."
     name, ns = _longest(kind, trace)
-    longest = f"the longest is {short(name)} with {format_quantity(ns / tables.steps, 'ns')} a step"
+    longest = f"the longest is {short(name)} with {format_quantity(ns / tables.steps, 'ns')}/step"
     if kind == "compute":
         return f"Compute-bound: kernels compute in {what}; {longest}."
     thing = "communication" if kind == "communication" else "copies"
-    return f"{kind.capitalize()}-bound: {thing} that nothing hides in {what}; {longest}."
+    return f"{kind.capitalize()}-bound: {thing} without overlapping compute in {what}{most}; {longest}."
 
 
 def _on_cpu(tables: ProfileTables, account: Mapping[str, float], evidence: tuple[str, ...]) -> Bottleneck:
@@ -136,12 +141,13 @@ def _on_cpu(tables: ProfileTables, account: Mapping[str, float], evidence: tuple
     share = account[largest]
     what = amount(tables, share)
     if largest == "input":
-        return Bottleneck("input", f"Input-bound: the step waits for input data in {what}.", share, evidence)
+        most = ", the largest avoidable part" if share < max(account.values()) else ""
+        return Bottleneck("input", f"Input-bound: the step waits for input data in {what}{most}.", share, evidence)
     if largest == "communication":
         text = f"Communication-bound: the step waits for collectives in {what}."
         return Bottleneck("communication", text, share, evidence)
     if largest == "Python and host":
-        text = f"Python-bound: the host is between operators in {what}."
+        text = f"Python-bound: the CPU runs Python between operators in {what}."
         return Bottleneck("python", text, share, evidence)
     share = sum(account[name] for name in OPERATOR_CLASSES)
     what = amount(tables, share)
@@ -171,12 +177,9 @@ def amount(tables: ProfileTables, share: float) -> str:
 
 
 def short(name: str) -> str:
-    """A name that fits into a sentence."""
-    return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "\u2026"
-
-
-def _steps(count: int) -> str:
-    return "one step" if count == 1 else f"{count} steps"
+    """A name that fits into a sentence, of a kernel without namespaces and arguments."""
+    name = short_name(name)
+    return name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - len(MARK)] + MARK
 
 
 def _listed(shares: Mapping[str, float]) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pytest_perfdl.analysis.events.operator_time import operator_at
 from pytest_perfdl.trace.model import I32, I64, MemoryEvents, Rows, Trace
 
-BEFORE = "before the window"
+BEFORE = "allocated before the trace started"
 """`Alive.operator` of what was allocated before the first memory event and not freed since."""
 UNRECORDED = "unrecorded"
 """`Alive.operator` of the difference between the allocator's total and its recorded events, if there is one."""

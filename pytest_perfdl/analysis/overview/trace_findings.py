@@ -1,4 +1,4 @@
-"""What else in a trace costs time or puts its figures in doubt, one line each."""
+"""What else in a trace costs time or limits its numbers, one line each."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ UNEXPLAINED_SHARE = 0.1
 
 _SAYS: Mapping[str, tuple[Kind, str]] = {
     "input": ("input", "the device waits for input data"),
-    "exposed communication": ("communication", "communication runs that no computing hides"),
-    "exposed copies": ("copy", "copies and memsets run that nothing else hides"),
+    "exposed communication": ("communication", "communication does not overlap with compute"),
+    "exposed copies": ("copy", "copies and memsets do not overlap with other work"),
     "synchronization": ("synchronization", "the device waits while the host returns from blocking calls"),
     "launch latency": ("launch", "the device waits for launches to arrive"),
     "operator overhead": ("launch", "the device waits while the host runs operators and runtime calls"),
@@ -50,7 +50,7 @@ _SAYS: Mapping[str, tuple[Kind, str]] = {
 _ON_CPU: Mapping[str, tuple[Kind, str]] = {
     "input": ("input", "the step waits for input data"),
     "communication": ("communication", "the step waits for collectives"),
-    "Python and host": ("python", "the host is between operators, in Python"),
+    "Python and host": ("python", "the CPU runs Python between operators"),
 }
 _PAGEABLE = re.compile(r"Memcpy.*Pageable", re.IGNORECASE)
 _MEMORY_CALL = re.compile(r"(cuda|hip)(Malloc|Free)(Async|Host|Managed)?$|(cuda|hip)Host(Alloc|Malloc|Free)$")
@@ -89,7 +89,7 @@ def trace_findings(
     ]
     if tables.on_device and path.unexplained_share >= UNEXPLAINED_SHARE:
         share = format_percent(path.unexplained_share, signed=False)
-        text = f"{share} of the critical path are waits that the trace does not explain: do not trust it far"
+        text = f"{share} of the critical path is waiting that the trace does not explain: the path may be wrong there"
         found.append(TraceFinding("unexplained", text, path.unexplained_share))
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
 
@@ -108,9 +108,7 @@ def _pageable(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[Tra
     share = _windows(steps).intersection(covered(trace, rows)).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:
         count = format_quantity(len(rows) / tables.steps, "1")
-        text = (
-            f"copies of pageable host memory, {count} a step, take {amount(tables, share)}: pinned memory copies faster"
-        )
+        text = f"copies of pageable CPU memory ({count}/step) take {amount(tables, share)}: pinned memory is faster"
         yield TraceFinding("pageable", text, share)
 
 
@@ -133,8 +131,8 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
     own = own[steps.of_host_time(trace.start[own]) >= 0]
     whole = sum(window.host_ns for window in steps.windows)
     for kind, pattern, least, does in (
-        ("synchronization calls", SYNC_CALL, FINDING_SHARE, "synchronize host and device"),
-        ("memory calls", _MEMORY_CALL, DETAIL_SHARE, "allocate or free memory of the device or pinned memory"),
+        ("synchronization calls", SYNC_CALL, FINDING_SHARE, "synchronize CPU and device"),
+        ("memory calls", _MEMORY_CALL, DETAIL_SHARE, "allocate or free device or pinned memory"),
     ):
         rows = _named(trace, pattern, own)
         ns = covered(trace, rows).intersection(steps.host).length
@@ -142,14 +140,14 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
         if share >= least:
             count, each = format_quantity(len(rows) / tables.steps, "1"), format_quantity(ns / tables.steps, "ns")
             part = format_percent(share, signed=False)
-            yield TraceFinding(kind, f"calls that {does}, {count} a step: {each}, {part} of the host's step", share)
+            yield TraceFinding(kind, f"calls that {does}: {count}/step, {each}, {part} of the CPU's step", share)
 
 
 def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:
     rows = trace.rows(Category.OVERHEAD)
     share = covered(trace, rows).intersection(_windows(steps)).length / sum(tables.step_ns)
     if share >= DETAIL_SHARE:
-        yield TraceFinding("overhead", f"the profiler's own work takes {amount(tables, share)}", share)
+        yield TraceFinding("overhead", f"profiler overhead takes {amount(tables, share)}", share)
 
 
 def _windows(steps: Steps) -> Intervals:

@@ -1,4 +1,4 @@
-"""A diff as one page that opens from disk: the same figures as on the terminal, and all of the rows."""
+"""A diff as one self-contained page: the same numbers as on the terminal, and more rows."""
 
 from __future__ import annotations
 
@@ -9,46 +9,53 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from pytest_perfdl.model.units import format_quantity, plural
+from pytest_perfdl.diff import causes as causes_of
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.report import templating
 from pytest_perfdl.report.diff.json import to_json
 from pytest_perfdl.report.diff.terminal import (
+    SURE,
+    UNEXPLAINED,
     bound_words,
-    columns_of,
+    cause_name,
     counterfactual_words,
     drift_words,
+    effect_words,
     large_effects,
     latent_words,
     refused_words,
+    replaced,
+    side_words,
     slower_words,
     step_words,
     use_rows,
 )
 from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.trace.terminal import place
 from pytest_perfdl.report.words import bound
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import Diff
+    from pytest_perfdl.diff import Diff, DiffCause
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
 
 Column = tuple[str, str, str]
-"""Heading, key of a row, and kind of value, of what stands beside a name and what is told of it."""
+"""Heading, key of a row, and kind of value of a column beside the names."""
 
 CAUSES: tuple[Column, ...] = (
     ("Change", "own_ns", "signed"),
-    ("Of the change", "share", "share"),
-    ("Before", "base_ns", "ns"),
-    ("After", "new_ns", "ns"),
-    ("Count before", "base_count", "count"),
-    ("Count after", "new_count", "count"),
+    ("Share", "share", "share"),
+    ("Baseline", "base_ns", "ns"),
+    ("Current", "new_ns", "ns"),
+    ("Calls, baseline", "base_count", "count"),
+    ("Calls, current", "new_count", "count"),
 )
 SHARES: tuple[Column, ...] = (
-    ("Its work changed by", "work_delta_ns", "signed"),
-    ("The step by", "share_ns", "signed"),
+    ("Own change", "work_delta_ns", "signed"),
+    ("Of the step", "share_ns", "signed"),
     ("Step without it", "step_without_ns", "ns"),
-    ("Slack left", "slack_ns", "ns"),
+    ("Slack", "slack_ns", "ns"),
 )
 
 
@@ -87,14 +94,14 @@ def _headline(diffs: Sequence[tuple[str, Diff]], limit: float) -> str:
 
 def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[str, Any]:
     """What the template shows of one diff."""
-    causes = list(map(_cause, data["blame"]))
-    shares = _shares(data["counterfactual"])
+    causes = [_cause(cause, row) for cause, row in zip(causes_of(each), data["blame"], strict=True)]
+    shares = _shares(each, data["counterfactual"])
     return {
         "title": title or " and ".join(_names(each)),
         "verdict": data["verdict"],
         "step": step_words(each),
-        "base": f"{each.base.label}, {columns_of(each.base)}",
-        "new": f"{each.new.label}, {columns_of(each.new)}",
+        "base": side_words(each.base),
+        "new": side_words(each.new),
         "coverage": data["matching"]["coverage"],
         "detectable_ns": data["detectable_ns"],
         "notes": [
@@ -106,14 +113,20 @@ def _sheet(title: str, each: Diff, data: dict[str, Any], limit: float) -> dict[s
         "use": [] if each.use is None else use_rows(each.use),
         "account": [{**line, "name": line["class"], "share": _plain(line["share"])} for line in data["account"]],
         "causes": causes,
-        "cause_columns": _told(CAUSES, causes),
+        "cause_columns": _with_values(CAUSES, causes),
         "shares": shares,
-        "share_columns": _told(SHARES, shares),
-        "shares_note": "" if each.counterfactual is None else counterfactual_words(each.counterfactual),
+        "share_columns": _with_values(SHARES, shares),
+        "shares_note": "" if each.counterfactual is None else _sentence(counterfactual_words(each.counterfactual)),
         "modules": data["modules"],
-        "lines": data["lines"],
-        "unmatched": data["matching"]["unmatched"],
+        "lines": [{**row, "name": place(row["name"])} for row in data["lines"]],
+        "unmatched": [
+            {**row, "side": "baseline" if row["side"] == "base" else "current"} for row in data["matching"]["unmatched"]
+        ],
     }
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _names(each: Diff) -> tuple[str, str]:
@@ -122,29 +135,30 @@ def _names(each: Diff) -> tuple[str, str]:
     return (base, new) if base and new and base != new else (each.base.label, each.new.label)
 
 
-def _cause(cause: dict[str, Any]) -> dict[str, Any]:
-    """A row, with what is told below its name; counts only of what is counted."""
-    counted = cause["kind"] != "idle"
-    why = large_effects(cause["effects"])
-    told = [
-        "" if cause["status"] == "changed" else cause["status"],
-        ", ".join(f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in why) if len(why) > 1 else "",
-        bound(cause["bound"]) if cause["bound"] else "",
-        f"matched with confidence {cause['confidence']:.2f}" if cause["confidence"] < 1 else "",
+def _cause(cause: DiffCause, row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the reasons below its name; only what is counted has calls."""
+    counted = cause.kind != "idle"
+    large = large_effects(row["effects"])
+    why = [
+        replaced(cause),
+        ", ".join(effect_words(name, ns) for name, ns in large) if cause.status == "changed" and len(large) > 1 else "",
+        bound(cause.bound) if cause.bound else "",
+        "uncertain match" if cause.confidence < SURE else "",
     ]
     return {
-        **cause,
-        "share": _plain(cause["share"]),
-        "base_ns": cause["base"]["ns"],
-        "new_ns": cause["new"]["ns"],
-        "base_count": cause["base"]["count"] if counted else None,
-        "new_count": cause["new"]["count"] if counted else None,
-        "told": list(filter(None, (_where(cause), "; ".join(filter(None, told))))),
+        **row,
+        "name": cause_name(cause),
+        "share": _plain(row["share"]),
+        "base_ns": row["base"]["ns"],
+        "new_ns": row["new"]["ns"],
+        "base_count": row["base"]["count"] if counted else None,
+        "new_count": row["new"]["count"] if counted else None,
+        "told": list(filter(None, (_where(row), "; ".join(filter(None, why))))),
     }
 
 
 def _where(row: dict[str, Any]) -> str:
-    return " at ".join(filter(None, (row["module"], row["line"])))
+    return " at ".join(filter(None, (row["module"], place(row["line"]))))
 
 
 def _plain(share: float | None) -> float | None:
@@ -152,29 +166,33 @@ def _plain(share: float | None) -> float | None:
     return 0.0 if share is not None and abs(share) < 0.0005 else share
 
 
-def _told(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
-    """The columns that say something of any row."""
+def _with_values(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[Column]:
+    """The columns in which any row has a value."""
     return [column for column in columns if any(row[column[1]] is not None for row in rows)]
 
 
 def _simulated(each: Diff) -> list[str]:
-    """What the simulation warns of, or why there is none."""
+    """Warnings of the simulation, or why there is none."""
     found = each.counterfactual
     if found is None:
         return []
     return [refused_words(found)] if found.refused else latent_words(found)
 
 
-def _shares(data: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _shares(each: Diff, data: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Rows that add up to the step's change."""
-    if data is None or data["refused"]:
+    if each.counterfactual is None or data is None or data["refused"]:
         return []
     nothing = dict.fromkeys(("work_delta_ns", "step_without_ns", "slack_ns"))
-    rest = (("all other work", data["others_ns"]), ("not from durations", data["beyond_ns"]))
+    rest = (("all other work", data["others_ns"]), (UNEXPLAINED, data["beyond_ns"]))
     return [
         *(
-            {**share, "told": list(filter(None, (_where(share), "latent: the step does not pay" * share["latent"])))}
-            for share in data["shares"]
+            {
+                **row,
+                "name": cause_name(share.cause),
+                "told": list(filter(None, (_where(row), "hidden by other work so far" * row["latent"]))),
+            }
+            for share, row in zip(each.counterfactual.shares, data["shares"], strict=True)
         ),
         *({**nothing, "name": name, "share_ns": ns, "told": []} for name, ns in rest),
     ]

@@ -1,4 +1,4 @@
-"""A diff as plain data: times in integer nanoseconds a step, shares as ratios of the step's change."""
+"""A diff as plain data: times in integer nanoseconds per step, shares as ratios of the step's change."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from pytest_perfdl.diff import Diff, DiffCause
     from pytest_perfdl.diff.changes import Counterfactual
     from pytest_perfdl.diff.effects import Amount
+    from pytest_perfdl.results.verdict import MetricVerdict
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
 
 
 def to_json(diffs: Sequence[tuple[str, Diff]], limit: float) -> dict[str, Any]:
-    """All of them under "tests"; the worst one's figures also at the top, where those of traces are."""
+    """All of them under "tests"; the worst one also at the top, where a diff of traces is."""
     found = [{"id": title, **_diff(each, limit)} for title, each in diffs]
     worst = min(found, key=lambda each: VERDICTS.index(each["verdict"]))
     return {"schema": SCHEMA, "limit": limit, **worst, "tests": found if len(found) > 1 or found[0]["id"] else []}
@@ -43,6 +44,7 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
             "delta_ns": each.delta_ns,
             "ci95_ns": _interval(each.interval),
             "intervals_over": each.unit,
+            "timed": None if each.timed is None else _timed(each.timed),
             "unprofiled_ns": None if each.unprofiled_ns is None else round(each.unprofiled_ns),
             "bound": whole.bound(),
             "launch_share": whole.launch_share(),
@@ -80,6 +82,20 @@ def _diff(each: Diff, limit: float) -> dict[str, Any]:
         "detectable_ns": None if each.detectable_ns is None else round(each.detectable_ns),
         "utilization": None if each.use is None else dataclasses.asdict(each.use),
         "counterfactual": None if each.counterfactual is None else _counterfactual(each.counterfactual),
+    }
+
+
+def _timed(metric: MetricVerdict) -> dict[str, Any]:
+    """The step time that a run measured without the profiler, with its verdict."""
+    return {
+        "metric": metric.name,
+        "base_ns": None if metric.base is None else round(metric.base),
+        "new_ns": None if metric.new is None else round(metric.new),
+        "effect": metric.effect,
+        "ci95": metric.ci95,
+        "rounds": metric.rounds,
+        "limit": metric.limit,
+        "verdict": metric.verdict,
     }
 
 

@@ -1,28 +1,59 @@
-"""A diff as text: what the step did, the account of it, the causes, and how well both sides could be matched."""
+"""A diff as text: what the step did, its breakdown, the causes, and how well both sides could be matched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pytest_perfdl.diff import causes, places, regions
+from pytest_perfdl.diff.changes import EXCHANGED
+from pytest_perfdl.model.kernel_names import short_name, short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
-from pytest_perfdl.report.trace.terminal import SHOWN
+from pytest_perfdl.report.trace.terminal import SHOWN, place, sizes
 from pytest_perfdl.report.words import bound, visible, work_sentence
 
 if TYPE_CHECKING:
-    from pytest_perfdl.diff import Diff, DiffCause, Side
-    from pytest_perfdl.diff.changes import Counterfactual, MachineUse
+    from pytest_perfdl.diff import AccountLine, Diff, DiffCause, Side
+    from pytest_perfdl.diff.changes import Counterfactual, MachineUse, Status
     from pytest_perfdl.results.verdict import OperatorSides
 
 LEAST_EFFECT = 0.1
 """Share of a cause's change from which one of its effects is named."""
-UNMATCHED_SHOWN = 5
-LATENT_NAME = 80
+SURE = 0.6
+"""Confidence of a match below which a cause is marked."""
+MOVED = 0.02
+"""Relative change of an operator's time from which its utilization is shown."""
+LEAST_LINE = 0.001
+"""Share of the step below which a line of the breakdown is left out."""
+UNMATCHED_SHOWN = 3
+_EXCHANGED: Mapping[Status, str] = {"replaced": "replaces", "fused": "fuses", "split": "split from"}
+LATENT_NAME = 60
 """Characters of a name in a warning."""
-_STATUS = {"new": "+", "gone": "-"}
+_EFFECTS = {
+    "count": ("more calls", "fewer calls"),
+    "duration": ("slower per call", "faster per call"),
+    "mix": ("different inputs", "different inputs"),
+    "exposure": ("less overlap", "more overlap"),
+}
+"""What each effect is called that adds time, and that saves it."""
+
+
+def reports(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: int) -> str:
+    """The reports on several diffs, those of unchanged steps in one line each."""
+    if len(diffs) == 1:
+        return report(*diffs[0], limit, top, width)
+    changed = [item for item in diffs if item[1].verdict(limit) != "unchanged"]
+    pages = [report(title, each, limit, top, width) for title, each in changed]
+    unchanged = [visible(title) for title, each in diffs if each.verdict(limit) == "unchanged"]
+    if unchanged:
+        lines = [
+            f"unchanged: {plural(len(unchanged), 'test')} (-k TEXT shows one)",
+            *(f"  {name}" for name in unchanged),
+        ]
+        pages.append("\n".join(lines))
+    return "\n\n\n".join(pages)
 
 
 def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
@@ -30,19 +61,20 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
 
     Example::
 
-    before/ -> after/  5 and 5 runs
-    regressed: step  83.20 -> 91.50 ms  +9.98% [+9.1%, +10.9%] (95% interval over runs)
+    before/ (5 runs) -> after/ (5 runs)
+    regressed: step time 83.20 ms -> 91.50 ms, +9.98% [+9.1%, +10.9%] (95% interval over runs)
 
-    account
-      forward          40.10 -> 48.20 ms  +8.10 ms  98% of the change
+    Breakdown of the profiled step
+               baseline   current    change  share
+      forward  40.10 ms  48.20 ms  +8.10 ms  97.6%
     """
     sections = (
         _head(title, each, limit, width),
-        _account(each),
-        _use(each, limit, top, width),
+        _account(each, width),
         _causes(each, top, width),
         _counterfactual(each, top, width),
-        _modules(each, top),
+        _modules(each, top, width),
+        _use(each, limit, top, width),
         _matching(each, width),
     )
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
@@ -51,17 +83,31 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
 def _head(title: str, each: Diff, limit: float, width: int) -> Iterator[str]:
     if title:
         yield visible(title)
-    yield f"{visible(each.base.label)} -> {visible(each.new.label)}  {columns_of(each.base)} and {columns_of(each.new)}"
+    yield from layout.paragraph(f"{side_words(each.base)} -> {side_words(each.new)}", 0, width)
     yield from layout.paragraph(f"{each.verdict(limit)}: {step_words(each)}", 0, width)
 
 
+def side_words(side: Side) -> str:
+    """What a side is, and how many runs or steps it has: "before/ (5 runs)"."""
+    return f"{visible(side.label)} ({columns_of(side)})"
+
+
 def step_words(each: Diff) -> str:
-    """What the step did, with its interval: "step  83.20 -> 91.50 ms  +9.98%  [...]"."""
-    text = f"step  {change(each.base_ns, each.new_ns)}"
+    """What the step time did, with its interval: "step time 83.20 ms -> 91.50 ms, +9.98% [...]"."""
+    timed = each.timed
+    if timed is not None and timed.base and timed.new:
+        text = f"step time {change(timed.base, timed.new)}"
+        if timed.ci95 is None:
+            return text
+        low, high = map(format_percent, timed.ci95)
+        over = f", {plural(timed.rounds, 'paired round')}" if timed.rounds else ""
+        held = f", limit {timed.limit}" if timed.limit else ""
+        return f"{text} [{low}, {high}] (95% interval{over}){held}"
+    text = f"step time {change(each.base_ns, each.new_ns)}"
     if each.interval is None:
-        return f"{text}  (one step on a side: how much steps differ is not known)"
+        return f"{text} (no interval: a side has only one {each.unit})"
     low, high = (format_percent(end / max(each.base_ns, 1)) for end in each.interval)
-    return f"{text}  [{low}, {high}] (95% interval over {each.unit}s)"
+    return f"{text} [{low}, {high}] (95% interval over {each.unit}s)"
 
 
 def columns_of(side: Side) -> str:
@@ -70,46 +116,49 @@ def columns_of(side: Side) -> str:
 
 
 def change(base_ns: float, new_ns: float) -> str:
-    """Both sides with the relative change, "83.20 -> 91.50 ms  +9.98%"."""
+    """Both sides with the relative change, "83.20 ms -> 91.50 ms, +9.98%"."""
     text = f"{format_quantity(base_ns, 'ns')} -> {format_quantity(new_ns, 'ns')}"
-    return text + (f"  {format_percent(new_ns / base_ns - 1)}" if base_ns else "")
+    return text + (f", {format_percent(new_ns / base_ns - 1)}" if base_ns else "")
 
 
-def _account(each: Diff) -> Iterator[str]:
-    yield "account of the profiled step"
+def _account(each: Diff, width: int) -> Iterator[str]:
+    yield "Breakdown of the profiled step"
+    least = LEAST_LINE * max(each.base_ns, each.new_ns)
+    lines = [line for line in each.account if max(abs(line.base_ns), abs(line.new_ns)) > least]
     rows = [
-        (
-            line.name,
-            format_quantity(line.base_ns, "ns"),
-            format_quantity(line.new_ns, "ns"),
-            format_quantity(line.delta_ns, "ns", signed=True),
-            of_change(line.delta_ns, each),
-        )
-        for line in each.account
-        if line.base_ns or line.new_ns
+        ("", "baseline", "current", "change", "share"),
+        *(_changed_row(line.name, *_ns(line), each) for line in lines),
     ]
-    rows.append(
-        (
-            "sum",
-            format_quantity(each.base_ns, "ns"),
-            format_quantity(each.new_ns, "ns"),
-            format_quantity(each.delta_ns, "ns", signed=True),
-            "",
-        )
+    rows.append(_changed_row("total", each.base_ns, each.new_ns, each))
+    yield from layout.rows(rows, "lrrrr", 2, width)
+    yield "  share: of the change of the profiled step"
+    for words in (*drift_words(each), *bound_words(each)):
+        yield from layout.paragraph(words, 2, width)
+
+
+def _ns(line: AccountLine) -> tuple[int, int]:
+    return line.base_ns, line.new_ns
+
+
+def _changed_row(name: str, base_ns: float, new_ns: float, each: Diff) -> tuple[str, ...]:
+    return (
+        visible(name),
+        format_quantity(base_ns, "ns"),
+        format_quantity(new_ns, "ns"),
+        format_quantity(new_ns - base_ns, "ns", signed=True),
+        of_change(new_ns - base_ns, each),
     )
-    yield from layout.rows(rows, "lrrrr", 2, 120)
-    yield from (f"  {words}" for words in (*drift_words(each), *bound_words(each)))
 
 
 _OF_DEVICE = {
     "device_busy": "of the time the device is busy",
-    "sm_efficiency": "of the device's SMs busy",
-    "occupancy": "of the warps that fit",
-    "exposed_copies": "of the time copies that nothing hides",
-    "overlap": "of the communication hidden behind computation",
-    "exposed_communication": "of the time communication that nothing hides",
+    "sm_efficiency": "of the SMs with work",
+    "occupancy": "of the warps that fit (occupancy)",
+    "exposed_copies": "of the time copies without overlap",
+    "overlap": "of communication overlapped with compute",
+    "exposed_communication": "of the time communication without overlap",
 }
-"""Figures that a report on one trace has among those of its device."""
+"""Metrics that a report on one trace has in the section of its device."""
 
 
 def slower_words(each: Diff, limit: float) -> str:
@@ -120,13 +169,13 @@ def slower_words(each: Diff, limit: float) -> str:
 
 
 def use_rows(use: MachineUse) -> list[tuple[str, str, str]]:
-    """The figures of utilization that either side has: what it is of, and both sides."""
-    found = []
+    """The metrics of utilization that either side has: the name, and both sides."""
+    rows = []
     for name, text in {"achieved_flops": "FLOP/s", **SHOWN, **_OF_DEVICE}.items():
         base, new = (side.values.get(name) for side in (use.base, use.new))
         if base is not None or new is not None:
-            found.append((text, _figure(name, base), _figure(name, new)))
-    return found
+            rows.append((text, _figure(name, base), _figure(name, new)))
+    return rows
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -138,19 +187,28 @@ def _figure(name: str, value: float | None) -> str:
 def _use(each: Diff, limit: float, top: int, width: int) -> Iterator[str]:
     if each.use is None or not (rows := use_rows(each.use)):
         return
-    yield "utilization"
+    yield "Utilization"
     if words := slower_words(each, limit):
         yield from layout.paragraph(words, 2, width)
-    yield from layout.rows(rows, "lrr", 2, 120)
-    known = [row for row in each.use.operators if row.dtype]
-    table: list[tuple[str, ...]] = [("", "time", "", "of its roofline", "", "bound by")]
+    yield from layout.rows([("", "baseline", "current"), *rows], "lrr", 2, width)
+    known = [row for row in each.use.operators if row.dtype and _moved(row)]
+    table: list[tuple[str, ...]] = [("", "baseline", "current", "of roofline", "bound by")]
     for row in known[:top]:
         sides = (row.base, row.new)
         times = ["" if side is None else format_quantity(side.time_ns, "ns") for side in sides]
         shares = ["" if side is None or side.roofline is None else _figure("", side.roofline) for side in sides]
-        table.append((visible(f"{row.operator} {row.shapes} {row.dtype}"), *times, *shares, bounds(row)))
-    if any(share for line in table[1:] for share in line[3:5]):
-        yield from layout.rows(table, "lrrrrl", 2, width)
+        name = f"{row.operator} {sizes(row.shapes)} {row.dtype}"
+        table.append((visible(name), *times, " -> ".join(filter(None, shares)), bounds(row)))
+    if any(line[3] for line in table[1:]):
+        yield "  Operators whose time changed"
+        yield from layout.rows(table, "lrrrl", 4, width, short_names, least=60)
+
+
+def _moved(row: OperatorSides) -> bool:
+    """Whether an operator takes another time, by more than `MOVED`, or is on one side only."""
+    if row.base is None or row.new is None:
+        return True
+    return abs(row.new.time_ns - row.base.time_ns) > MOVED * max(row.base.time_ns, row.new.time_ns)
 
 
 def bounds(row: OperatorSides) -> str:
@@ -159,86 +217,164 @@ def bounds(row: OperatorSides) -> str:
 
 
 def bound_words(each: Diff) -> list[str]:
-    """Whether launches or kernels take the step's time, where that is known of the new side."""
+    """Whether launches or kernels take the step's time, where that is known for the current side."""
     sides = regions(each.base), regions(each.new)
     shares = [side.launch_share() for side in sides]
     if not (name := bound(sides[1].bound())) or shares[1] is None:
         return []
-    was = "" if shares[0] is None else f" ({format_percent(shares[0], signed=False)} before)"
+    was = "" if shares[0] is None else f" (baseline: {format_percent(shares[0], signed=False)})"
     now = format_percent(shares[1], signed=False)
-    return [f"{name}: waiting for launches is {now} of the time that kernels and this waiting take{was}"]
+    return [f"The current side is {name}: {now} of the time of kernels and launch waits is waiting for launches{was}."]
 
 
 def drift_words(each: Diff) -> list[str]:
-    """What the account does not hold of the step's change, and what it owes to the machine."""
-    found = []
+    """What the breakdown of the profiled step leaves out, and what of it is the machine's."""
+    lines = []
     if regions(each.base).on_device is not regions(each.new).on_device:
-        where = "before" if regions(each.base).on_device else "after"
-        found.append(f"only the steps {where} have device events: the steps of both sides are not the same thing")
-    if each.unprofiled_ns is not None:
-        beyond = format_quantity(each.unprofiled_ns, "ns", signed=True)
-        found.append(f"without the profiler the step changed by {beyond} beyond that")
+        where = "baseline" if regions(each.base).on_device else "current side"
+        lines.append(f"Only the {where} has device events: the steps of the two sides are not comparable.")
+    if (differs := overhead_ns(each)) is not None:
+        overhead = format_quantity(differs, "ns", signed=True)
+        lines.append(f"Profiler overhead differs by {overhead} between the two sides (not part of the step time).")
     if each.drift.applied and round(each.drift.ns):
-        found.append(
-            f"all matched work took {each.drift.factor:.3f} times as long: "
-            f"{format_quantity(each.drift.ns, 'ns', signed=True)} are put down to the machine"
+        lines.append(
+            f"{format_quantity(each.drift.ns, 'ns', signed=True)} attributed to machine drift: all matched work took "
+            f"{each.drift.factor:.3f} times as long."
         )
     elif abs(each.drift.factor - 1) > 0.01:
-        found.append(f"all matched work took {each.drift.factor:.3g} times as long (median)")
-    return found
+        lines.append(f"All matched work took {each.drift.factor:.3g} times as long (median).")
+    return lines
+
+
+def overhead_ns(each: Diff) -> float | None:
+    """By how much the profiled change is more than the timed one; `None` where either is unknown."""
+    if each.timed is not None and each.timed.base and each.timed.new:
+        return each.delta_ns - (each.timed.new - each.timed.base)
+    return None if each.unprofiled_ns is None else -each.unprofiled_ns
 
 
 def of_change(ns: float, each: Diff) -> str:
-    """Share of the step's change, where the step changed."""
+    """Share of the change of the profiled step, where it changed."""
     if not each.delta_ns:
         return ""
     share = ns / each.delta_ns
     # Rounding leaves no sign on a zero.
-    return f"{format_percent(share if abs(share) >= 0.0005 else 0.0, signed=False)} of the change"
+    return format_percent(share if abs(share) >= 0.0005 else 0.0, signed=False)
 
 
 def _causes(each: Diff, top: int, width: int) -> Iterator[str]:
     found = causes(each)
     if not found:
-        yield "no part changed for certain"
+        yield "Causes: no part of the step changed significantly"
     else:
-        yield "causes, largest first"
-        for cause in found[:top]:
-            yield from _cause(cause, each, width)
-        if len(found) > top:
-            yield f"  and {len(found) - top} more (--top)"
+        yield "Causes, largest first" + (f" ({top} of {len(found)}; --top shows more)" if len(found) > top else "")
+        way = -1 if each.delta_ns < 0 else 1
+        # The largest of both directions: what went away may explain what came.
+        largest = set(sorted(range(len(found)), key=lambda place: -abs(found[place].own_ns))[:top])
+        shown = [cause for place, cause in enumerate(found) if place in largest]
+        bound_of_step = regions(each.new).bound()
+        table: list[tuple[str, ...]] = [("", "change", "share", "baseline", "current", "calls")]
+        table += [_cause_row(cause, each) for cause in shown]
+        table += _rest_rows(shown, each)
+        lines = layout.rows(table, "lrrrrl", 2, width, short_names)
+        step = (len(lines) - 1) // (len(table) - 1)
+        yield lines[0]
+        for number, cause in enumerate(shown):
+            if cause.own_ns * way < 0 and (number == 0 or shown[number - 1].own_ns * way >= 0):
+                yield "  In the opposite direction:"
+            yield from lines[1 + number * step : 1 + (number + 1) * step]
+            if text := "; ".join(_details(cause, bound_of_step, width - 8)):
+                yield from layout.paragraph(text, 6, width)
+        yield from lines[1 + len(shown) * step :]
     if each.detectable_ns is not None:
-        share = format_percent(each.detectable_ns / max(each.base_ns, 1), signed=False)
+        part = each.detectable_ns / max(each.base_ns, 1)
+        share = format_percent(part, signed=False) if part >= 0.001 else "less than 0.1%"
         yield from layout.paragraph(
-            f"smallest detectable change of a part: {format_quantity(each.detectable_ns, 'ns')}, {share} of the step "
-            f"(median of the parts; 80% power, all intervals together at 95%, over {each.unit}s)",
+            f"Minimum detectable change of one part: {format_quantity(each.detectable_ns, 'ns')}, {share} of the step "
+            "(80% power)",
             2,
             width,
         )
 
 
-def _cause(cause: DiffCause, each: Diff, width: int) -> Iterator[str]:
-    sign = _STATUS.get(cause.status, " ")
-    name = layout.shorten(visible(cause.name), max(layout.LEAST_NAME, width - 50))
-    counts = ""
-    if cause.kind != "idle":
-        counts = f"  {cause.base.count:g}x" + (
-            f" -> {cause.new.count:g}x" if abs(cause.base.count - cause.new.count) > 1e-9 else ""
-        )
-    kind = "" if cause.kind != "idle" or cause.name in {line.name for line in each.account} else "  Python"
-    yield (
-        f"{sign} {format_quantity(cause.own_ns, 'ns', signed=True):>10}  {name}{kind}{counts}"
-        + (f"  ({cause.status})" if cause.status not in ("changed", "new", "gone") else "")
+def cause_name(cause: DiffCause) -> str:
+    """A cause's name, of a kernel in short; of work that was replaced what it is now."""
+    name = _listed(cause, "new") if cause.status in EXCHANGED else cause.name
+    return short_name(name or cause.name) if cause.kind == "kernel" else name or cause.name
+
+
+def replaced(cause: DiffCause) -> str:
+    """What a cause's work was in the baseline, where that was other work: "replaces a and 2 more"."""
+    before = _listed(cause, "base") if cause.status in EXCHANGED else ""
+    return f"{_EXCHANGED[cause.status]} {before}" if before else ""
+
+
+def _listed(cause: DiffCause, side: Literal["base", "new"]) -> str:
+    """The parts of one side, the largest first."""
+    parts = (part for each in cause.changes for part in (each.base_parts if side == "base" else each.new_parts))
+    first, *others = dict.fromkeys(short_name(part.name) if part.kind == "kernel" else part.name for part in parts) or [
+        ""
+    ]
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _cause_row(cause: DiffCause, each: Diff) -> tuple[str, ...]:
+    return (
+        visible(cause_name(cause)),
+        format_quantity(cause.own_ns, "ns", signed=True),
+        of_change(cause.own_ns, each),
+        format_quantity(cause.base.ns, "ns") if cause.base.ns or cause.status != "new" else "",
+        format_quantity(cause.new.ns, "ns") if cause.new.ns or cause.status != "gone" else "",
+        _calls(cause),
     )
-    parts = [f"{name} {format_quantity(ns, 'ns', signed=True)}" for name, ns in large_effects(asdict(cause.effects))]
-    details = [f"{format_quantity(cause.base.ns, 'ns')} -> {format_quantity(cause.new.ns, 'ns')}"]
-    details += [of_change(cause.own_ns, each)] * bool(each.delta_ns) + ([", ".join(parts)] if len(parts) > 1 else [])
-    details += [bound(cause.bound)] * bool(cause.bound)
-    if cause.confidence < 1:
-        details.append(f"matched with confidence {cause.confidence:.2f}")
-    yield from layout.paragraph("; ".join(details), 14, width)
-    if cause.module or cause.line:
-        yield from layout.paragraph(" at ".join(filter(None, (visible(cause.module), visible(cause.line)))), 14, width)
+
+
+def _calls(cause: DiffCause) -> str:
+    """Calls per step on both sides; empty of idle time."""
+    if cause.kind == "idle":
+        return ""
+    if abs(cause.base.count - cause.new.count) <= 1e-9:
+        return f"{cause.base.count:.4g}"
+    return f"{cause.base.count:.4g} -> {cause.new.count:.4g}"
+
+
+def _rest_rows(shown: Sequence[DiffCause], each: Diff) -> list[tuple[str, ...]]:
+    """What is not named, so that changes and shares add up to the step's."""
+    drift = each.drift.ns if each.drift.applied else 0.0
+    rest = each.delta_ns - drift - sum(cause.own_ns for cause in shown)
+    rows = [("all other parts", rest)] if round(rest) else []
+    rows += [("machine drift", drift)] if round(drift) else []
+    rows.append(("total", float(each.delta_ns)))
+    return [(name, format_quantity(round(ns), "ns", signed=True), of_change(ns, each), "", "", "") for name, ns in rows]
+
+
+def _details(cause: DiffCause, step: str, width: int) -> Iterator[str]:
+    """Why it changed, and where; what bounds the whole step is not repeated."""
+    large = large_effects(asdict(cause.effects))
+    if text := replaced(cause):
+        yield visible(text) if len(text) <= width else f"{visible(text)[: width - 3]}..."
+    elif cause.status == "changed" and len(large) > 1:
+        yield ", ".join(effect_words(name, ns) for name, ns in large)
+    elif cause.status == "changed" and large and large[0][0] in ("mix", "exposure"):
+        yield effect_name(*large[0])
+    where = " at ".join(filter(None, (visible(cause.module), place(visible(cause.line)))))
+    if where:
+        yield f"in {where}" if cause.module else f"at {where}"
+    if cause.bound and cause.bound != step:
+        yield bound(cause.bound)
+    if cause.confidence < SURE:
+        yield "uncertain match"
+
+
+def effect_words(name: str, ns: float) -> str:
+    """One reason for a change with its time: "slower per call +925.6 µs"."""
+    return f"{effect_name(name, ns)} {format_quantity(ns, 'ns', signed=True)}"
+
+
+def effect_name(name: str, ns: float) -> str:
+    """The same without its time."""
+    more, less = _EFFECTS[name]
+    return more if ns > 0 else less
 
 
 def large_effects(effects: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -255,12 +391,11 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
     if found.refused:
         yield from layout.paragraph(refused_words(found), 0, width)
         return
-    yield "had it not changed"
-    yield from layout.paragraph(counterfactual_words(found), 2, width)
-    rows = [("", "work", "step", "without it")]
+    yield "Step time without each change (simulated)"
+    rows = [("", "own change", "of the step", "step without")]
     rows += [
         (
-            layout.shorten(visible(share.cause.name), max(layout.LEAST_NAME, width - 40)),
+            visible(cause_name(share.cause)),
             format_quantity(share.cause.delta_ns, "ns", signed=True),
             format_quantity(share.share_ns, "ns", signed=True),
             format_quantity(share.without_ns, "ns"),
@@ -269,65 +404,60 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
     ]
     others = found.others_ns + sum(share.share_ns for share in found.shares[top:])
     rows.append(("all other work", "", format_quantity(others, "ns", signed=True), ""))
-    rows.append(("not from durations", "", format_quantity(found.beyond_ns, "ns", signed=True), ""))
-    yield from layout.rows(rows, "lrrr", 2, width)
+    rows.append((UNEXPLAINED, "", format_quantity(found.beyond_ns, "ns", signed=True), ""))
+    yield from layout.rows(rows, "lrrr", 2, width, short_names)
+    yield from layout.paragraph(counterfactual_words(found), 2, width)
     for words in latent_words(found):
         yield from layout.paragraph(words, 2, width)
 
 
+UNEXPLAINED = "not explained by durations"
+
+
 def counterfactual_words(found: Counterfactual) -> str:
-    """What a table of shares says."""
+    """What a table of shares shows."""
     orders = "all orders" if found.exact else "sampled orders"
     return (
-        "What each change of work does to the step where work overlaps, from a simulation of the trace: Shapley "
-        f"shares over {orders}, which add up to the step's change."
+        "own change: of the cause's own work, overlapped or not; of the step: its part of the step's change where work "
+        f"overlaps (Shapley values over {orders}); not explained by durations: overlap, launch order"
     )
 
 
 def refused_words(found: Counterfactual) -> str:
     """Why there are none."""
-    return f"no simulation of where work overlaps, so the account stands alone: {found.refused}"
+    return f"Step time without each change: not simulated, {found.refused}"
 
 
 def latent_words(found: Counterfactual) -> list[str]:
-    """A warning for each slowdown that the step does not feel."""
+    """A warning for each slowdown that does not lengthen the step yet."""
     return [
-        f"warning, latent: {layout.shorten(visible(share.cause.name), LATENT_NAME)} takes "
-        f"{format_quantity(share.cause.delta_ns, 'ns', signed=True)} off the critical path; the step pays once it "
-        f"takes another {'step' if share.slack_ns is None else format_quantity(share.slack_ns, 'ns')} longer"
+        f"warning: {layout.shorten(visible(cause_name(share.cause)), LATENT_NAME)} is slower by "
+        f"{format_quantity(share.cause.delta_ns, 'ns', signed=True)}, but other work hides it. The step slows down "
+        f"once it takes another {'step' if share.slack_ns is None else format_quantity(share.slack_ns, 'ns')} longer."
         for share in found.latent
     ]
 
 
-def _modules(each: Diff, top: int) -> Iterator[str]:
-    found = [place for place in places(each, "module") if place.name and place.delta_ns][:top]
-    if found:
-        yield "modules, with what is inside them"
-        rows = [
-            (
-                visible(place.name),
-                format_quantity(place.base_ns, "ns"),
-                format_quantity(place.new_ns, "ns"),
-                format_quantity(place.delta_ns, "ns", signed=True),
-                of_change(place.delta_ns, each),
-            )
-            for place in found
-        ]
-        yield from layout.rows(rows, "lrrrr", 2, 120)
+def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
+    changed = [line for line in places(each, "module") if line.name and line.delta_ns]
+    if changed:
+        yield "Modules, with the modules inside them"
+        rows: list[tuple[str, ...]] = [("", "baseline", "current", "change", "share")]
+        rows += [_changed_row(line.name, line.base_ns, line.new_ns, each) for line in changed[:top]]
+        yield from layout.rows(rows, "lrrrr", 2, width, layout.last_parts)
 
 
 def _matching(each: Diff, width: int) -> Iterator[str]:
-    told = ", ".join(
-        f"{format_percent(part, signed=False)} {name}" for name, part in each.matched_by.items() if part > 0.0005
-    )
     coverage = format_percent(each.coverage, signed=False)
-    how = f" ({told})" if told else ""
-    yield from layout.paragraph(f"matched: {coverage} of the time of both sides' kernels and operators{how}", 0, width)
+    yield f"Matched: {coverage} of the time of kernels and operators of both sides"
     alone = each.alone
-    for change in alone[:UNMATCHED_SHOWN]:
-        part = (*change.base_parts, *change.new_parts)[0]
-        side = "only before" if change.base_parts else "only after"
-        ns = format_quantity(change.base_ns + change.new_ns, "ns")
-        yield f"  {side}  {ns:>10}  {layout.shorten(visible(part.name), max(24, width - 28))}"
+    rows = []
+    for unmatched in alone[:UNMATCHED_SHOWN]:
+        part = (*unmatched.base_parts, *unmatched.new_parts)[0]
+        side = "baseline only" if unmatched.base_parts else "current only"
+        name = short_name(part.name) if part.kind == "kernel" else part.name
+        rows.append((visible(name), format_quantity(unmatched.base_ns + unmatched.new_ns, "ns"), side))
+    if rows:
+        yield from layout.rows(rows, "lrl", 2, width, short_names)
     if len(alone) > UNMATCHED_SHOWN:
         yield f"  and {plural(len(alone) - UNMATCHED_SHOWN, 'smaller part')}"

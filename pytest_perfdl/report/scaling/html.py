@@ -1,4 +1,4 @@
-"""The curve of a test's sizes on the page: its picture, what that says in words, and the rows beneath."""
+"""The curve of a test's sizes on the page: its picture, the same in words, and the rows below."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ def has_base(curve: JudgedCurve) -> bool:
 
 
 def figure_words(curve: JudgedCurve, figure: Figure) -> tuple[str, str]:
-    """What a figure is called, by the kind of growth that it tells of, and what it is."""
+    """The name of a number by its kind of growth, and what it is."""
     return {
-        "overhead": ("Overhead", f"time that does not scale: the line through the times, at {curve.axis} 0"),
+        "overhead": ("Overhead", f"fixed time: the line through the times, at {curve.axis} 0"),
         "per unit": (f"Per {curve.unit}", f"time of one more {curve.unit}: the slope of that line"),
-        "complexity": ("Complexity", f"exponent: the power of {curve.axis} that the time grows with at larger sizes"),
+        "complexity": ("Complexity", f"exponent: the time grows with this power of {curve.axis} at larger sizes"),
     }[figure.kind]
 
 
 def _said(curve: JudgedCurve) -> str:
     told = [f"{curve.name}."]
     for side, times in (
-        ("This run", [(each.size, each.new) for each in curve.sizes]),
+        ("Current", [(each.size, each.new) for each in curve.sizes]),
         ("Baseline", _bases(curve.sizes)),
     ):
         listed = [f"{format_quantity(time.value, 'ns')} at {curve.axis} {size:g}" for size, time in times]
         told += [f"{side}: {', '.join(listed)}."] if listed else []
-    return " ".join([*told, "The tables below have all figures with their intervals."])
+    return " ".join([*told, "The tables below have all numbers with their intervals."])
 
 
 def _bases(part: Sequence[Size] | Sequence[Fitted]) -> list[tuple[float, CurveTime]]:

@@ -60,11 +60,11 @@ def plot(axis: str, line: PlottedLine, points: Sequence[tuple[float, float]]) ->
         )
     )
     said = "points: measured; line: model" + ("; band: 95% interval" if line.low else "")
-    label = escape(f"time of a step over {visible(axis)}")
+    label = escape(f"step time over {visible(axis)}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" viewBox="0 0 {WIDTH} {HEIGHT}" '
         f'width="{WIDTH}" height="{HEIGHT}"><style>{_STYLE}</style>{drawn}'
-        f'<text x="{_LEFT}" y="18">time of a step, {said}</text></svg>\n'
+        f'<text x="{_LEFT}" y="18">step time, {said}</text></svg>\n'
     )
 
 

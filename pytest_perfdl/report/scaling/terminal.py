@@ -1,10 +1,11 @@
-"""Scaling models and predictions on the terminal, in plain words."""
+"""Scaling models and predictions on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.scaling.wording import figure
@@ -21,19 +22,19 @@ _ROWS = 12
 
 
 def fitted(choice: Choice, width: int) -> str:
-    """What was chosen and why, every model's error, the chosen one's coefficients. Example.
+    """The chosen model and why, every model's error, the chosen one's coefficients. Example.
 
     48 points of 16 configurations: layers, batch
-    generic product: 1.2% off on configurations left out (physical 1.9%)
-    doubling batch costs 1.93x
-    12.00 ms do not scale
-    replicates spread by 1.1%
+    generic product: leave-one-out error 1.2% (physical 1.9%)
+    doubling batch: 1.93x the time
+    12.00 ms do not depend on size
+    repeated measurements differ by 1.1%
 
-    model               off on what was left out    fitted in
-    generic product *                       1.2%      0.412 s
-    physical                                1.9%     0.310 ms
+    Models               leave-one-out error  fitted in
+      generic product *                 1.2%    0.412 s
+      physical                          1.9%   0.310 ms
 
-    generic product, 95% intervals (jackknife)
+    Coefficients of generic product, 95% intervals (jackknife)
       exponent of batch             0.948  [0.921, 0.975]
       constant                   12.00 ms  [11.40 ms, 12.60 ms]
     """
@@ -51,19 +52,17 @@ def fitted(choice: Choice, width: int) -> str:
 def parts(found: Parts, width: int) -> str:
     """How each part of the step grows. Example.
 
-    of the profiled step at batch 32, 1.204 ms, and how each part grows (physical models)
-    part                       time  share  doubling batch  does not scale  off on what was left out
-    aten::mm               812.0 µs  67.4%           1.82x        20.10 µs                      3.1%
-    Python and host, idle  301.0 µs  25.0%           1.01x        280.0 µs                      2.0%
-    7.6% is in parts that are small, or not there at every size
+    Parts of the profiled step at batch 32 (1.204 ms), and how each grows (physical models)
+                               time  share  doubling batch     fixed  error
+      aten::mm             812.0 µs  67.4%           1.82x  20.10 µs   3.1%
+      Python and host      301.0 µs  25.0%           1.01x  280.0 µs   2.0%
     """
     axes = found.parts[0].points.varying if found.parts else ()
     step = format_quantity(found.ns, "ns")
     lines = layout.paragraph(
-        f"of the profiled step at {_at(found.at)}, {step}, and how each part grows (physical models)", 0, width
+        f"Parts of the profiled step at {_at(found.at)} ({step}), and how each grows (physical models)", 0, width
     )
-    head = ("part", "time", "share", *(f"doubling {visible(axis)}" for axis in axes), "does not scale")
-    rows = [(*head, "off on what was left out")]
+    rows = [("", "time", "share", *(f"doubling {visible(axis)}" for axis in axes), "fixed", "error")]
     for part in found.parts:
         ratios = doublings(part.fit, part.points)
         fixed = next((each.value for each in part.fit.coefficients if each.name == CONSTANT), 0.0)
@@ -77,11 +76,12 @@ def parts(found: Parts, width: int) -> str:
                 format_percent(part.fit.loo_mape, signed=False),
             )
         )
-    lines += layout.rows(rows, "lrr" + "r" * len(axes) + "rr", 0, width)
+    lines += layout.rows(rows, "lrr" + "r" * len(axes) + "rr", 2, width, short_names)
+    legend = "fixed: time that does not depend on size; error: leave-one-out error"
     if found.elsewhere > 0:
         rest = format_percent(found.elsewhere, signed=False)
-        lines += layout.paragraph(f"{rest} is in parts that are small, or not there at every size", 0, width)
-    return "\n".join(lines)
+        legend += f"; {rest} of the step is in parts that are small or not present at every size"
+    return "\n".join([*lines, *layout.paragraph(legend, 2, width)])
 
 
 def predicted(
@@ -93,14 +93,14 @@ def predicted(
     cost: EpochCost | None,
     width: int,
 ) -> str:
-    """A prediction with its interval, then curves, cost and the next measurement."""
+    """A prediction with its interval, the cost, curves, and the next measurement."""
     ends = f"[{format_quantity(found.low, 'ns')}, {format_quantity(found.high, 'ns')}]"
     lines = layout.paragraph(
         f"{_at(at)}: {format_quantity(found.ns, 'ns')}  {ends} (95% interval, {fit.name})", 0, width
     )
     for warning in found.warnings:
         lines += layout.paragraph(
-            f"warning: {visible(warning)}; the interval is widened {found.stretch:.3g}x", 0, width
+            f"warning: {visible(warning)}; the interval is {found.stretch:.3g} times as wide", 0, width
         )
     if cost is not None:
         lines += layout.paragraph(_cost(cost), 0, width)
@@ -110,22 +110,23 @@ def predicted(
 
 
 def _models(choice: Choice, width: int) -> list[str]:
-    rows = [("model", "off on what was left out", "fitted in")]
+    rows = [("Models", "leave-one-out error", "fitted in")]
     rows += [
         (
-            f"{fit.name} *" if fit is choice.chosen else fit.name,
+            f"  {fit.name} *" if fit is choice.chosen else f"  {fit.name}",
             format_percent(fit.loo_mape, signed=False),
             format_quantity(fit.fit_seconds * 1e9, "ns"),
         )
         for fit in choice.fits
     ]
-    return layout.rows(rows, "lrr", 0, width)
+    legend = "*: chosen; leave-one-out error: mean error on configurations that the fit has not seen"
+    return [*layout.rows(rows, "lrr", 0, width), *layout.paragraph(legend, 2, width)]
 
 
 def _coefficients(fit: Fit, width: int) -> Iterator[str]:
-    yield f"{fit.name}, 95% intervals (jackknife)"
+    yield f"Coefficients of {fit.name}, 95% intervals (jackknife)"
     rows = [(visible(each.name), _value(each, each.value), _interval(each)) for each in fit.coefficients]
-    yield from layout.rows(rows, "lrl", 2, width) if rows else ["  every coefficient is zero"]
+    yield from layout.rows(rows, "lrl", 2, width) if rows else ["  all are zero"]
 
 
 def _interval(each: Coefficient) -> str:
@@ -140,7 +141,9 @@ def _value(each: Coefficient, value: float) -> str:
 
 def _curve(curve: SpeedUp, width: int) -> Iterator[str]:
     processors = curve.kind == "processors"
-    rows = [(visible(curve.axis), "step", "speed-up" if processors else "work per second", "efficiency")]
+    axis = visible(curve.axis)
+    yield f"Speed-up along {axis}" if processors else f"Throughput along {axis}"
+    rows = [(axis, "step", "speed-up" if processors else "work per second", "efficiency")]
     every = range(len(curve.sizes))
     shown = every if len(every) <= _ROWS else [row for row in every if curve.measured[row]]
     rows += [
@@ -152,29 +155,31 @@ def _curve(curve: SpeedUp, width: int) -> Iterator[str]:
         )
         for row in shown
     ]
-    yield from layout.rows(rows, "lrrr", 0, width)
+    yield from layout.rows(rows, "rrrr", 2, width)
     first, last = float(curve.sizes[0]), float(curve.sizes[-1])
     if curve.knee is not None:
-        yield f"beyond {curve.axis} {curve.knee:g} less than 5% of speed is gained (looked at up to {last:g})"
+        text = f"beyond {axis} {curve.knee:g} the speed grows by less than 5% (up to {last:g})"
     else:
-        yield f"speed grows over the whole measured range, {curve.axis} {first:g} to {last:g}: no knee"
+        text = f"the speed grows over the whole measured range, {axis} {first:g} to {last:g}"
+    yield from layout.paragraph(text, 2, width)
 
 
 def _next(following: Next, width: int) -> list[str]:
-    what = "measure again" if following.measured else "measure"
+    again = " again" if following.measured else ""
     before, after = (format_quantity(ns, "ns") for ns in (following.before_ns, following.after_ns))
     text = (
-        f"next: {what} {_at(following.at)}; the curve's standard error here is expected to go from {before} to {after}"
+        f"Best next measurement: {_at(following.at)}{again}. It should reduce the standard error of this prediction "
+        f"from {before} to {after}."
     )
     return layout.paragraph(text, 0, width)
 
 
 def _cost(cost: EpochCost) -> str:
     hours, low, high = cost.hours
-    text = f"an epoch of {cost.steps:,.0f} steps takes {_hours(hours)}  [{_hours(low)}, {_hours(high)}]"
+    text = f"{cost.steps:,.0f} steps take {_hours(hours)} [{_hours(low)}, {_hours(high)}]"
     if cost.price is not None:
         price, cheap, dear = cost.price
-        text += f" and costs {price:.2f}  [{cheap:.2f}, {dear:.2f}]"
+        text += f" and cost {price:.2f} [{cheap:.2f}, {dear:.2f}]"
     return f"{text} (95% intervals)"
 
 

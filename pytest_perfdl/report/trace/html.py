@@ -1,28 +1,42 @@
-"""A trace's summary as one page that opens from disk: the same figures as on the terminal, and all of the rows."""
+"""A trace's summary as one self-contained page: the same numbers as on the terminal, and more rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from pytest_perfdl.analysis.account.transfers import CopyRow
+from pytest_perfdl.analysis.overview.kernel_tables import KernelRow
 from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
+from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.overview.trace_findings import TraceFinding
 from pytest_perfdl.analysis.ranks import RankFigures
+from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.selection import Selection
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report import templating
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.ticks import ticks
-from pytest_perfdl.report.trace.json import to_json
-from pytest_perfdl.report.trace.terminal import by_size, integrity_lines, mean_account, numbered
+from pytest_perfdl.report.trace.json import TOTALS, to_json
+from pytest_perfdl.report.trace.terminal import (
+    DIRECTIONS,
+    by_size,
+    integrity_lines,
+    mean_account,
+    per_step,
+    place,
+    step_count,
+    step_words,
+)
 from pytest_perfdl.report.whatif.advice import no_advice, sentences
 
 if TYPE_CHECKING:
@@ -64,11 +78,11 @@ def write_page(
 
 
 def _with_advice(summary: TraceSummary, answers: Answers | None) -> TraceSummary:
-    """The summary with the advice behind its findings, in whose list the page has it."""
+    """The summary with the advice after its findings: the page has one list of both."""
     if answers is None:
         return summary
-    told = [f"Advice: {found} {'; '.join(rest)}" for found, *rest in map(sentences, answers.advice)]
-    lines = told or [f"Advice: {no_advice(answers)}"]
+    advice = [f"Advice: {finding} {'; '.join(rest)}" for finding, *rest in map(sentences, answers.advice)]
+    lines = advice or [f"Advice: {no_advice(answers)}"]
     return replace(summary, noticed=(*summary.noticed, *(TraceFinding("advice", line, 0.0) for line in lines)))
 
 
@@ -99,21 +113,38 @@ def memory_curve(device: DeviceTimeline) -> Markup | None:
     mark = Markup('<line class="median" x1="{0:.1f}" x2="{0:.1f}" y1="0" y2="{1}"/>').format(peak, _HEIGHT)
     end = Markup('<text x="{}" y="{}" class="end">{}</text>').format(_WIDTH, _HEIGHT + 14, format_quantity(span, "ns"))
     label = (
-        f"Memory of {device.device} over {format_quantity(span, 'ns')}: "
-        f"at most {format_quantity(device.peak_allocated_bytes, 'B')}"
+        f"Allocated memory ({device.device}) over {format_quantity(span, 'ns')}: "
+        f"peak {format_quantity(device.peak_allocated_bytes, 'B')}"
     )
     return Markup(
         '<svg class="curve" role="img" aria-label="{}" viewBox="0 0 {} {}">{}<polyline points="{}"/>{}{}</svg>'
     ).format(label, _WIDTH, _HEIGHT + _AXIS, lines, points, mark, end)
 
 
-def step_words(summary: TraceSummary) -> str:
-    """How long a step takes, in words."""
-    walls = [step.wall_ns for step in summary.steps]
-    mean, low, high = (format_quantity(value, "ns") for value in (sum(walls) / len(walls), min(walls), max(walls)))
-    if not numbered(summary):
-        return f"{mean} in all; the trace has no steps"
-    return mean if len(walls) == 1 else f"{mean} on average of {len(walls)}, {low} to {high}"
+def table(rows: Sequence[Any], steps: int, *properties: str) -> list[dict[str, Any]]:
+    """Rows of a table, their totals divided by the number of steps, with some of their properties beside their fields.
+
+    Names are as on the terminal; kernels whose short names are equal keep their whole names.
+    """
+    shown = []
+    for row in rows:
+        values = {name: getattr(row, name) for name in (*(field.name for field in fields(row)), *properties)}
+        totals = {name: values[name] / steps for name in TOTALS if values.get(name) is not None}
+        shown.append(values | totals)
+    names = Counter(short_name(row.name) for row in rows if isinstance(row, KernelRow))
+    for values, row in zip(shown, rows, strict=True):
+        if isinstance(row, KernelRow) and names[short_name(row.name)] == 1:
+            values["name"] = short_name(row.name)
+        elif isinstance(row, OperatorRow):
+            values["line"] = place(row.line)
+        elif isinstance(row, CopyRow):
+            values["kind"] = DIRECTIONS.get(row.kind, row.kind)
+    return shown
+
+
+def divided(parts: Mapping[str, float], steps: int) -> dict[str, float]:
+    """Totals by name, divided by the number of steps."""
+    return {name: ns / steps for name, ns in parts.items()}
 
 
 @cache
@@ -125,6 +156,11 @@ def _environment() -> jinja2.Environment:
         mean_account=mean_account,
         by_size=by_size,
         integrity_lines=integrity_lines,
+        step_count=step_count,
+        per_step=per_step,
+        place=place,
+        table=table,
+        divided=divided,
         limit=ROWS,
     )
     return environment

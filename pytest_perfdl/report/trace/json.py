@@ -1,6 +1,7 @@
 """A trace's summary as JSON, for other programs.
 
-Times are integer nanoseconds, sizes bytes, shares ratios (0.1 is 10 %); what a trace cannot tell is null.
+Times are integer nanoseconds, sizes bytes, shares ratios (0.1 is 10 %); what a trace does not have is null. Numbers of
+tables are totals over the trace; the same divided by its steps are in "per_step".
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pytest_perfdl.analysis.overview.memory_timeline import DeviceTimeline
 from pytest_perfdl.analysis.overview.summary import TraceSummary
 from pytest_perfdl.analysis.ranks import RankFigures
 from pytest_perfdl.model.selection import Selection
+from pytest_perfdl.report.trace.terminal import step_count
 from pytest_perfdl.report.whatif.json import advice_json, replay_json
 
 if TYPE_CHECKING:
+    from pytest_perfdl.analysis.overview.kernel_tables import KernelRow
+    from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
     from pytest_perfdl.report.whatif import Answers
 
 SCHEMA = 1
@@ -43,7 +47,7 @@ def to_json(
 
 
 def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
-    path = summary.critical_path
+    path, steps = summary.critical_path, step_count(summary)
     return {
         "source": summary.source,
         "events": summary.events,
@@ -55,11 +59,19 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
         "findings": [*summary.findings, *(finding.text for finding in summary.noticed)],
         "steps": _plain(summary.steps),
         "gpu": _plain(summary.gpu),
-        "kernels": [{**_plain(row), "mean_ns": row.total_ns / row.count} for row in selection.rows(summary.kernels)],
-        "operators": _plain(selection.rows(summary.operators)),
-        "shapes": _plain(selection.rows(summary.shapes)),
-        "modules": _plain(selection.rows(summary.modules)),
-        "lines": _plain(selection.rows(summary.lines)),
+        "kernels": [
+            {**_plain(row), "mean_ns": row.total_ns / row.count, "per_step": _divided(row, steps)}
+            for row in selection.rows(summary.kernels)
+        ],
+        **{
+            name: [{**_plain(row), "per_step": _divided(row, steps)} for row in selection.rows(rows)]
+            for name, rows in (
+                ("operators", summary.operators),
+                ("shapes", summary.shapes),
+                ("modules", summary.modules),
+                ("lines", summary.lines),
+            )
+        },
         "roofline": [
             {
                 **_plain(row),
@@ -78,6 +90,7 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
         "input": _plain(summary.input),
         "critical_path": {
             "span_ns": path.span_ns,
+            "per_step_ns": path.span_ns / steps,
             "classes": dict(path.by_class),
             "names": _plain(path.by_name),
         },
@@ -85,8 +98,27 @@ def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:
     }
 
 
+TOTALS = (
+    "count",
+    "total_ns",
+    "exposed_ns",
+    "self_ns",
+    "device_self_ns",
+    "device_total_ns",
+    "kernels",
+    "time_ns",
+    "bytes",
+)
+"""Fields of rows that are totals over the trace."""
+
+
+def _divided(row: KernelRow | OperatorRow, steps: int) -> dict[str, float]:
+    """Totals of a row divided by the number of steps."""
+    return {name: getattr(row, name) / steps for name in TOTALS if hasattr(row, name)}
+
+
 def _advice(answers: Answers | None) -> dict[str, Any]:
-    """What would make the step faster, and how far simulating the trace can be trusted; null where nobody asked."""
+    """What would make the step faster, and how well the simulation reproduces the trace; null without --advise."""
     return {
         "replay": None if answers is None else replay_json(answers),
         "advice": None if answers is None else [advice_json(each) for each in answers.advice],

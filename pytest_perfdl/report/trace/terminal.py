@@ -1,11 +1,16 @@
-"""A trace's summary as text: the bottleneck first, then where the time goes, then the tables."""
+"""A trace's summary as text: the bottleneck and the findings first, then the step's breakdown, then the tables.
+
+Times and counts are per step: totals over the trace divided by its steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.machine.utilization import TELLING
+from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.whatif.advice import advice_lines
@@ -19,9 +24,20 @@ if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
 
 BAR = 24
-"""Width of the longest bar of the account."""
+"""Width of the longest bar of the breakdown."""
 SHOWN_SHARE = 0.01
 """Least share of the critical path from which its quality is reported."""
+_SOURCE_LINE = re.compile(r"^(.*)\((\d+)\): (.*)$")
+_SIZES = re.compile(r"\[([\d, ]*)\]")
+DIRECTIONS = {
+    "h2d": "CPU to device",
+    "d2h": "device to CPU",
+    "d2d": "within the device",
+    "p2p": "between devices",
+    "h2h": "within CPU memory",
+    "other": "of unknown direction",
+}
+"""What the directions of copies are called."""
 
 
 def report(summary: TraceSummary, selection: Selection, top: int, width: int, advised: Answers | None = None) -> str:
@@ -29,31 +45,28 @@ def report(summary: TraceSummary, selection: Selection, top: int, width: int, ad
 
     Example::
 
-    train.json.gz  6 steps, 36,721 events, Tesla V100-DGXS-32GB
-    Bottleneck: waiting for input, 58.1% of a step (102.4 of 176.3 ms).
+    train.json.gz: 6 steps, 36,721 events, Tesla V100-DGXS-32GB
+    Bottleneck: Input-bound: the device waits for input data in 33.1% of the step
+    (58.73 ms of 177.6 ms), the largest avoidable part.
 
-    step  176.3 ms on average of 6, 152.1 ms to 201.0 ms
+    Step time 176.3 ms (mean of 6 steps, 152.1 ms to 201.0 ms)
       compute   98.60 ms  55.9%  =============
       input     59.30 ms  33.6%  ========
     """
-    lines = [*_head(summary, width), ""]
     sections = (
-        _steps(summary),
+        _head(summary, width),
+        _findings(summary, width),
+        _steps(summary, width),
         _utilization(summary, width),
         _device(summary, width),
-        _critical_path(summary),
+        _critical_path(summary, width),
         _kernels(summary, selection, top, width),
         _operators(summary, selection, top, width),
         _roofline(summary, selection, top, width),
         _memory(summary, top, width),
-        _findings(summary, width),
         advice_lines(advised, width) if advised is not None else (),
     )
-    for section in sections:
-        found = list(section)
-        if found:
-            lines += [*found, ""]
-    return "\n".join(lines[:-1])
+    return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines)
 
 
 def _head(summary: TraceSummary, width: int) -> Iterator[str]:
@@ -64,24 +77,48 @@ def _head(summary: TraceSummary, width: int) -> Iterator[str]:
         facts.append(visible(summary.device))
     if summary.rank is not None:
         facts.append(f"rank {summary.rank}" + (f" of {summary.world_size}" if summary.world_size else ""))
-    yield f"{visible(summary.source)}  {', '.join(facts)}"
+    yield from layout.paragraph(f"{visible(summary.source)}: {', '.join(facts)}", 0, width)
     yield from layout.paragraph(f"Bottleneck: {summary.bottleneck.text}", 0, width)
 
 
-def _steps(summary: TraceSummary) -> Iterator[str]:
+def step_count(summary: TraceSummary) -> int:
+    """How many steps totals over the trace are divided by; 1 where it has none."""
+    return len(summary.steps) if numbered(summary) else 1
+
+
+def per_step(summary: TraceSummary) -> str:
+    """The unit after a number that was divided by the steps; empty where the trace has none."""
+    return "/step" if numbered(summary) else ""
+
+
+def _each(summary: TraceSummary) -> str:
+    """The same for a title."""
+    return " per step" if numbered(summary) else ""
+
+
+def step_words(summary: TraceSummary) -> str:
+    """How long a step takes: "176.3 ms (mean of 6 steps, 152.1 ms to 201.0 ms)"."""
     walls = [step.wall_ns for step in summary.steps]
-    if not walls:
-        return
     mean, low, high = (format_quantity(value, "ns") for value in (sum(walls) / len(walls), min(walls), max(walls)))
-    if len(walls) > 1:
-        yield f"step  {mean} on average of {len(walls)}, {low} to {high}"
-    else:
-        yield f"{summary.steps[0].name}  {mean}"
-    yield from bars(mean_account(summary), sum(walls) / len(walls))
+    if not numbered(summary):
+        return f"{mean} (the whole trace: it has no steps)"
+    return f"{mean} (1 step)" if len(walls) == 1 else f"{mean} (mean of {len(walls)} steps, {low} to {high})"
+
+
+def _steps(summary: TraceSummary, width: int) -> Iterator[str]:
+    if not summary.steps:
+        return
+    what = "Step time" if numbered(summary) else "Time"
+    yield f"{what} {step_words(summary)}"
+    account = mean_account(summary)
+    yield from bars(account, sum(account.values()))
+    if step_count(summary) > 1:
+        text = f"Below, numbers are per step: totals over the trace divided by {step_count(summary)}."
+        yield from layout.paragraph(text, 2, width)
 
 
 def mean_account(summary: TraceSummary) -> dict[str, float]:
-    """Nanoseconds a step by class, on average over the steps, the largest first; classes without time left out."""
+    """Nanoseconds per step by class, mean of the steps, the largest first; classes without time left out."""
     count = len(summary.steps)
     names = summary.steps[0].account if count else ()
     return by_size({name: sum(step.account[name] for step in summary.steps) / count for name in names})
@@ -110,12 +147,12 @@ def bars(parts: Mapping[str, float], whole: float) -> list[str]:
 
 SHOWN = {
     "flops_utilization": "of the peak FLOP/s",
-    "bandwidth_utilization": "of the memory's bandwidth",
+    "bandwidth_utilization": "of the peak memory bandwidth",
     "roofline": "of the roofline while operators run",
-    "tensor_core_share": "of the kernels' time on tensor cores",
-    "launch_gap": "waiting for launches",
+    "tensor_core_share": "of kernel time on tensor cores",
+    "launch_gap": "of the step waiting for launches",
 }
-"""Figures of utilization in the order in which they are shown; what else there is stands with the device."""
+"""Metrics of utilization in the order in which they are shown; those of the device are in its section."""
 
 
 def _utilization(summary: TraceSummary, width: int) -> Iterator[str]:
@@ -131,63 +168,84 @@ def _utilization(summary: TraceSummary, width: int) -> Iterator[str]:
         return
     if found.coverage is not None and found.coverage < TELLING:
         share = format_percent(found.coverage, signed=False)
-        facts.append(f"operators with a cost model are only {share} of the operators' time")
-    yield from layout.paragraph(f"utilization  {'; '.join(facts)}", 0, width)
+        facts.append(f"FLOP/s and bytes count operators with a cost model, {share} of the operators' time")
+    yield from layout.paragraph(f"Utilization: {'; '.join(facts)}", 0, width)
 
 
 def _device(summary: TraceSummary, width: int) -> Iterator[str]:
     gpu = summary.gpu
     if gpu is None:
         return
+    steps, unit = step_count(summary), per_step(summary)
+
+    def time(ns: float) -> str:
+        return format_quantity(ns / steps, "ns")
+
     span = gpu.span_ns or 1
-    yield f"device  busy {format_percent(gpu.busy_ns / span, signed=False)} of {format_quantity(gpu.span_ns, 'ns')}"
+    yield from layout.paragraph(
+        f"Device: busy {_share(gpu.busy_ns / span)} of the time from its first to its last event "
+        f"({time(gpu.busy_ns)} of {time(gpu.span_ns)}{unit})",
+        0,
+        width,
+    )
     facts = []
     if gpu.communication_ns:
         hidden = gpu.communication_overlapped_ns / gpu.communication_ns
         facts.append(
-            f"communication {format_quantity(gpu.communication_ns, 'ns')}, of which "
-            f"{format_percent(hidden, signed=False)} hidden behind computing and "
-            f"{format_quantity(gpu.communication_exposed_ns, 'ns')} exposed"
+            f"communication: {time(gpu.communication_ns)}{unit}, {_share(hidden)} overlapped with compute, "
+            f"{time(gpu.communication_exposed_ns)} exposed (the device waits for it)"
         )
     if gpu.in_flight_communication_ns:
-        facts.append(f"in flight without a kernel {format_quantity(gpu.in_flight_communication_ns, 'ns')}")
-    facts += [_copies(row) for row in summary.copies]
+        facts.append(f"communication in flight without a kernel: {time(gpu.in_flight_communication_ns)}{unit}")
+    facts += [_copies(row, steps, unit) for row in summary.copies]
     if summary.sm_efficiency_est is not None:
-        facts.append(
-            f"SM efficiency {format_percent(summary.sm_efficiency_est, signed=False)} (estimated from launches)"
-        )
+        facts.append(f"SMs with work: {_share(summary.sm_efficiency_est)} (estimated from launch configurations)")
     if summary.occupancy_est is not None:
-        facts.append(f"occupancy {summary.occupancy_est:.1f}% (estimated)")
+        facts.append(f"occupancy: {summary.occupancy_est:.1f}% (estimated from launch configurations)")
     launches = summary.launches
     if launches is not None:
         queue = max((queue.max_length for queue in launches.queues), default=0)
         facts.append(
-            f"{plural(launches.kernel_launches, 'kernel launch', 'kernel launches')}, "
-            f"{format_quantity(launches.delay.p50_ns, 'ns')} from call to start (median), queue of {queue} at most; "
-            f"{plural(launches.short_kernels, 'kernel')} shorter than their launch call"
+            f"kernel launches: {_count(launches.kernel_launches / steps)}{unit}, "
+            f"{format_quantity(launches.delay.p50_ns, 'ns')} from the call to the start (median), at most "
+            f"{queue:,} queued; {_count(launches.short_kernels / steps)}{unit} run shorter than their launch call"
         )
     for fact in facts:
         yield from layout.paragraph(fact, 2, width)
 
 
-def _copies(row: CopyRow) -> str:
-    where = f" {row.host_memory}" if row.host_memory else ""
-    size = f" {format_quantity(row.bytes, 'B')}" if row.bytes else ""
-    rate = f" at {row.bandwidth / 1e9:.3g} GB/s" if row.bandwidth and row.bytes else ""
-    what = plural(row.count, "memset") if row.kind == "memset" else f"{plural(row.count, 'copy', 'copies')} {row.kind}"
-    return f"{what}{where},{size} in {format_quantity(row.total_ns, 'ns')}{rate}"
+def _copies(row: CopyRow, steps: int, unit: str) -> str:
+    where = f" ({row.host_memory})" if row.host_memory else ""
+    name = "memsets" if row.kind == "memset" else f"copies {DIRECTIONS.get(row.kind, row.kind)}{where}"
+    size = f"{format_quantity(row.bytes / steps, 'B')} " if row.bytes else ""
+    rate = f" ({row.bandwidth / 1e9:.3g} GB/s)" if row.bandwidth and row.bytes else ""
+    return f"{name}: {_count(row.count / steps)}{unit}, {size}in {format_quantity(row.total_ns / steps, 'ns')}{rate}"
 
 
-def _critical_path(summary: TraceSummary) -> Iterator[str]:
-    path = summary.critical_path
+def _count(number: float) -> str:
+    """A count per step: whole where it is, else with one decimal.
+
+    >>> _count(1462.0), _count(2.5)
+    ('1,462', '2.5')
+    """
+    return f"{number:,.0f}" if float(number).is_integer() else f"{number:,.1f}"
+
+
+def _critical_path(summary: TraceSummary, width: int) -> Iterator[str]:
+    path, steps = summary.critical_path, step_count(summary)
     if not path.span_ns:
         return
-    yield f"critical path  {format_quantity(path.span_ns, 'ns')}, from the first event to the last"
-    yield from bars(by_size(path.by_class), path.span_ns)
+    span = format_quantity(path.span_ns / steps, "ns")
+    yield from layout.paragraph(
+        f"Critical path {span}{per_step(summary)}: the chain of work and waits that sets the time", 0, width
+    )
+    yield from bars(by_size({name: ns / steps for name, ns in path.by_class.items()}), path.span_ns / steps)
     if path.inferred_share >= SHOWN_SHARE or path.unexplained_share >= SHOWN_SHARE:
-        yield (
-            f"  {format_percent(path.inferred_share, signed=False)} rests on inferred waits, "
-            f"{format_percent(path.unexplained_share, signed=False)} is unexplained"
+        yield from layout.paragraph(
+            f"{_share(path.inferred_share)} of it are waits inferred from timing, {_share(path.unexplained_share)} are "
+            "waits that the trace does not explain",
+            2,
+            width,
         )
 
 
@@ -196,29 +254,37 @@ def _kernels(summary: TraceSummary, selection: Selection, top: int, width: int) 
     whole = sum(row.total_ns for row in summary.kernels)
     if not kernels or not whole:
         return
-    yield _title("kernels and copies", "total time", len(kernels), top)
-    table = [("", "total", "share", "count", "mean", "exposed")]
+    steps, each = step_count(summary), _each(summary)
+    shown = kernels[:top]
+    exposed = any(row.exposed_ns != row.total_ns for row in shown)
+    yield _title("Kernels and copies", f"time{each}", len(kernels), top)
+    table = [("", "time", "share", "calls", "per call", *["exposed"] * exposed)]
     table += [
         (
             visible(row.name),
-            format_quantity(row.total_ns, "ns"),
-            format_percent(row.total_ns / whole, signed=False),
-            str(row.count),
+            format_quantity(row.total_ns / steps, "ns"),
+            _share(row.total_ns / whole),
+            _count(row.count / steps),
             format_quantity(row.total_ns / row.count, "ns"),
-            format_quantity(row.exposed_ns, "ns"),
+            *[format_quantity(row.exposed_ns / steps, "ns")] * exposed,
         )
-        for row in kernels[:top]
+        for row in shown
     ]
-    yield from layout.rows(table, "lrrrrr", 2, width)
+    yield from layout.rows(table, "lrrrrr"[: len(table[0])], 2, width, short_names)
+    text = "share: of the time of all kernels and copies"
+    if exposed:
+        text += "; exposed: time in which the device runs no other kernel of the kind, nor compute"
+    yield from layout.paragraph(text, 2, width)
 
 
 def _operators(summary: TraceSummary, selection: Selection, top: int, width: int) -> Iterator[str]:
     """By name, module and source line, as far as the trace knows them."""
-    between = False
-    for title, rows, column in (
-        ("operators", summary.operators, "name"),
-        ("modules", summary.modules, "module"),
-        ("source lines", summary.lines, "line"),
+    steps, each = step_count(summary), _each(summary)
+    between, legend = False, ""
+    for title, rows, column, fit in (
+        ("Operators", summary.operators, "name", short_names),
+        ("Modules", summary.modules, "module", layout.last_parts),
+        ("Source lines", summary.lines, "line", layout.last_parts),
     ):
         known = [row for row in selection.rows(rows) if getattr(row, column)]
         if not known:
@@ -227,18 +293,32 @@ def _operators(summary: TraceSummary, selection: Selection, top: int, width: int
             yield ""
         between = True
         on_device = any(row.device_total_ns for row in known)
-        yield _title(title, "device time" if on_device else "self time", len(known), top)
-        head = ("", "self", "total", "count")
+        yield _title(title, ("device time" if on_device else "CPU self time") + each, len(known), top)
+        head = ("", "CPU self", "CPU total", "calls")
         table = [(*head, "device", "kernels") if on_device else head]
         for row in known[:top]:
             cells = (
-                visible(getattr(row, column)),
-                format_quantity(row.self_ns, "ns"),
-                format_quantity(row.total_ns, "ns"),
-                str(row.count),
+                place(visible(getattr(row, column))),
+                format_quantity(row.self_ns / steps, "ns"),
+                format_quantity(row.total_ns / steps, "ns"),
+                _count(row.count / steps),
             )
-            table.append((*cells, format_quantity(row.device_self_ns, "ns"), str(row.kernels)) if on_device else cells)
-        yield from layout.rows(table, "lrrrrr"[: len(table[0])], 2, width)
+            device = (format_quantity(row.device_self_ns / steps, "ns"), _count(row.kernels / steps))
+            table.append((*cells, *device) if on_device else cells)
+        yield from layout.rows(table, "lrrrrr"[: len(table[0])], 2, width, fit)
+        legend = "CPU self: without operators called inside; CPU total: with them"
+        legend += "; device: kernels and copies that the operator launched itself" if on_device else ""
+    if legend:
+        yield from layout.paragraph(legend, 2, width)
+
+
+def place(line: str) -> str:
+    """A source line as path:line, as editors open it; other text as it is.
+
+    >>> place("models/gpt.py(43): forward")
+    'models/gpt.py:43 forward'
+    """
+    return _SOURCE_LINE.sub(r"\1:\2 \3", line)
 
 
 def _roofline(summary: TraceSummary, selection: Selection, top: int, width: int) -> Iterator[str]:
@@ -246,22 +326,44 @@ def _roofline(summary: TraceSummary, selection: Selection, top: int, width: int)
     known = [row for row in selection.rows(summary.roofline) if not row.not_covered]
     if not known:
         return
+    steps, each = step_count(summary), _each(summary)
+    whole = "kernels and copies" if summary.gpu is not None else "operators"
     covered = sum(row.share for row in summary.roofline if not row.not_covered)
-    yield _title("roofline", "time", len(known), top) + f", of operators with {_share(covered)} of the time"
-    table = [("", "time", "share", "FLOP/s", "bytes/s", "of the roofline", "bound by")]
+    yield from layout.paragraph(
+        _title("Roofline", f"time{each}", len(known), top)
+        + f": operators with a cost model, {_share(covered)} of the time "
+        f"of all {whole}",
+        0,
+        width,
+    )
+    bounded = any(row.efficiency is not None for row in known[:top])
+    table = [("", "time", "share", "FLOP/s", "bytes/s", *["of roofline", "bound by"] * bounded)]
     table += [
         (
-            visible(f"{row.operator} {row.shapes} {row.dtype}".strip()),
-            format_quantity(row.time_ns, "ns"),
+            visible(f"{row.operator} {sizes(row.shapes)} {row.dtype}".strip()),
+            format_quantity(row.time_ns / steps, "ns"),
             _share(row.share),
-            "" if row.flops_per_s is None else format_quantity(row.flops_per_s, "flop") + "/s",
+            "" if row.flops_per_s is None else format_quantity(row.flops_per_s, "flop/s"),
             "" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.3g} GB/s",
-            "" if row.efficiency is None else _share(row.efficiency),
-            row.bound or "",
+            *["" if row.efficiency is None else _share(row.efficiency), row.bound or ""][: 2 * bounded],
         )
         for row in known[:top]
     ]
-    yield from layout.rows(table, "lrrrrrl", 2, width)
+    yield from layout.rows(table, "lrrrrrl"[: len(table[0])], 2, width, short_names, least=60)
+    text = f"share: of the time of all {whole}"
+    if bounded:
+        text += "; of roofline: the least time at the device's peaks, as a share of the measured time"
+    yield from layout.paragraph(text, 2, width)
+
+
+def sizes(shapes: str) -> str:
+    """Shapes of inputs in short: what has none is left out.
+
+    >>> sizes("[[1, 141, 512], [512, 512], []]")
+    '[1,141,512] [512,512]'
+    """
+    found = [f"[{size.replace(' ', '')}]" for size in _SIZES.findall(shapes) if size.strip()]
+    return " ".join(found) or shapes
 
 
 def _share(ratio: float) -> str:
@@ -272,8 +374,8 @@ def _memory(summary: TraceSummary, top: int, width: int) -> Iterator[str]:
     for device in summary.memory:
         reserved = device.peak_reserved_bytes
         more = f", {format_quantity(reserved, 'B')} reserved" if reserved else ""
-        yield f"memory {device.device}  peak {format_quantity(device.peak_allocated_bytes, 'B')} allocated{more}" + (
-            "; alive then:" if device.alive_at_peak else ""
+        yield f"Memory ({device.device}): peak {format_quantity(device.peak_allocated_bytes, 'B')} allocated{more}" + (
+            "; at the peak:" if device.alive_at_peak else ""
         )
         table = [
             (
@@ -283,7 +385,17 @@ def _memory(summary: TraceSummary, top: int, width: int) -> Iterator[str]:
             for alive in device.alive_at_peak[:top]
         ]
         if table:
-            yield from layout.rows(table, "lr", 2, width)
+            yield from layout.rows(table, "lr", 2, width, _allocations)
+
+
+def _allocations(names: Sequence[str], width: int) -> dict[str, str]:
+    """Operators whole, the modules that they are in cut at the beginning."""
+    shown = {}
+    for name in names:
+        operator, inside, module = name.partition(" in ")
+        room = max(width - len(operator) - len(inside), layout.LEAST_NAME)
+        shown[name] = operator + inside + layout.last_parts([module], room)[module]
+    return {name: layout.shorten(text, width) for name, text in shown.items()}
 
 
 def _findings(summary: TraceSummary, width: int) -> Iterator[str]:
@@ -291,38 +403,53 @@ def _findings(summary: TraceSummary, width: int) -> Iterator[str]:
     lines += integrity_lines(summary)
     if not lines:
         return
-    yield "findings"
+    yield "Findings"
     for line in lines:
-        yield from layout.paragraph(f"- {visible(line)}", 2, width)
+        yield from layout.item(visible(line), 2, width)
 
 
 def integrity_lines(summary: TraceSummary) -> list[str]:
-    """What to know about the trace itself before believing its figures."""
+    """What limits the numbers of a trace, one line each."""
     found, lines = summary.integrity, []
     if found.carry_over:
         lines.append(
-            f"launched before the trace begins, in no step: {plural(found.carry_over, 'device event')} "
+            f"launched before the trace began, and part of no step: {plural(found.carry_over, 'device event')} "
             f"({format_quantity(found.carry_over_ns, 'ns')})"
         )
     if found.unlinked > found.carry_over:
-        lines.append(f"no launch in the trace: {plural(found.unlinked - found.carry_over, 'device event')}")
+        lines.append(
+            f"{plural(found.unlinked - found.carry_over, 'device event')} without a launch call in the trace: their "
+            "time belongs to no operator"
+        )
     if found.zero_duration:
-        lines.append(f"no duration (times in whole microseconds): {plural(found.zero_duration, 'device event')}")
+        lines.append(
+            f"{plural(found.zero_duration, 'device event')} with a duration of 0: the trace has whole microseconds"
+        )
     if found.same_stream_overlaps:
-        lines.append(f"overlapping on their stream: {plural(found.same_stream_overlaps, 'device event')}")
+        lines.append(
+            f"{plural(found.same_stream_overlaps, 'device event')} overlapping another on the same stream, which "
+            "should not happen"
+        )
     if found.early_starts:
-        lines.append(f"starting before their launch call: {plural(found.early_starts, 'device event')}")
+        count = plural(found.early_starts, "device event")
+        lines.append(f"{count} starting before the launch call: the clocks of CPU and device differ")
     if found.dropped:
-        lines.append(f"dropped by the profiler, or left out when the trace was read: {plural(found.dropped, 'event')}")
+        lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable: numbers are too small")
     if found.overhead_ns:
-        lines.append(f"the profiler's own work took {format_quantity(found.overhead_ns, 'ns')}")
+        lines.append(f"profiler overhead: {format_quantity(found.overhead_ns, 'ns')} in the whole trace")
     if found.bled_over:
-        lines.append(f"ending after the one around them: {plural(found.bled_over, 'host event')}")
+        lines.append(outlasting(found.bled_over))
     return lines
 
 
+def outlasting(count: int) -> str:
+    """How many events outlast their parent: "2 CPU events outlast their parent event"."""
+    verb, whose = ("outlasts", "its") if count == 1 else ("outlast", "their")
+    return f"{plural(count, 'CPU event')} {verb} {whose} parent event"
+
+
 def _title(what: str, by: str, rows: int, top: int) -> str:
-    return f"{what} by {by}" + (f" ({top} of {rows})" if rows > top else "")
+    return f"{what} by {by}" + (f" ({top} of {rows}; --top shows more)" if rows > top else "")
 
 
 def across_ranks(ranks: RankFigures, width: int) -> str:
@@ -330,10 +457,10 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
 
     Example::
 
-    ranks       step   busy   compute  exposed communication  waiting for others  last to start
-    rank 0  120.3 ms  44.8%  1.100 s                120.1 ms             80.2 ms        3 times
+    Ranks          step  device busy   compute  exposed communication  waiting for others  last to start
+      rank 0  120.3 ms        44.8%  1.100 s                120.1 ms             80.2 ms        3 times
     """
-    table = [("ranks", "step", "busy", "compute", "exposed communication", "waiting for others", "last to start")]
+    table = [("", "step", "busy", "compute", "exposed", "waiting", "last to start")]
     for rank in ranks.ranks:
         table.append(
             (
@@ -346,17 +473,23 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
                 plural(rank.last, "time"),
             )
         )
-    lines = layout.rows(table, "lrrrrrr", 0, width)
+    lines = ["Ranks: step per step, other times over the whole trace", *layout.rows(table, "lrrrrrr", 2, width)]
+    lines += layout.paragraph(
+        "busy: share of the time in which the device runs anything; exposed: communication that does not overlap with "
+        "compute; waiting: time in collectives until the last rank joins; last to start: of the collectives",
+        2,
+        width,
+    )
     if ranks.collectives:
         fact = (
-            f"{plural(len(ranks.collectives), 'collective')} matched across ranks, which start "
-            f"{format_quantity(ranks.skew_median_ns, 'ns')} apart (median), "
-            f"{format_quantity(ranks.skew_max_ns, 'ns')} at most"
+            f"{plural(len(ranks.collectives), 'collective')} matched across ranks; their starts differ by "
+            f"{format_quantity(ranks.skew_median_ns, 'ns')} (median), at most "
+            f"{format_quantity(ranks.skew_max_ns, 'ns')}"
         )
         if ranks.straggler is not None:
-            fact += f"; rank {ranks.straggler} is mostly the last"
-        fact += f"; clocks are aligned on the collectives' ends, to {format_quantity(ranks.residual_ns, 'ns')}"
+            fact += f"; rank {ranks.straggler} is last most often"
+        fact += f". Clocks are aligned on the ends of collectives, within {format_quantity(ranks.residual_ns, 'ns')}."
         lines += layout.paragraph(fact, 2, width)
     for finding in ranks.findings:
-        lines += layout.paragraph(f"- {visible(finding)}", 2, width)
+        lines += layout.item(visible(finding), 2, width)
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Predictions and advice in words: what `perfdl whatif` and `perfdl trace` say on terminals and pages."""
+"""Predictions and advice in words, for the terminal and the pages of `perfdl whatif` and `perfdl trace`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def advice_lines(answers: Answers, width: int) -> Iterator[str]:
 
     Example::
 
-    advice, the largest predicted gain first
-      - The step gets its input in 60.0% of the critical path (600.0 us a step).
-        DataLoader(num_workers=2): gain +55.0%, the step would take 450.0 us (397.8 us to 702.2 us), trust ok
+    Advice, largest predicted gain first
+      - The step waits for input data in 60.0% of the critical path (600.0 us/step).
+        DataLoader(num_workers=2): predicted step time 450.0 us (397.8 us to 702.2 us), -55.0%, confidence ok
         example: examples/strategies/test_async_loading.py
     """
     if not answers.advice:
-        yield from layout.paragraph(f"advice  {no_advice(answers)}", 0, width)
+        yield from layout.paragraph(f"Advice: {no_advice(answers)}", 0, width)
         return
-    yield "advice, the largest predicted gain first"
+    yield "Advice, largest predicted gain first"
     for each in answers.advice:
-        found, *rest = sentences(each)
-        yield from layout.paragraph(f"- {found}", 2, width)
+        finding, *rest = sentences(each)
+        yield from layout.item(finding, 2, width)
         for line in rest:
             yield from layout.paragraph(line, 4, width)
 
@@ -40,22 +40,23 @@ def no_advice(answers: Answers) -> str:
     """Why there is no advice."""
     quality = answers.base.quality
     if quality.trust == "refuse":
-        return f"none: predictions from this trace are not to be trusted: {visible(quality.reason)}"
-    return "none: nothing known would gain more than 2% and than its own uncertainty"
+        return f"none, predictions from this trace are unreliable: {visible(quality.reason)}"
+    return "none: no known optimization is predicted to gain more than 2% and more than its uncertainty"
 
 
 def sentences(each: Advice) -> tuple[str, ...]:
-    """One piece of advice: what was found, what to do with its gain and trust, memory where it changes, the example."""
+    """One piece of advice: the finding, what to do and its effect, memory where that changes, an example."""
     predicted = each.prediction
-    step, span, gain, memory = figures(predicted)
-    trust = f"trust {predicted.trust}" + (f": {predicted.reason}" if predicted.reason else "")
-    told = (
+    step, span, _, memory = figures(predicted)
+    change = "" if predicted.gain is None else f", {format_percent(-predicted.gain)}"
+    confidence = f"confidence {predicted.trust}" + (f": {predicted.reason}" if predicted.reason else "")
+    lines = (
         each.text,
-        f"{each.how}: gain {gain}, the step would take {step} ({span}), {trust}",
-        *([f"peak memory would be {memory}"] if memory else []),
+        f"{each.how}: predicted step time {step} ({span}){change}, {confidence}",
+        *([f"predicted peak memory {memory}"] if memory else []),
         f"example: {each.example}",
     )
-    return tuple(map(visible, told))
+    return tuple(map(visible, lines))
 
 
 def figures(each: Prediction) -> tuple[str, str, str, str]:

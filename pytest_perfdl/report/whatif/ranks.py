@@ -1,4 +1,4 @@
-"""What there is to say about the ranks of a job, beside what is said about one trace."""
+"""What is reported about the ranks of a job, in addition to the report on one trace."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def notes(job: Job, span_ns: int) -> list[Note]:
     times = plural(len(job.meetings), "time")
     text = f"step times are over ranks {listing(job)}, which wait for each other {times}"
     if figures.straggler is not None:
-        text += f"; rank {figures.straggler} comes last most often"
+        text += f"; rank {figures.straggler} is last most often"
     waits = max(figures.ranks, key=lambda rank: rank.waiting_ns)
     if waits.waiting_ns:
-        text += f"; rank {waits.rank} waits most for others, {format_quantity(waits.waiting_ns, 'ns')} of the trace"
-    told = "advice that looks at operators is given for one rank: name its trace alone"
+        text += f"; rank {waits.rank} waits longest for others, {format_quantity(waits.waiting_ns, 'ns')} in the trace"
+    told = "advice about operators needs the trace of one rank alone"
     share = min(waits.waiting_ns / max(span_ns, 1), 1.0)
     return [Note("ranks", text, share), *(Note("ranks", finding, 0.0) for finding in (*figures.findings, told))]
 

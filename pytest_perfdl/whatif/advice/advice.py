@@ -125,10 +125,10 @@ def notes(context: Context, base: Base | None = None) -> tuple[Note, ...]:
 
 
 _READ_AS = {
-    EdgeKind.QUEUE: f"the host waits for room in the launch queue ({QUEUE} launches): it is ahead of the device, "
-    "and launching faster gains nothing",
-    EdgeKind.SPIN: "the host polls until a kernel has ended: its time there is the kernel's",
-    EdgeKind.CONTENTION: "kernels begin late since another stream's kernel holds the multiprocessors: partition "
+    EdgeKind.QUEUE: f"the host waits for room in the launch queue ({QUEUE} launches): the host is ahead of the device, "
+    "so faster launches gain nothing",
+    EdgeKind.SPIN: "the host polls until a kernel ends: that time belongs to the kernel",
+    EdgeKind.CONTENTION: "kernels start late because a kernel of another stream occupies the SMs: partition "
     "them, or run the kernels one after the other",
 }
 """What waits of a kind mean."""

@@ -61,7 +61,7 @@ def amount(found: Evidence, share: float) -> str:
     """A share of the path in words: "12.3% of the critical path (4.1 ms a step)"."""
     steps = max(len(found.graph.steps), 1)
     each = format_quantity(share * found.span_ns / steps, "ns")
-    return f"{format_percent(share, signed=False)} of the critical path ({each} a step)"
+    return f"{format_percent(share, signed=False)} of the critical path ({each}/step)"
 
 
 @rule
@@ -71,7 +71,7 @@ def waits_for_input(found: Evidence) -> Iterator[AdviceFinding]:
     share = found.share(tasks)
     if share < LEAST_SHARE or found.graph.trace is None:
         return
-    text = f"The step gets its input in {amount(found, share)}."
+    text = f"The step waits for input data in {amount(found, share)}."
     spent = found.graph.tasks.duration[tasks].sum()
     rest = max(found.span_ns - float(spent), found.span_ns * 0.05)
     count = max(1, math.ceil(float(spent) / rest))
@@ -109,7 +109,7 @@ def synchronizes(found: Evidence) -> Iterator[AdviceFinding]:
         count = int(np.count_nonzero(tasks))
         names = sorted({graph.name_of(task) for task in np.flatnonzero(tasks).tolist()})
         text = f"The host waits for the device {plural(count, 'time')} on the critical path, in {', '.join(names[:3])}."
-        how = "no .item(), .cpu() or synchronize() in every step; log every n steps"
+        how = "remove .item(), .cpu() and synchronize() from the step; log every n steps"
         yield AdviceFinding("synchronization", text, tasks, "remove_sync", how, "test_synchronization.py")
 
 
@@ -123,7 +123,7 @@ def launches_too_slowly(found: Evidence) -> Iterator[AdviceFinding]:
     share = found.share(host) + found.lag_share(EdgeKind.LAUNCH)
     if share >= LAUNCH_SHARE:
         text = f"The device waits for the host to launch kernels in {amount(found, share)}."
-        how = 'torch.compile(mode="reduce-overhead") or a CUDA graph; or larger batches'
+        how = 'torch.compile(mode="reduce-overhead") or a CUDA graph, or larger batches'
         yield AdviceFinding("launches", text, host, "cuda_graph", how, "test_cuda_graph.py")
 
 
@@ -176,10 +176,10 @@ def transposes_images(found: Evidence) -> Iterator[AdviceFinding]:
     share = found.share(tasks)
     measured = bool(found.context.known.ratios.get("channels_last"))
     if share >= LEAST_SHARE or measured:
-        text = f"Kernels transpose images around convolutions in {amount(found, share)}."
+        text = f"Kernels convert the memory format around convolutions in {amount(found, share)}."
         if measured and share < LEAST_SHARE:
-            text = "Convolutions run on images whose channels are the outer dimension."
-        how = "model.to(memory_format=torch.channels_last), and the images too"
+            text = "Convolutions run in channels-first memory format."
+        how = "model.to(memory_format=torch.channels_last), and the same for the inputs"
         yield AdviceFinding("layout", text, tasks, "channels_last", how, "test_channels_last.py")
 
 
@@ -190,8 +190,8 @@ def allocates_from_the_device(found: Evidence) -> Iterator[AdviceFinding]:
     tasks = named(graph, ALLOCATES) & (graph.tasks.step >= 0)
     if tasks.any():
         calls = len(np.unique(graph.tasks.row[tasks]))
-        text = f"Steps allocate from the device past its cache, in {plural(calls, 'call')} of cudaMalloc or cudaFree."
-        how = "no torch.cuda.empty_cache() in every step"
+        text = f"Steps bypass the caching allocator: {plural(calls, 'call')} of cudaMalloc or cudaFree."
+        how = "remove torch.cuda.empty_cache() from the step"
         yield AdviceFinding("allocator", text, tasks, "empty_cache", how, "test_memory_release.py")
 
 
@@ -206,7 +206,7 @@ def replicates(found: Evidence) -> Iterator[AdviceFinding]:
     devices = len({track.process for track in graph.tracks if track.kind == TrackKind.STREAM})
     if tasks.any() and devices > 1:
         text = f"DataParallel scatters, replicates and gathers in {amount(found, found.share(tasks))}."
-        how = "DistributedDataParallel, a process for each device"
+        how = "DistributedDataParallel, one process per device"
         yield AdviceFinding(
             "replicas", text, tasks, "replace_data_parallel", how, "test_data_parallel.py", {"ranks": devices}
         )
@@ -218,7 +218,7 @@ def communicates_openly(found: Evidence) -> Iterator[AdviceFinding]:
     tasks = of_kinds(found.graph.tasks, TaskKind.COMMUNICATION)
     share = found.share(tasks)
     if share >= LEAST_SHARE:
-        text = f"Collectives run with nothing to hide behind in {amount(found, share)}."
+        text = f"Collectives do not overlap with compute in {amount(found, share)}."
         how = "smaller buckets, overlap with the backward pass, or a stream of higher priority"
         yield AdviceFinding("communication", text, tasks, "hide_communication", how, "test_data_parallel.py")
 
@@ -232,7 +232,7 @@ def folds_no_batch_norm(found: Evidence) -> Iterator[AdviceFinding]:
     share = found.share(tasks)
     if share >= LEAST_SHARE:
         text = f"Batch norms run at inference in {amount(found, share)}."
-        how = "fold them into convolutions: torch.nn.utils.fuse_conv_bn_eval, or torch.compile with freezing"
+        how = "fold them into the convolutions: torch.nn.utils.fuse_conv_bn_eval, or torch.compile with freezing"
         yield AdviceFinding("batch norm", text, tasks, "fold_batch_norm", how, "test_batch_norm.py")
 
 
@@ -243,11 +243,11 @@ def fills_the_memory(found: Evidence) -> Iterator[AdviceFinding]:
     if memory is None or not limit or memory.peak_bytes < FULL_MEMORY * limit:
         return
     peak, whole = format_quantity(memory.peak_bytes, "B"), format_quantity(limit, "B")
-    text = f"The peak of memory is {peak} of {whole}."
+    text = f"Peak memory is {peak} of {whole}."
     every = np.ones(len(found.graph), dtype=bool)
-    how = "torch.utils.checkpoint.checkpoint around each layer: pays time for memory"
+    how = "torch.utils.checkpoint.checkpoint around each layer (slower, less memory)"
     yield AdviceFinding("memory", text, every, "checkpointing", how, "test_checkpointing.py", saves_memory=True)
-    how = "layers on two devices: pays time for memory"
+    how = "layers on two devices (slower, less memory)"
     yield AdviceFinding(
         "memory", text, every, "model_parallel", how, "test_model_parallel.py", {"devices": 2}, saves_memory=True
     )

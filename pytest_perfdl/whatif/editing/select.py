@@ -159,7 +159,7 @@ class Selected:
 
     @property
     def _nothing(self) -> SelectionError:
-        return SelectionError(f"{self.text!r} selects no task of the trace")
+        return SelectionError(f"{self.text!r} matches nothing in the trace")
 
     def _of(self, graph: TaskGraph) -> Mask:
         selection, tasks = self.selection, graph.tasks
@@ -220,7 +220,7 @@ def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
 
 def _trace(graph: TaskGraph) -> Trace:
     if graph.trace is None:
-        raise ValueError("operators, layers and phases are known only of a graph that was made from a trace")
+        raise ValueError("operators, layers and phases need a graph made from a trace")
     return graph.trace
 
 

@@ -52,7 +52,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     """
     sizes: Gradients = gradients(context.trace)
     if not len(sizes.row):
-        raise NotTold("shapes of gradients are not in the trace: profile with record_shapes=True")
+        raise NotTold("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
     completes = _completing(graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
@@ -144,7 +144,7 @@ def _peak(context: Context, more: float) -> int | None:
 
 @transform("data_parallel")
 def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contention: float = 0.0) -> Change:
-    """DistributedDataParallel over `ranks` devices, each with the batch of the trace.
+    """DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
 
     Gradients fill buckets (1 MiB, then `bucket` bytes) in the order of the backward pass; each bucket is reduced on a
     channel of its own behind its last gradient, one after the other, t = 2 (n - 1) / n S / B + 2 (n - 1) alpha, and the
@@ -175,7 +175,7 @@ def _several(context: Context, ranks: int) -> Machine:
 
 @transform("dgc")
 def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
-    """Deep Gradient Compression: data parallel, of which only the largest gradients are exchanged.
+    """Deep Gradient Compression: data parallel, exchanging only the largest gradients.
 
     As `data_parallel`, with an all-gather of value and index of `ratio` of a bucket's elements, (n - 1) 2 `ratio` S / B
     + (n - 1) alpha, and 12 bytes an element over the memory's bandwidth for finding and adding them up (momentum
@@ -207,7 +207,7 @@ def _without_timing(plan: Plan) -> Plan:
 
 @transform("blueconnect")
 def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: float = 0.0) -> Change:
-    """BlueConnect: each all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, the innermost first.
+    """BlueConnect: all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, innermost first.
 
     A stage over p_k ranks reduces and gathers S / (p_1 ... p_k-1) bytes: t = sum of 2 (p_k - 1) / p_k S / (p_1 ...
     p_k-1) / B_k + 2 (p_k - 1) alpha (Cho et al., MLSys 2019). `bandwidths=300GBx25GB` has one a stage; without, all
@@ -256,7 +256,9 @@ def _link(graph: TaskGraph, pairs: Callable[[TaskGraph], tuple[Rows, Rows]]) -> 
 
 @transform("p3")
 def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A002
-    """P3: slices of gradients, those first that the next step needs first, each waited for by its layer alone.
+    """P3: exchange gradients in slices, in the order in which the next step needs them.
+
+    Each layer waits only for its slices.
 
     As `data_parallel`, but gradients go in slices of `slice` bytes; the channel takes, of the slices that are ready,
     that of the module whose forward pass comes first; and a module's forward pass of the next step waits for its own
@@ -273,7 +275,9 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
     graph, marks = context.graph, labels(context.trace)
     module = gradient_modules(context.trace)
     if not len(module) or (module < 0).all():
-        raise NotTold("modules are not in the trace: profile with with_modules=True, with_stack=True or our ranges")
+        raise NotTold(
+            "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
+        )
     found = buckets(context, round(slice), round(slice))
     of = module[found.gradient]
     forward = _forward_starts(graph, marks.module, marks.phase)
@@ -328,7 +332,9 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
 
 @transform("bandwidth")
 def bandwidth(context: Context, factor: float) -> Change:
-    """A network `factor` times as fast: collectives take t' = t / factor.
+    """A network that is `factor` times as fast.
+
+    Collectives take t' = t / factor.
 
     Of a collective's time a part is waiting for other ranks and latency, which stay: the interval reaches to half the
     change.
@@ -344,7 +350,7 @@ def bandwidth(context: Context, factor: float) -> Change:
 
 @transform("hide_communication")
 def hide_communication(context: Context) -> Change:
-    """Collectives entirely behind computing: the most that better overlap could gain.
+    """Overlap all collectives with compute: an upper bound of what better overlap gains.
 
     Collectives take no time. An upper bound, since how much computing is there to hide behind is not asked: the
     interval reaches to no gain, and trust is low.
@@ -357,7 +363,9 @@ def hide_communication(context: Context) -> Change:
 
 @transform("replace_data_parallel")
 def replace_data_parallel(context: Context, ranks: int) -> Change:
-    """DistributedDataParallel instead of DataParallel: no scatter, replicate and gather, but `data_parallel`'s buckets.
+    """DistributedDataParallel instead of DataParallel.
+
+    No scatter, replicate and gather, but the buckets of `data_parallel`.
 
     The operators `Scatter`, `Broadcast`, `Gather` and their backward ones vanish with what they launch. All replicas'
     launches from one process stay, though each would get a process of its own: a gain that is not promised.

@@ -18,7 +18,7 @@ GRAPH_LAUNCH_NS = 10_000
 
 @transform("cuda_graph")
 def cuda_graph(context: Context) -> Change:
-    """Capture each step as a CUDA graph: the host launches once, the kernels stay as they are.
+    """Capture each step as a CUDA graph: one launch per step, same kernels.
 
     In every step, the host's time from its first launch to its last on each thread becomes one launch of 10 us (5 to
     30 us in the interval); Python before and behind, getting input and blocking waits stay. Kernels keep their
@@ -27,12 +27,12 @@ def cuda_graph(context: Context) -> Change:
     Raises
     ------
     NotApplicable
-        If nothing is launched, or graphs are launched already.
+        If nothing is launched, or the step already launches graphs.
     """
     graph = context.graph
     captured, syncs = _captured(graph)
     notes = (
-        (f"{syncs} synchronizing calls a step would have to go first: a graph cannot wait for the host",)
+        (f"{syncs} synchronizing calls per step must be removed first: a graph cannot wait for the host",)
         if syncs
         else ()
     )
@@ -42,7 +42,7 @@ def cuda_graph(context: Context) -> Change:
 
 @transform("compile")
 def compiled(context: Context, cudagraphs: bool = True) -> Change:
-    """`torch.compile`: chains of elementwise operators fused (see `fusion`), and launched as a CUDA graph.
+    """`torch.compile`: fuses chains of elementwise operators (see `fusion`), launched as a CUDA graph.
 
     Without `cudagraphs` (mode "default") the host still launches each kernel that is left, from generated code: its
     time between first and last launch shrinks with the number of kernels. Compile time is not part of a step. Trust is
@@ -51,7 +51,7 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     graph = context.graph
     duration, gone = fused_durations(context, epilogues=False)
     if not graph.on_device:
-        return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=("the compiler's choices are not known",))
+        return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=("the compiler's choices are unknown",))
     captured, _ = _captured(graph)
     if cudagraphs:
         host = _launched_once(graph, captured, GRAPH_LAUNCH_NS)
@@ -61,7 +61,10 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     both = np.where(graph.is_device, duration, host)
     plan, slow = Plan().timed(both), Plan().timed(host)
     return Change(
-        plan.remove(gone, launches=False), slow=slow, trust="low", notes=("what the compiler would fuse is assumed",)
+        plan.remove(gone, launches=False),
+        slow=slow,
+        trust="low",
+        notes=("which operators the compiler fuses is assumed",),
     )
 
 
@@ -73,7 +76,7 @@ def _captured(graph: TaskGraph) -> tuple[Mask, int]:
         raise NotApplicable("the host launches nothing on a device")
     calls = {graph.name_of(task) for task in np.unique(launched).tolist()}
     if any("GraphLaunch" in name for name in calls):
-        raise NotApplicable("graphs are launched already")
+        raise NotApplicable("the step already launches graphs")
     launching = np.zeros(len(graph), dtype=bool)
     launching[launched] = True
     found = np.zeros(len(graph), dtype=bool)

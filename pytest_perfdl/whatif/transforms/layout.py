@@ -24,7 +24,7 @@ _FORM = "channels_last"
 
 @transform("channels_last")
 def channels_last(context: Context) -> Change:
-    """Weights and images in channels-last format.
+    """Weights and images in channels-last memory format.
 
     Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time any more, nor
     their launches' kernels a place: this needs no constant, and is all that is promised on a device without measured
@@ -44,10 +44,10 @@ def channels_last(context: Context) -> Change:
     costs = operator_costs(context.trace)
     convolves = [number for number, key in enumerate(costs.keys) if "conv" in key.partition(" ")[0]]
     if not convolves and not transposing.any():
-        raise NotApplicable("no convolution is in the trace")
+        raise NotApplicable("the trace has no convolution")
     if not ratios and not transposing.any():
         raise MissingMachineConstant(
-            "no kernel transposes around convolutions, and how fast they are in channels-last format is not known",
+            "no kernel converts the memory format around convolutions, and their speed in channels-last is unknown",
             "measured ratios",
         )
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
@@ -60,7 +60,7 @@ def channels_last(context: Context) -> Change:
         factor[transposing] = 0.0
         plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
     if not ratios:
-        note = "only the transposing kernels are taken away: convolutions themselves may gain or lose"
+        note = "only the conversion kernels are removed: convolutions themselves may get faster or slower"
         return Change(plans[0], trust="low", notes=(note,))
     return Change.of(plans)
 

@@ -23,7 +23,7 @@ _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
 
 @transform("workers")
 def workers(context: Context, workers: int, now: int = -1) -> Change:
-    """`DataLoader(num_workers=...)`: batches are made in other processes meanwhile.
+    """`DataLoader(num_workers=...)`: worker processes prepare the batches.
 
     period = max(C, L / min(workers, cores - 1)): C is the simulated period with no time for input, L the time to make
     a batch. Without workers L is the host's time in the DataLoader; with `now` workers, if the step waits for them, L =
@@ -52,9 +52,9 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
     load = float(spent)
     if any(_WORKERS.search(name) for name in context.trace.names):
         if now < 1:
-            raise MissingConstant("a DataLoader with workers does not say how many: give now=...")
+            raise MissingConstant("the DataLoader has workers, but the trace does not have their number: give now=...")
         if spent < 0.02 * period:
-            raise NotApplicable("the step hardly waits for the workers that it has")
+            raise NotApplicable("the step hardly waits for its workers")
         load = now * period
     cores, known = context.known.cores, context.known.contention
     busy = min(workers, max(cores - 1, 1)) if cores else workers
@@ -64,16 +64,16 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
         Plan().scale(~tasks, slower).scale(tasks, (max(load * slower / busy - computing * slower, 0.0) + ns) / spent)
         for slower, ns in zip(shared, HAND_OVER_NS if taking is None else (taking,) * 3, strict=True)
     ]
-    notes = () if cores else ("as many cores as workers are taken for granted",)
+    notes = () if cores else ("assumes as many free cores as workers",)
     if shared is UNKNOWN_CONTENTION:
-        why = "how much workers slow a step that computes on the host is not known: perfdl constants measures it"
+        why = "how much workers slow a step that computes on the CPU is unknown: `perfdl constants` measures it"
         return Change.of(plans, trust="low", notes=(*notes, why))
     return Change.of(plans, notes=notes)
 
 
 @transform("prefetch")
 def prefetch(context: Context) -> Change:
-    """Asynchronous loading: one worker makes the next batch while the step computes; see `workers`.
+    """Asynchronous loading: one worker prepares the next batch while the step computes.
 
     Raises
     ------

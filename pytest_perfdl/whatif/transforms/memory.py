@@ -34,7 +34,7 @@ _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::Ac
 
 @transform("checkpointing")
 def checkpointing(context: Context, layer: str = "") -> Change:
-    """Activation checkpointing: layers keep their input only, and run forward again before their backward pass.
+    """Activation checkpointing: layers keep only their input and recompute the rest in the backward pass.
 
     The layers are those that fit `layer` (by default those that repeat). Each backward pass takes its layer's forward
     pass longer, on the host and on the device, up to the last operator that saves something: recomputing stops once
@@ -58,7 +58,7 @@ def checkpointing(context: Context, layer: str = "") -> Change:
 def _trained(context: Context, pattern: str) -> list[Layer]:
     found = [layer for layer in layers(context, pattern) if len(layer.backward) and len(layer.forward)]
     if not found:
-        raise NotTold("no backward pass of these modules is in the trace")
+        raise NotTold("the trace has no backward pass of these modules")
     return found
 
 
@@ -136,13 +136,15 @@ def _between(context: Context, memory: Lifetimes, found: list[Layer]) -> tuple[M
 def _needed(context: Context) -> Lifetimes:
     memory = context.memory
     if memory is None:
-        raise MissingConstant("how much layers keep is not in the trace: profile with profile_memory=True")
+        raise MissingConstant("the trace does not have the memory that layers keep: profile with profile_memory=True")
     return memory
 
 
 @transform("vdnn")
 def vdnn(context: Context, layer: str = "") -> Change:
-    """vDNN: what layers keep is copied to the host behind their forward pass, and back before their backward pass.
+    """vDNN: offload the activations of layers to CPU memory between forward and backward.
+
+    They are copied behind the forward pass of their layer, and back before its backward pass.
 
     For each layer (see `checkpointing`) a copy of the b bytes that it keeps, b / B(pinned), behind its last forward
     kernel on a stream of its own, and one back on another stream that begins with the backward pass of the layer behind
@@ -210,7 +212,9 @@ def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | 
 
 @transform("gist")
 def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
-    """Gist: what layers keep is encoded behind their forward pass, and decoded before their backward pass.
+    """Gist: encode the activations of layers between forward and backward.
+
+    They are encoded behind the forward pass of their layer, and decoded before its backward pass.
 
     Encoding reads b bytes and writes `ratio` b, decoding the other way: (1 + ratio) b / B each, B the memory's
     bandwidth, added to the last task of the forward pass and the first of the backward pass. `ratio` is 0.5 for floats

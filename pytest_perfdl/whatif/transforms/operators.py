@@ -48,14 +48,14 @@ def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
 
 @transform("remove_operator")
 def remove_operator(context: Context, name: str, python: bool = True) -> Change:
-    """Leave out an operator, such as `aten::dropout`: forward, backward, what it launches, the Python that calls it.
+    """Remove an operator, such as `aten::dropout`, with its backward pass, kernels and Python.
 
     Daydream's Remove, by name (`*` and `?` as in file names). With `python` one gap of the host behind each call goes
     too, since the module that called it goes. Nothing else changes: a memory-bound neighbor could become faster.
     """
     tasks = of_rows(context.graph, operator_rows(context.trace, name))
     if not tasks.any():
-        raise NotApplicable(f"there is no operator {name} in the trace")
+        raise NotApplicable(f"the trace has no operator {name}")
     return _removed(context.graph, tasks, python)
 
 
@@ -67,9 +67,9 @@ def _removed(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
 
 @transform("remove_clipping")
 def remove_clipping(context: Context) -> Change:
-    """Leave out gradient clipping: what runs between the end of the backward pass and its last operator there.
+    """Remove gradient clipping.
 
-    Raises
+    That is what runs between the end of the backward pass and the last operator there. Raises
     ------
     NotApplicable
         If nothing there computes a norm, or there is no update (Optimizer.step) or backward pass.
@@ -77,7 +77,7 @@ def remove_clipping(context: Context) -> Change:
     graph, trace = context.graph, context.trace
     rows, _ = optimizer_steps(trace)
     if not len(rows):
-        raise NotTold("no update (Optimizer.step) is in the trace")
+        raise NotTold("the trace has no update (Optimizer.step)")
     engine = backward_rows(trace)
     ends = np.sort(trace.end[engine])
     tasks = np.zeros(len(graph), dtype=bool)
@@ -103,21 +103,23 @@ def remove_clipping(context: Context) -> Change:
 
 @transform("fold_batch_norm")
 def fold_batch_norm(context: Context) -> Change:
-    """Inference: fold batch norms into the convolutions before them (w' = w g / s, b' = (b - m) g / s + beta).
+    """Inference: fold batch norms into the convolutions before them.
+
+    w' = w g / s, b' = (b - m) g / s + beta.
 
     The batch norms vanish with the Python that calls them; a convolution with a bias takes as long as one without.
     """
     if len(backward_rows(context.trace)):
-        raise NotApplicable("there is a backward pass: batch norms of training depend on the batch and stay")
+        raise NotApplicable("the trace has a backward pass: batch norms in training cannot be folded")
     tasks = of_rows(context.graph, operator_rows(context.trace, "aten::batch_norm"))
     if not tasks.any():
-        raise NotApplicable("there is no batch norm in the trace")
+        raise NotApplicable("the trace has no batch norm")
     return _removed(context.graph, tasks, True)
 
 
 @transform("reconstructed_batch_norm")
 def reconstructed_batch_norm(context: Context) -> Change:
-    """Training: split each batch norm in two, the halves fused into the operators before and behind it.
+    """Training: split each batch norm in two and fuse the halves into the neighboring operators.
 
     Jung et al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019): of the passes over memory of
     batch norm and ReLU, ReLU's vanish and batch norm's halve. As in Daydream's model: activations right behind a batch
@@ -128,7 +130,7 @@ def reconstructed_batch_norm(context: Context) -> Change:
     norms = of_rows(graph, operator_rows(trace, "*batch_norm*"))
     activations = of_rows(graph, operator_rows(trace, "aten::relu*"))
     if not norms.any():
-        raise NotApplicable("there is no batch norm in the trace")
+        raise NotApplicable("the trace has no batch norm")
     busy = computing(graph)
     plans = []
     for gain in (1.0, 1 / 3):
@@ -149,7 +151,7 @@ class _Link:
 
 @transform("fusion")
 def fusion(context: Context, epilogues: bool = False) -> Change:
-    """Fuse chains of neighboring elementwise and normalizing operators over equally large tensors.
+    """Fuse chains of elementwise and normalization operators over tensors of equal size.
 
     t' = t bytes' / bytes of each chain, at the bandwidth that it had: of n operators that move b bytes together, every
     result but the last stays in registers, b' = b - 2 (n - 1) s for tensors of s bytes, and one kernel is left
@@ -185,7 +187,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
     gone = np.zeros(len(graph), dtype=bool)
     chains = [chain for chain in _chains(context, epilogues) if len(chain) > 1]
     if not chains:
-        raise NotTold("no two operators that could be fused are neighbors, or shapes are not in the trace")
+        raise NotTold("no neighboring operators can be fused, or the trace has no shapes")
     for chain in chains:
         tail = chain[1:] if chain[0].product else chain
         whole = sum(link.bytes for link in tail)
@@ -232,10 +234,13 @@ def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
 
 @transform("remove_scope")
 def remove_scope(context: Context, name: str) -> Change:
-    """Leave out what runs inside host annotations of this name (`*` and `?` as in file names), and its kernels."""
+    """Remove what runs inside CPU annotations of this name (`*` and `?` as in file names).
+
+    Its kernels are removed too.
+    """
     trace = context.trace
     annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))
     tasks = inside(context.graph, annotations)
     if not tasks.any():
-        raise NotApplicable(f"there is no annotation {name} with any task in the trace")
+        raise NotApplicable(f"the trace has no annotation {name} with work in it")
     return Change(Plan().remove(tasks))

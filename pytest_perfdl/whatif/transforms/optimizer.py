@@ -29,7 +29,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     graph = context.graph
     rows, kind = optimizer_steps(context.trace)
     if not len(rows):
-        raise NotTold("no update by one optimizer (Optimizer.step) is in the trace")
+        raise NotTold("the trace has no update by one optimizer (Optimizer.step)")
     own = np.flatnonzero(inside(graph, rows))
     found = []
     for tasks in per_step(graph, own):
@@ -66,13 +66,13 @@ def fused_optimizer(context: Context) -> Change:
     """
     updates, kind = _updates(context)
     if _already(context, np.concatenate(updates)) == "aten::_fused_":
-        raise NotApplicable("the update is fused already")
+        raise NotApplicable("the update is already fused")
     passes = PASSES.get(kind)
     sizes = gradients(context.trace)
     if passes is None:
-        raise NotTold(f"how much memory {kind} moves is not known: {', '.join(sorted(PASSES))} are")
+        raise NotTold(f"the memory traffic of {kind} is unknown; known: {', '.join(sorted(PASSES))}")
     if not sizes.total:
-        raise NotTold("shapes of gradients are not in the trace: profile with record_shapes=True")
+        raise NotTold("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM
@@ -128,7 +128,7 @@ def _one_kernel(graph: TaskGraph, updates: list[Rows], call: int, computing: int
 
 @transform("foreach")
 def foreach(context: Context) -> Change:
-    """`foreach=True`: one call an operator for all parameters, instead of one for each.
+    """`foreach=True`: one call per operator for all parameters.
 
     Of each operator of an update, one call and one kernel for every 30 parameters are left (multi-tensor apply takes
     at most 110 tensors and 320 chunks of 64 Ki elements a launch). On a device a kernel takes what the kernels that it
@@ -144,7 +144,7 @@ def foreach(context: Context) -> Change:
     updates, _ = _updates(context)
     graph = context.graph
     if _already(context, np.concatenate(updates)):
-        raise NotApplicable("the update is fused, or uses foreach, already")
+        raise NotApplicable("the update is already fused or uses foreach")
     parameters = max(gradients(context.trace).count, 1.0)
     duration, gone = graph.tasks.duration.copy(), np.zeros(len(graph), dtype=bool)
     for tasks in updates:

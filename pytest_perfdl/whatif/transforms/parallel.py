@@ -43,7 +43,9 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
 
 @transform("pipeline_parallel")
 def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, layer: str = "") -> Change:
-    """Layers on several devices, the batch in micro-batches: bubbles of (p - 1) / (m + p - 1).
+    """Layers on several devices, with the batch in micro-batches.
+
+    Bubbles take a share of (p - 1) / (m + p - 1).
 
     Layers (see `checkpointing`) are divided into stages of which the slowest is as fast as can be, and one step is
     simulated in 1F1B order: see `staged`. Peak memory: that of the fullest device.
@@ -60,7 +62,9 @@ def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, lay
 
 @transform("model_parallel")
 def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
-    """Layers on several devices, one after the other: no device works while another does.
+    """Layers on several devices, one device at a time.
+
+    No device works while another does.
 
     A pipeline with one micro-batch. It costs what travels between devices, and is for what does not fit on one.
     """
@@ -71,7 +75,9 @@ def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
 
 @transform("tensor_parallel")
 def tensor_parallel(context: Context, devices: int, layer: str = "") -> Change:
-    """Each layer on several devices (Megatron): 1 / t of its time, and two all-reduces forward and backward each.
+    """Each layer split over several devices (Megatron).
+
+    A layer takes 1 / t of its time, and two all-reduces forward and backward each.
 
     What is divided is all of a layer, though norms and residuals are not: optimistic for small layers.
     """

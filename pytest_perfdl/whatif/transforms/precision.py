@@ -78,7 +78,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     graph, machine = context.graph, context.known
     costs = operator_costs(context.trace)
     if not costs.costs:
-        raise NotTold("shapes of operators are not in the trace: profile with record_shapes=True")
+        raise NotTold("the trace has no shapes of operators: profile with record_shapes=True")
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)
@@ -104,7 +104,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     known = sum(weights[own == number].sum() for number in measured)
     changed = sum(weights[own == number].sum() for number, kind in lower.items() if kind != "full")
     covered = bool(changed) and known >= 0.9 * changed
-    notes = () if covered else ("the gain of each operator is a rule of thumb: perfdl constants measures it",)
+    notes = () if covered else ("the gain of each operator is a rule of thumb: `perfdl constants` measures it",)
     peak = _peak(context, costs, lower)
     return Change.of(plans, peak, "ok" if covered else "low", notes)
 
@@ -148,9 +148,7 @@ def _factors(
 
 
 def _no_peaks(dtype: str) -> MissingMachineConstant:
-    return MissingMachineConstant(
-        f"how fast this machine computes in {dtype} is not known", "its peaks or measured ratios"
-    )
+    return MissingMachineConstant(f"the speed of this machine in {dtype} is unknown", "its peaks or measured ratios")
 
 
 def _casts(context: Context, machine: Machine) -> tuple[float, float]:

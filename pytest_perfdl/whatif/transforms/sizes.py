@@ -55,7 +55,9 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
         if -1 <= share <= 2:
             return change
         # The noise of both traces grows with it.
-        note = f"both traces are extended to {abs(share):.3g} times their distance: profile a batch nearer to {to}"
+        note = (
+            f"extrapolated to {abs(share):.3g} times the distance of both traces: profile a batch size closer to {to}"
+        )
         return replace(change, trust="low", notes=(*change.notes, note))
     graph, ratio = context.graph, to / now
     grows = computing(graph) & (graph.tasks.row >= 0)
@@ -69,7 +71,11 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
     plans = [Plan().scale(grows, factor) for factor in (ratio, (1 + ratio) / 2)]
     peak = scaled_peak(context, ratio)
     return Change(
-        plans[0], fast=plans[1], peak_bytes=peak, trust="low", notes=("one trace shows no fixed part: give other=...",)
+        plans[0],
+        fast=plans[1],
+        peak_bytes=peak,
+        trust="low",
+        notes=("one trace does not show the fixed part: give other=...",),
     )
 
 
@@ -102,7 +108,7 @@ def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
     """Tasks by what they are in any trace of the same model."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     if graph.trace is None:
-        raise NotTold("operators are known only of a graph that was made from a trace")
+        raise NotTold("operators need a graph made from a trace")
     marks, trace = labels(graph.trace), graph.trace
     device = graph.is_device.tolist()
     paths, phases = marks.path.tolist(), marks.phase.tolist()

@@ -27,7 +27,9 @@ def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
 
 @transform("remove_sync")
 def remove_sync(context: Context, name: str = "") -> Change:
-    """The host goes on instead of waiting for the device: no `.item()`, `.cpu()`, `torch.cuda.synchronize()` in a step.
+    """No synchronization in the step: no `.item()`, `.cpu()` or `torch.cuda.synchronize()`.
+
+    The host goes on instead of waiting for the device.
 
     Drops the edges into the returns of synchronizing calls, and of copies to the host, that Daydream calls GPU to CPU;
     with `name`, of calls whose name has it. The copies themselves stay. What the host computes from the value it
@@ -55,7 +57,7 @@ def remove_sync(context: Context, name: str = "") -> Change:
 
 @transform("pin_memory")
 def pin_memory(context: Context, non_blocking: bool = False) -> Change:
-    """Copy batches from pinned host memory; with `non_blocking` also without waiting for the copy.
+    """Copy batches from pinned memory; with `non_blocking` without waiting for the copy.
 
     t' = t B(pageable) / B(pinned) for copies of pageable memory to the device. Pinning alone removes no wait: without
     `non_blocking=True` the host still waits for the copy (PyTorch's Copy.cu). With it those waits go. Pinning itself
@@ -79,7 +81,7 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         what = f"the bandwidth of {missing} memory is not in the trace"
         raise MissingMachineConstant(what, name=f"{missing}_bytes_per_s")
     else:
-        notes = ("copies take as long as before: the bandwidths of pinned and pageable memory are not both known",)
+        notes = ("copies take as long as before: the bandwidth of pinned or of pageable memory is unknown",)
     if non_blocking:
         targets = np.zeros(len(graph), dtype=bool)
         edges = graph.edges
@@ -91,7 +93,9 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
 
 @transform("empty_cache")
 def empty_cache(context: Context) -> Change:
-    """No `torch.cuda.empty_cache()` in the step: the caching allocator keeps what it has.
+    """No `torch.cuda.empty_cache()` in the step.
+
+    The caching allocator keeps the memory that it has.
 
     Calls of cudaMalloc and cudaFree (hipMalloc, hipFree) vanish, with what they wait for: cudaFree waits for the whole
     device. Reserved memory may be larger; the peak of allocated memory stays.

@@ -97,7 +97,7 @@ def test_three_ranks_in_the_order_of_their_numbers():
 
 def test_traces_of_different_jobs():
     found = ranks([rank([0], number=0, world=2), rank([0], number=1, world=16)])
-    assert found.findings == ("the traces are of jobs of different sizes: 2, 16 ranks",)
+    assert found.findings == ("the traces are from jobs of different sizes: 2, 16 ranks",)
 
 
 def test_numbers_that_are_missing_or_double_are_places():
@@ -105,7 +105,7 @@ def test_numbers_that_are_missing_or_double_are_places():
     assert [each.rank for each in found.ranks] == [0, 1]
     found = ranks([rank([0], number=1), rank([0])])
     assert [each.rank for each in found.ranks] == [0, 1]
-    assert found.findings == ("the traces do not all tell their rank: numbered in the order given",)
+    assert found.findings == ("not all traces have a rank number: numbered in the order given",)
 
 
 def test_collectives_that_only_one_rank_recorded_at_the_beginning():
@@ -118,8 +118,8 @@ def test_collectives_that_only_one_rank_recorded_at_the_beginning():
     assert found.unmatched == 2
     assert {each.skew_ns for each in found.collectives} == {20_000}
     assert found.findings == (
-        "the traces do not all tell their rank: numbered in the order given",
-        "2 of 12 collectives have no counterpart on all ranks",
+        "not all traces have a rank number: numbered in the order given",
+        "2 of 12 collectives have no match on all ranks",
     )
 
 
@@ -164,9 +164,9 @@ def test_nothing_in_common():
     assert found.collectives == ()
     assert found.straggler is None
     assert found.unmatched == 10
-    assert found.findings[-1] == "no collective was found on all ranks: no skew is known"
+    assert found.findings[-1] == "no collective runs on all ranks: the skew is unknown"
     assert found.ranks[0].span_ns == 0
-    assert ranks([trace()]).findings == ("the traces do not all tell their rank: numbered in the order given",)
+    assert ranks([trace()]).findings == ("not all traces have a rank number: numbered in the order given",)
     with pytest.raises(ValueError, match="no traces"):
         ranks([])
 
@@ -192,4 +192,4 @@ def test_two_public_ranks_of_128():
     ]
     assert (first.waiting_ns, second.waiting_ns) == (27_158_000, 248_000)
     assert found.straggler == 1
-    assert found.findings[0] == "2 of 128 ranks are given: the straggler may be another one"
+    assert found.findings[0] == "2 of 128 ranks are given: the slowest may be another one"

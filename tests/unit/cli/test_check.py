@@ -30,18 +30,22 @@ def found(monkeypatch):
     return given
 
 
-def test_the_page(found, capsys):
+def test_the_page(found, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "bad   load now   other processes use 1.9 of 2 CPUs: they preempt the step",
-        "                 do: ps -p 12",
-        "warn  frequency  governor powersave: the clock depends on the load",
-        "                 do: sudo cpupower",
-        "note  turbo      on: it depends on temperature",
-        "ok    clock      tsc",
-        "",
-        "not fit to measure: 1 bad, 1 warning, 1 note, 1 ok",
+        "not fit to measure: 1 bad, 1 warning, 1 note, 1 ok (-v shows them)",
+        "bad   load now: other processes use 1.9 of 2 CPUs: they",
+        "      preempt the step",
+        "      do: ps -p 12",
+        "warn  frequency: governor powersave: the clock depends on",
+        "      the load",
+        "      do: sudo cpupower",
+        "note  turbo: on: it depends on temperature",
     ]
+    assert main(["check", "-v"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[-1]) == ("not fit to measure: 1 bad, 1 warning, 1 note, 1 ok", "ok    clock: tsc")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,7 @@ def test_the_page(found, capsys):
 def test_exit_codes(found, capsys, arguments, findings, code, words):
     found["findings"] = findings
     assert main(["check", *arguments]) == code
-    assert capsys.readouterr().out.splitlines()[-1].startswith(words)
+    assert capsys.readouterr().out.splitlines()[0].startswith(words)
 
 
 def test_wrong_usage_ends_with_2(capsys):

@@ -15,6 +15,8 @@ from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import main
 from pytest_perfdl.model.record import Row
 from pytest_perfdl.model.record_json import to_json
+from pytest_perfdl.report import write_all
+from unit.report import runs
 from unit.trace.chrome import kernel, launch, memory, step, text, x
 
 
@@ -95,11 +97,154 @@ def test_the_words(files, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["diff", *map(str, files)]) == 0
     out = capsys.readouterr().out
-    assert "before.json -> " in out
-    assert re.search(r"^regressed: step  .* \(95% interval over steps\)$", out, re.MULTILINE)
-    assert re.search(r"^  compute +4\.010 ms +6\.010 ms +\+2\.000 ms", out, re.MULTILINE)
-    assert re.search(r"^ +\+2\.000 ms +gemm_128 +1x$", out, re.MULTILINE)
-    assert "matched: 100% of the time of both sides' kernels and operators" in out
+    assert "before.json (3 steps) ->" in out
+    assert re.search(r"^regressed: step time 4\.\d+ ms -> 6\.\d+ ms, \+\d+\.\d% \[", out, re.MULTILINE)
+    assert "(95% interval over steps)" in out
+    assert "Breakdown of the profiled step" in out
+    assert re.search(r"^ +baseline +current +change +share$", out, re.MULTILINE)
+    assert re.search(r"^  compute +4\.010 ms +6\.010 ms +\+2\.000 ms +100%$", out, re.MULTILINE)
+    assert re.search(r"^  total +4\.\d+ ms +6\.\d+ ms +\+2\.000 ms +100%$", out, re.MULTILINE)
+    assert "  share: of the change of the profiled step\n" in out
+    assert re.search(r"^Causes, largest first\n +change +share +baseline +current +calls$", out, re.MULTILINE)
+    assert re.search(r"^  gemm_128 +\+2\.000 ms +100% +4\.010 ms +6\.010 ms +1$", out, re.MULTILINE)
+    assert "Matched: 100% of the time of kernels and operators of both sides" in out
+    assert "confidence" not in out
+
+
+def test_causes_add_up_and_both_directions_are_shown(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    before.write_bytes(text(training(copy=("Pageable", 450))))
+    after.write_bytes(text(training(each=800)))
+    assert main(["diff", str(before), str(after)]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if len(line) > 80 and " " in line.strip()] == []
+    table = out.partition("\nCauses, largest first\n")[2].partition("  Minimum detectable")[0]
+    shares = [
+        float(found[1])
+        for line in table.splitlines()
+        if (found := re.search(r" [+-][\d.]+ (?:ns|µs|ms) +(-?[\d.]+)%", line)) and not line.startswith("  total")
+    ]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert "  In the opposite direction:\n" in table
+    assert re.search(r"^  total .* 100%$", table, re.MULTILINE)
+
+
+def breakdown(rounds):
+    """Of a step of 8 ms that takes 1.6 ms more, in paired rounds of which each is a little slower on both sides."""
+    drift = [1000 * number for number in range(rounds)]
+
+    def row(kind, name, base, new, count):
+        return {
+            "kind": kind,
+            "name": name,
+            "base_count": count,
+            "new_count": count,
+            "base_ns": base + sum(drift) // rounds,
+            "new_ns": new + sum(drift) // rounds,
+            "base_rounds": [base + more for more in drift],
+            "new_rounds": [new + more for more in drift],
+        }
+
+    rows = [row("operator", "aten::mm", 7_000_000, 8_600_000, 4.0), row("idle", "Python and host", 10**6, 10**6, 0.0)]
+    sums = {
+        side: [sum(each) for each in zip(*(row[side] for row in rows), strict=True)]
+        for side in ("base_rounds", "new_rounds")
+    }
+    whole = {f"{side}_ns": sum(sums[f"{side}_rounds"]) // rounds for side in ("base", "new")}
+    return {"call": "", **whole, "rows": rows, **sums}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run of one test whose paired rounds regressed, though both records are equal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    report = write_all(
+        runs.run(
+            runs.result("regressed", TEST, new=record(OPS, rows=rows(BEFORE)), base=record(OPS, rows=rows(BEFORE)))
+        )
+    )
+    path = report.json
+    data = json.loads(path.read_text())
+    (one,) = data["tests"]
+    one["breakdowns"] = [breakdown(10)]
+    one["metrics"] = {
+        "step_time": {
+            "kind": "timed",
+            "unit": "ns",
+            "better": "lower",
+            "base": 7_500_000,
+            "new": 9_000_000,
+            "effect": 0.2,
+            "ci95": [0.19, 0.21],
+            "limit": "3%",
+            "verdict": "regressed",
+            "evidence": "paired",
+            "rounds": 10,
+        }
+    }
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_a_run_alone_is_compared_with_its_own_baseline_side(run, capsys):
+    for source in (run, run.parent):
+        assert main(["diff", str(source)]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"{TEST}\nbaseline (10 runs) -> current (10 runs)\n")
+        head = " ".join(out.partition("\n\n")[0].split())
+        assert head.endswith(
+            "regressed: step time 7.500 ms -> 9.000 ms, +20.0% [+19.0%, +21.0%] "
+            "(95% interval, 10 paired rounds), limit 3%"
+        )
+        assert re.search(r"^  aten::mm +\+1\.600 ms +100% +7\.00\d ms +8\.60\d ms +4$", out, re.MULTILINE)
+        assert "Profiler overhead differs by +100.0 µs between the two sides" in " ".join(out.split())
+    found = figures(capsys, run, "--fail-on", "regressed", code=1)
+    assert (found["id"], found["verdict"], found["step"]["timed"]["effect"]) == (TEST, "regressed", 0.2)
+    assert found["base"] == {"label": "baseline", "columns": 10, "unit": "run"}
+    assert found["blame"][0]["name"] == "aten::mm"
+
+
+def test_a_run_without_paired_rounds_is_compared_by_its_records(run, capsys):
+    data = json.loads(run.read_text())
+    del data["tests"][0]["breakdowns"]
+    data["tests"][0]["base_record"] = to_json(record(OPS, rows=rows(AFTER)))
+    data["tests"][0]["metrics"] = {}
+    run.write_text(json.dumps(data))
+    found = figures(capsys, run)
+    assert (found["verdict"], found["base"]["label"], found["step"]["timed"]) == ("improved", "recorded baseline", None)
+
+
+def test_unchanged_tests_are_one_line_each(run, capsys):
+    data = json.loads(run.read_text())
+    other = json.loads(json.dumps(data["tests"][0]).replace(TEST, f"{TEST}_more"))
+    other["metrics"]["step_time"] |= {"verdict": "unchanged"}
+    data["tests"].append(other)
+    run.write_text(json.dumps(data))
+    assert main(["diff", str(run)]) == 0
+    assert capsys.readouterr().out.endswith(f"\n\nunchanged: 1 test (-k TEXT shows one)\n  {TEST}_more\n")
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["before.json"], "before.json is no run file: name the run.json of a report, or two sources to compare"),
+        (["nowhere"], "nowhere is no run file: "),
+        (["{run}", "--limit", "5%"], "--limit is for two sources: "),
+    ],
+)
+def test_one_source_that_is_no_run_is_one_line(run, tmp_path, capsys, arguments, message):
+    (tmp_path / "before.json").write_bytes(text(events()))
+    assert main(["diff", *(word.format(run=run) for word in arguments)]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_without_such_a_test(run, capsys):
+    assert main(["diff", str(run), "-k", "other"]) == 3
+    assert capsys.readouterr().out == f"{run} has no test with two sides whose id contains 'other'\n"
 
 
 def overlapping(hidden):
@@ -132,11 +277,12 @@ def test_what_overlaps_is_simulated_and_what_is_hidden_is_warned_of(tmp_path, ca
     assert 1_500_000 < share["slack_ns"] < 2_500_000
     assert main(["diff", str(before), str(after)]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"^had it not changed\n  .*all orders", out, re.MULTILINE)
-    assert re.search(r"warning, latent: adam takes \+2\.000 ms off the critical path; .* another 2\.\d+ ms", out)
+    assert "\nStep time without each change (simulated)\n" in out
+    assert "Shapley values over all orders" in out
+    assert re.search(r"warning: adam is slower by \+2\.000 ms, but other work hides it\. .* another 2\.\d+ ms", out)
     assert main(["diff", str(before), str(after), "--html", str(page)]) == 0
-    assert "Had it not changed" in page.read_text()
-    assert "warning, latent: adam" in page.read_text()
+    assert "Step time without each change (simulated)" in page.read_text()
+    assert "warning: adam is slower by" in page.read_text()
 
 
 def test_a_folder_of_runs_is_simulated_by_the_run_in_the_middle(tmp_path, capsys):
@@ -242,22 +388,22 @@ def training(*, gemm="ampere_sgemm_128", each=400, dtype="float", copy=("Pinned"
     return found
 
 
-OUTSIDE = "same arithmetic, done worse: what grew is outside of operators (Python, waiting)"
+OUTSIDE = "same arithmetic, but slower: the time is outside of operators (Python, waiting)"
 PLANTED = {
     "float32 instead of TF32": (
         {"gemm": "ampere_s1688gemm_tf32_128"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, dearer type: float32 instead of tf32, all of it in aten::mm",
+        "same arithmetic, slower data type: float32 instead of tf32, all of it in aten::mm",
     ),
     "float32 instead of bfloat16": (
         {"gemm": "ampere_bf16_s16816gemm", "dtype": "c10::BFloat16"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, dearer type: float32 instead of bfloat16, all of it in aten::mm",
+        "same arithmetic, slower data type: float32 instead of bfloat16, all of it in aten::mm",
     ),
     "pageable copies": (
         {},
         {"copy": ("Pageable", 450)},
-        "same arithmetic, done worse: aten::copy_ 50.00 µs -> 450.0 µs a step",
+        "same arithmetic, but slower: aten::copy_ 50.00 µs -> 450.0 µs per step",
     ),
     "lost overlap": (
         {},
@@ -272,9 +418,9 @@ PLANTED = {
     "in four parts": (
         {},
         {"parts": 4, "each": 600},
-        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators a step",
+        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators per step",
     ),
-    "a slower kernel": ({}, {"each": 800}, "same arithmetic, done worse: aten::mm 3.4% -> 1.7% of its roofline"),
+    "a slower kernel": ({}, {"each": 800}, "same arithmetic, but slower: aten::mm 3.4% -> 1.7% of its roofline"),
 }
 FELL = {"lost overlap": "overlap", "a slower kernel": "roofline"}
 ROSE = {"pageable copies": "exposed_copies", "late launches": "launch_gap", "lost overlap": "exposed_communication"}
@@ -317,13 +463,13 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["{before}", "nowhere"], "nowhere is no file, no folder and no git revision"),
-        (["{before}", "{empty}"], "{empty} holds no step that could be compared"),
-        (["{before}", "{text}"], "{text} is neither a trace nor a run file nor a baseline: "),
+        (["{before}", "nowhere"], "nowhere is not a file, a folder or a git revision"),
+        (["{before}", "{empty}"], "{empty} has no step to compare"),
+        (["{before}", "{text}"], "{text} is not a trace, a run file or a baseline: "),
         (["{before}", "{other}"], "{other} is not a perfdl record: it has no schema number"),
         (["{before}", "{cut}"], "{cut}"),
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
-        (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a share: write it as 3%"),
+        (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a percentage: write it as 3%"),
         (["{before}", "{before}", "--fail-on", "slow"], "'slow' is not a verdict that can fail a test"),
         (["{before}", "{before}", "--rename", "gemm"], "--rename 'gemm' has no =: write it as PATTERN=REPLACEMENT"),
         (["{before}", "{before}", "--rename", "(=x"], "'(' -> 'x' is no rule: missing ), unterminated subpattern"),
@@ -383,9 +529,9 @@ def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
 def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):
     host = tmp_path / "host.json"
     host.write_bytes(text([step(0, 0, 500), x("aten::mm", 0, 400)]))
-    for pair, where in (((files[0], host), "before"), ((host, files[0]), "after")):
+    for pair, where in (((files[0], host), "baseline"), ((host, files[0]), "current side")):
         assert main(["diff", *map(str, pair)]) == 0
-        assert f"only the steps {where} have device events" in capsys.readouterr().out
+        assert f"Only the {where} has device events" in capsys.readouterr().out
 
 
 def test_names_are_text_on_the_page(tmp_path):
@@ -415,8 +561,8 @@ def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--fail-on=outdated", "--fail-on: nothing is outdated in a diff, but improved, inconclusive, missing, new, "),
-        ("--limit=3%+20us", "--limit '3%+20us' is not a share: write it as 3%"),
+        ("--fail-on=outdated", "--fail-on: no diff is outdated; choose from improved, inconclusive, missing, new, "),
+        ("--limit=3%+20us", "--limit '3%+20us' is not a percentage: write it as 3%"),
     ],
 )
 def test_what_could_have_no_effect_is_refused(option, said, files, capsys):
@@ -486,8 +632,8 @@ def test_peaks_of_snapshots_are_subtracted(tmp_path, capsys):
         (["none.json", "large.json"], "none.json has no memory events with addresses: record it with"),
         (["absent.json", "large.json"], "absent.json cannot be read: No such file or directory"),
         (["absent.pickle", "large.json"], "absent.pickle"),
-        (["small.json", "large.json", "--html", "page.html"], "--memory goes with --json, -k and --top only"),
-        (["small.json", "large.json", "--fail-on", "regressed"], "--memory goes with --json, -k and --top only"),
+        (["small.json", "large.json", "--html", "page.html"], "--memory combines with --json, -k and --top only"),
+        (["small.json", "large.json", "--fail-on", "regressed"], "--memory combines with --json, -k and --top only"),
     ],
 )
 def test_peaks_that_are_not_there_are_one_line(peaks, monkeypatch, capsys, arguments, message):

@@ -2,12 +2,18 @@
 
 import argparse
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pytest_perfdl.cli import _load, main
+from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.cli import EXAMPLES, _load, main
+from pytest_perfdl.machine.fitness import MachineFinding
+from pytest_perfdl.report import write_all
 from unit.cli.test_trace import events
+from unit.report import runs
 from unit.trace.chrome import text
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +53,7 @@ def refused(capsys, *arguments):
     """The line about arguments that are not understood; one about nothing being found is none."""
     code = main(list(arguments))
     err = capsys.readouterr().err
-    found = "holds nothing of" in err or "selects no task" in err or "no operator of" in err
+    found = "holds nothing of" in err or "matches nothing" in err or "no operator of" in err
     return "" if code == 0 or found else err
 
 
@@ -87,3 +93,75 @@ def test_other_examples_of_help_texts(file, capsys):
     assert not refused(capsys, "whatif", file, "--step-time", "41.2ms")
     assert "regressed,missing" in help_of("diff", "--fail-on")
     assert not refused(capsys, "diff", file, file, "--fail-on", "regressed,missing")
+
+
+COMMANDS = {name: shlex.split(example) for name, example in EXAMPLES.items()}
+SLOW = {"qualify": "runs a suite for hours", "constants": "measures for 20 s, and needs torch"}
+"""Examples that are only parsed."""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with everything that the examples of `perfdl --help` name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("pytest_perfdl.cli.check.examine", lambda place, timed: (MachineFinding("ok", "clock", "tsc"),))
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
+    monkeypatch.setattr("pytest_perfdl.cli.view.OneFile.serve_until_fetched", lambda server: None)
+    monkeypatch.setattr("pytest_perfdl.cli.view.PORT", 0)
+    for name in ("trace.json.gz", "before.json.gz", "after.json.gz"):
+        Path(name).write_bytes(text(events()))
+    Path("points.csv").write_bytes((ROOT / "tests" / "data" / "points.csv").read_bytes())
+    test = "tests/test_speed.py::test_train_step"
+    new, base = (runs.record(test, repeats=10) for _ in range(2))
+    Store(tmp_path, "baselines").save(base, {})
+    write_all(
+        replace(runs.run(runs.result("regressed", test, new=new, base=base)), report_dir=tmp_path / "perf-report")
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_commands_work(name, project, capsys):
+    assert COMMANDS[name][:2] == ["perfdl", name]
+    if name in SLOW:
+        parser = argparse.ArgumentParser()
+        _load(name).add_arguments(parser)
+        parser.parse_args(COMMANDS[name][2:])
+        return
+    # Without a test of its own every baseline would go: `prune` refuses that.
+    code = main(COMMANDS[name][1:])
+    said = capsys.readouterr()
+    expected = 2 if name == "prune" else 0
+    assert code == expected, said
+    if name == "prune":
+        assert "the only baseline would be deleted: add --all" in said.err
+
+
+def test_the_commands_are_in_groups_with_examples(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.startswith("usage: perfdl [-h] [--version] COMMAND ...\n")
+    titles = re.findall(r"^(\S.*):$", out, re.MULTILINE)
+    assert titles == ["options", "Tests and baselines", "Traces", "Machine", "Scaling"]
+    assert [line.removeprefix("$ ") for line in map(str.strip, out.splitlines()) if line.startswith("$ ")] == list(
+        EXAMPLES.values()
+    )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_help_of_a_command(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"example: {EXAMPLES[name]}\n" in out
+    assert ("--dir" in out) == (name in {"list", "show", "accept", "prune", "diff", "check", "qualify", "constants"})
+    parser = argparse.ArgumentParser()
+    _load(name).add_arguments(parser)
+    assert [action.dest for action in parser._actions if not action.help] == [] or name == "scaling"

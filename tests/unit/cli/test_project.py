@@ -77,7 +77,7 @@ def test_another_folder_is_one_below_the_working_directory(stored, inner, monkey
     monkeypatch.chdir(inner.path / "tests")
     assert main(["list", "--dir", "../some/records"]) == 0
     assert main(["list", "--dir", "baselines"]) == 2
-    assert "there is no folder baselines: " in capsys.readouterr().err
+    assert "no folder baselines: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("below", [".", "tests"])
@@ -91,7 +91,7 @@ def test_baselines_are_accepted_there(below, stored, inner, monkeypatch, capsys)
     path = Store(inner.path, "some/records").path(TEST, stored.key.slug)
     assert path.is_file()
     assert str(path.relative_to(inner.path)) in printed
-    assert "measured in 1 process only" in printed
+    assert "measured in only 1 process" in printed
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def orphan(project):
 
 
 def test_every_test_is_found(capsys):
-    assert prune(capsys, "--apply") == (3, ["no orphan among 5 baselines"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: 5 baselines, none without a test"])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_options_of_the_project_hide_no_test(ini, orphan, capsys):
 
 def test_nor_do_those_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-qq -m 'not perf' -k plain --ignore=tests")
-    assert prune(capsys, "--apply") == (3, ["no orphan among 5 baselines"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: 5 baselines, none without a test"])
 
 
 SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
@@ -149,7 +149,7 @@ SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
         (
             FILE,
             "if False:\n  class TestIt:\n    def test_inner(): ...\n  def test_step(): ...\n  def test_sizes(): ...\n",
-            "is in its file, but was not collected",
+            "defined, but not collected",
         ),
         (
             FILE,
@@ -193,13 +193,13 @@ def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
     commit()
     code, lines = prune(capsys)
     assert code == 0
-    assert {line.split()[1]: line.partition("(")[2] for line in lines[:-1]} == {
-        **{f"{FILE}::{test}": "no file)" for test in OF_SPEED},
-        "tests/test_more.py::test_step": "no test of this name)",
-        "tests/test_more.py::TestIt::test_inner[batch=4]": "no test of this name)",
-        "tests/test_more.py::TestIt::test_inner[batch=16]": "no test of this name)",
+    assert {line.split()[2]: line.partition("(")[2] for line in lines[:-1]} == {
+        **{f"{FILE}::{test}": "file is gone)" for test in OF_SPEED},
+        "tests/test_more.py::test_step": "no test with this name)",
+        "tests/test_more.py::TestIt::test_inner[batch=4]": "no test with this name)",
+        "tests/test_more.py::TestIt::test_inner[batch=16]": "no test with this name)",
     }
-    assert lines[-1] == "8 of 10 baselines have no test; perfdl prune --apply deletes them"
+    assert lines[-1] == "8 of 10 baselines have no test; `perfdl prune --apply` deletes them"
     assert len(left()) == 10, "nothing is deleted without --apply"
     assert prune(capsys, "--apply")[0] == 0
     assert left() == {"test_more/test_sizes[1].json", "test_more/test_sizes[2].json"}
@@ -209,7 +209,7 @@ def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
 @pytest.mark.parametrize("path", ["others/../tests/test_plain.py", "others"])
 def test_paths_say_whose_baselines_are_looked_at(path, orphan, capsys):
     write("others/test_other.py", "def test_other(): ...\n")
-    assert prune(capsys, path, "--apply") == (3, ["no orphan among 0 baselines"])
+    assert prune(capsys, path, "--apply") == (3, ["nothing to prune: 0 baselines, none without a test"])
 
 
 @pytest.mark.parametrize("path", ["tests", f"{FILE}::test_gone"])
@@ -242,7 +242,7 @@ def test_every_baseline_at_once_must_be_meant(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, "--apply")
     assert (code, len(left())) == (2, 5)
-    assert lines == ["perfdl prune: all 5 baselines would be deleted, so none is: add --all if that is meant"]
+    assert lines == ["perfdl prune: all 5 baselines would be deleted: add --all if that is intended"]
     assert prune(capsys, "--apply", "--all")[0] == 0
     assert left() == set()
 
@@ -266,7 +266,7 @@ def test_what_git_could_not_bring_back_is_not_deleted(state, orphan, capsys):
     before = left()
     code, (line,) = prune(capsys, "--apply")
     assert code == 2
-    assert line.startswith("perfdl prune: git could not bring back baselines/cpu/tests/test_speed/test_gone.")
+    assert line.startswith("perfdl prune: git cannot restore baselines/cpu/tests/test_speed/test_gone.")
     assert line.endswith("so nothing is deleted: commit first, or add --force")
     assert left() == before
     assert prune(capsys, "--apply", "--force")[0] == 0
@@ -278,14 +278,14 @@ def test_a_file_that_a_sparse_checkout_leaves_out(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, "--apply", "--all")
     assert code == 3
-    assert all("is left out of this sparse checkout" in line for line in lines[:-1])
-    assert lines[-1] == "no orphan among 5 baselines, 5 of unknown tests"
+    assert all("is not in this sparse checkout" in line for line in lines[:-1])
+    assert lines[-1] == "nothing to prune: 5 baselines, none without a test (5 not certain)"
 
 
 def test_kept_checkouts_are_deleted_and_no_baselines(capsys):
-    assert prune(capsys, "--checkouts") == (3, ["no checkout is kept"])
+    assert prune(capsys, "--checkouts") == (3, ["no checkouts to delete"])
     with checked_out(Path.cwd(), git("rev-parse", "HEAD"), seconds=60):
-        assert prune(capsys, "--checkouts") == (3, ["no checkout is kept"]), "one that is in use stays"
+        assert prune(capsys, "--checkouts") == (3, ["no checkouts to delete"]), "one that is in use stays"
     before = left()
     code, (line,) = prune(capsys, "--checkouts")
     assert code == 0
@@ -293,4 +293,4 @@ def test_kept_checkouts_are_deleted_and_no_baselines(capsys):
     assert not Path(".git/perfdl").exists()
     assert left() == before
     Path(".git").rename("git")
-    assert prune(capsys, "--checkouts") == (2, ["perfdl prune: there is no git repository here"])
+    assert prune(capsys, "--checkouts") == (2, ["perfdl prune: not a git repository"])

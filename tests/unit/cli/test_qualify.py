@@ -40,47 +40,50 @@ def suite(monkeypatch, tmp_path):
 SMALL = ("-n", "2", "-m", "1", "--effects", "3,5")
 
 
-def test_the_page(suite, capsys):
+def test_the_page(suite, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["qualify", *SMALL, "-m", "2"]) == 0
     shown = capsys.readouterr()
 
     assert shown.out.splitlines() == [
-        "6 runs on cpu-1t at 012345678",
-        "       2  unchanged",
-        "       2  slowed down by 3%",
-        "       2  slowed down by 5%",
+        "6 runs on machine cpu-1t at commit 012345678",
+        "     2  with unchanged code",
+        "     2  with an injected slowdown of 3%",
+        "     2  with an injected slowdown of 5%",
         "",
-        "False alarms on unchanged code (at most: one-sided 95% bound)",
+        "False positives on unchanged code",
+        "                      trials          regressed  paired            suspect",
+        "  all tests together       4  0 (at most 52.7%)       0  0 (at most 52.7%)",
+        "  a.py::test_a             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
+        "  b.py::test_b             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
+        "  0 of 2 runs had a regressed test (at most 77.6%)",
+        "  at most: upper bound with 95% confidence; paired: of the regressed, confirmed",
+        "  in paired rounds",
         "",
-        "test                trials  regressed          paired  unpaired  suspect",
-        "all tests together  4       0 (at most 52.7%)  0       0         0 (at most 52.7%)",
-        "a.py::test_a        2       0 (at most 77.6%)  0       0         0 (at most 77.6%)",
-        "b.py::test_b        2       0 (at most 77.6%)  0       0         0 (at most 77.6%)",
+        "Detected slowdowns: regressed trials by injected slowdown [95% interval]",
+        "                                    3%                5%",
+        "  all tests together                0 of 4 [0%, 60%]  4 of 4 [40%, 100%]",
+        "    confirmed in paired rounds      0                 4",
+        "    not confirmed in paired rounds  0                 0",
+        "    only suspect                    0                 0",
+        "  a.py::test_a                      0 of 2 [0%, 84%]  2 of 2 [16%, 100%]",
+        "  b.py::test_b                      0 of 2 [0%, 84%]  2 of 2 [16%, 100%]",
+        "  Smallest slowdown detected in 80% of the trials",
+        "    all tests together                             5%",
+        "    a.py::test_a                                   5%",
+        "    b.py::test_b                                   5%",
         "",
-        "0 of 2 runs had any regressed test: at most 77.6%",
-        "",
-        "Slowed down on purpose: how often that was found, regressed [95% interval]",
-        "",
-        "test                3%                5%                  smallest found",
-        "all tests together  0 of 4 [0%, 60%]  4 of 4 [40%, 100%]  5%",
-        "  in pairs          0                 4",
-        "  unpaired          0                 0",
-        "  only suspect      0                 0",
-        "a.py::test_a        0 of 2 [0%, 84%]  2 of 2 [16%, 100%]  5%",
-        "b.py::test_b        0 of 2 [0%, 84%]  2 of 2 [16%, 100%]  5%",
-        "",
-        "smallest effect found: 5%",
-        "",
-        "for the ini file, what this machine can hold this suite to:",
+        "Smallest limits that this machine can enforce for this suite, for the ini file",
         "",
         "perf_limits =",
         "    step_time:5%",
         "",
-        "step_time: 5% was found in 4 of 4 [40%, 100%]; 99% of unchanged measurements moved by 0.2% or less",
+        "step_time: 5% was detected in 4 of 4 [40%, 100%]; 99% of unchanged measurements",
+        "changed by 0.2% or less",
     ]
     assert shown.err.splitlines()[:2] == [
-        "run 1 of 6, unchanged ... 0 regressed, 0 suspect of 2 (10 s), about 50 s left",
-        "run 2 of 6, slowed down by 3% ... 0 regressed, 0 suspect of 2 (10 s), about 40 s left",
+        "run 1 of 6, with unchanged code ... 0 regressed, 0 suspect of 2 (10 s), about 50 s left",
+        "run 2 of 6, with an injected slowdown of 3% ... 0 regressed, 0 suspect of 2 (10 s), about 40 s left",
     ]
     assert shown.err.splitlines()[-1].endswith("2 regressed, 0 suspect of 2 (10 s)")
 
@@ -91,8 +94,8 @@ def test_it_goes_on_where_it_ended(suite, capsys):
 
     assert main(["qualify", *SMALL, "--out", "q.jsonl", "tests", "--", "-k", "gpt"]) == 130
     first = capsys.readouterr()
-    assert "run 3 of 4, slowed down by 5% ... interrupted" in first.err
-    assert first.out.startswith("2 runs on cpu-1t")
+    assert "run 3 of 4, with an injected slowdown of 5% ... interrupted" in first.err
+    assert first.out.startswith("2 runs on machine cpu-1t")
     assert main(["qualify", *SMALL, "--out", "q.jsonl", "tests", "--", "-k", "gpt"]) == 0
     assert [share for share, *_ in asked] == [0.0, 0.03, 0.05, 0.05, 0.0]
     assert [first for _, first, _ in asked] == [True, False, False, True, False]
@@ -129,7 +132,7 @@ def test_no_run_begins_that_would_end_too_late(suite, capsys):
 
     assert main(["qualify", *SMALL, "--seconds", "5"]) == 0
     assert len(asked) == 1, "the first one is made, since nobody knows how long it takes"
-    assert "time is up after 0 s: 3 runs left" in capsys.readouterr().err
+    assert "stopped by --seconds after 0 s: 3 runs left" in capsys.readouterr().err
 
 
 def test_the_folder_of_the_baselines_is_passed_on(suite, tmp_path):
@@ -143,8 +146,8 @@ def test_no_limit_is_said_and_why(suite, capsys):
     out = capsys.readouterr().out
 
     assert "perf_limits" not in out
-    assert "smallest effect found: none of those tested in 80% of the trials" in out
-    assert "step_time: no limit, no tested effect beyond that was found in 80% of the trials" in out
+    assert "Smallest slowdown detected in 80% of the trials" in out
+    assert "step_time: no limit, no larger slowdown was detected in 80% of the trials" in out
 
 
 @pytest.mark.parametrize(
@@ -171,7 +174,7 @@ def test_bad_arguments(suite, capsys, arguments, message):
 @pytest.mark.parametrize("word", ["--perf-update", "--perf-update=all", "--perf-inject=5", "--no-perf"])
 def test_options_that_are_not_for_runs(suite, capsys, word):
     assert main(["qualify", "--", word]) == 2
-    assert capsys.readouterr().err == f"perfdl qualify: {word} is not for runs of qualify: drop it\n"
+    assert capsys.readouterr().err == f"perfdl qualify: {word} cannot be used with qualify: remove it\n"
 
 
 def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
@@ -182,11 +185,11 @@ def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
     main(["qualify", *SMALL, "tests/one"])
     capsys.readouterr()
     assert main(["qualify", *SMALL, "tests/two"]) == 2
-    assert "perf-qualify.jsonl holds runs of another suite (tests/one)" in capsys.readouterr().err
+    assert "perf-qualify.jsonl has runs of another suite (tests/one)" in capsys.readouterr().err
 
     happens["key"] = "gpu"
     assert main(["qualify", "-n", "3", "tests/one"]) == 2
-    assert "perf-qualify.jsonl holds runs of another machine (cpu-1t)" in capsys.readouterr().err
+    assert "perf-qualify.jsonl has runs of another machine (cpu-1t)" in capsys.readouterr().err
     assert len(Log(tmp_path / "perf-qualify.jsonl").read()) == 4
 
     (tmp_path / "perf-qualify.jsonl").write_text("{}\n")
@@ -199,6 +202,6 @@ def test_a_suite_that_cannot_be_judged_is_one_line(suite, capsys):
 
     assert main(["qualify"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "run 1 of 60, unchanged ... failed",
+        "run 1 of 60, with unchanged code ... failed",
         "perfdl qualify: a.py::test_a cannot be judged, it is missing",
     ]

@@ -38,13 +38,16 @@ NOTHING = '{"traceEvents": []}'
             "perfdl view: --port 99999: a port is a number from 0",
         ),
         (["view", "none.json", "--no-browser", "--port", "-1"], "perfdl view: --port -1: a port is a number from 0"),
-        (["view", "folder"], "perfdl view: folder is no file"),
+        (["view", "folder"], "perfdl view: folder is not a file"),
         (["trace", "none.json", "--html", "folder"], "perfdl trace: folder cannot be written: Is a directory"),
         (["trace", "folder"], "perfdl trace: folder cannot be read: Is a directory"),
         (["scaling", "fit", "nowhere.csv"], "perfdl scaling: nowhere.csv: cannot be read (No such file or directory)"),
-        (["scaling", "predict", "none.json"], "perfdl scaling: none.json: is no model of perfdl scaling fit --save"),
+        (
+            ["scaling", "predict", "none.json"],
+            "perfdl scaling: none.json: is not a model of `perfdl scaling fit --save`",
+        ),
         (["diff", "none.json", "none.json"], "perfdl diff: none.json has no step"),
-        (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is no file, no folder and no git revision"),
+        (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is not a file, a folder or a git revision"),
         (["whatif", "folder"], "perfdl whatif: there is no trace in folder: expected files named *.json or *.json.gz"),
         (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
         (["export", "folder"], "perfdl export: folder/run.json cannot be read: No such file or directory"),
@@ -57,8 +60,8 @@ NOTHING = '{"traceEvents": []}'
             ["accept", "none.json"],
             "perfdl accept: none.json is not a run file of pytest --perf: it has no list of tests",
         ),
-        (["list"], "perfdl list: there is no folder baselines: name the folder of the baselines with --dir"),
-        (["prune", "--dir", "none.json"], "perfdl prune: there is no folder none.json: name the folder"),
+        (["list"], "perfdl list: no folder baselines: name the folder of the baselines with --dir"),
+        (["prune", "--dir", "none.json"], "perfdl prune: no folder none.json: name the folder"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):
@@ -75,9 +78,9 @@ def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch,
 @pytest.mark.parametrize(
     "error, said",
     [
-        (RecursionError("maximum recursion depth"), "what it was given is nested too deeply"),
-        (MemoryError(), "there is not enough memory for what it was given"),
-        (OverflowError("int too big"), "what it was given has numbers of which no figure can be made"),
+        (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
+        (MemoryError(), "not enough memory for the input"),
+        (OverflowError("int too big"), "the input has numbers that are too large"),
     ],
     ids=["nested", "large", "numbers"],
 )
@@ -87,4 +90,4 @@ def test_what_no_file_of_ours_holds_is_one_line(error, said, monkeypatch, capsys
 
     monkeypatch.setattr("pytest_perfdl.cli.listing.run", fail)
     assert main(["list"]) == 2
-    assert capsys.readouterr().err == f"perfdl list: {said}: a file may not be what it seems\n"
+    assert capsys.readouterr().err == f"perfdl list: {said}: a file may be damaged, or not be what its name says\n"

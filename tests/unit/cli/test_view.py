@@ -64,7 +64,7 @@ def test_nobody_else_gets_anything(trace, path, headers):
 
 def test_a_file_that_is_not_there_is_one_line(capsys):
     assert cli.main(["view", "absent.json"]) == 2
-    assert "absent.json is no file" in capsys.readouterr().err
+    assert "absent.json is not a file" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_one_line(trace, capsys):

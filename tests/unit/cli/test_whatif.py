@@ -1,6 +1,7 @@
 """`perfdl whatif`: the contract of its JSON, its words, and how it refuses."""
 
 import json
+import re
 
 import pytest
 
@@ -68,13 +69,13 @@ def test_how_well_the_predicted_step_uses_the_machine(file, tmp_path, capsys):
     assert unknown["whatif"][0]["utilization"] == {}
     main(["whatif", str(file), "--remove", "operator=aten::mm", *machine])
     shown = capsys.readouterr().out
-    assert "utilization  12.8% of the peak FLOP/s" in shown
-    assert "18.3% of the peak FLOP/s" in shown
+    assert "12.8% of the peak FLOP/s" in shown
+    assert re.search(r"^  remove operator=aten::mm +700.*18\.3% ", shown, re.MULTILINE)
     bare = tmp_path / "bare.json"
     bare.write_bytes(text([step(0, 0, 100), x("aten::sort", 10, 50)]))
     assert figures(capsys, bare, "--remove", "operator=aten::sort")["utilization"] == {}
     main(["whatif", str(bare), "--remove", "operator=aten::sort"])
-    assert "utilization" not in capsys.readouterr().out
+    assert "FLOP/s" not in capsys.readouterr().out
 
 
 def test_what_cannot_be_predicted_says_why(file, capsys):
@@ -93,8 +94,8 @@ def test_what_cannot_be_predicted_says_why(file, capsys):
 def test_the_report(file, capsys):
     assert main(["whatif", str(file), "--apply", "cuda_graph", "--scale", "kind=kernel:2"]) == 0
     out = capsys.readouterr().out
-    assert "train.json  3 steps of 1.000 ms on average" in out
-    assert "predictions can be trusted" in out
+    assert "train.json: 3 steps of 1.000 ms (mean)" in out
+    assert "The simulation reproduces the trace within" in out
     assert "cuda_graph" in out
     assert "all together" in out
 
@@ -113,12 +114,12 @@ def test_the_timelines(file, tmp_path, capsys):
     [
         (["--scale", "name~gemm"], "write SELECT:FACTOR"),
         (["--scale", "name~gemm:-1"], "a factor of 0 or more"),
-        (["--scale", "name~nothing:0.5"], "'name~nothing' selects no task"),
+        (["--scale", "name~nothing:0.5"], "'name~nothing' matches nothing in the trace"),
         (["--scale", "color=red:0.5"], "is not understood"),
         (["--scale", "name~(:0.5"], "is not a regular expression"),
         (["--remove", "kind=fish"], "there is no kind 'fish'"),
         (["--remove", "phase=lunch"], "there is no phase 'lunch'"),
-        (["--apply", "magic"], "there is no transform 'magic'"),
+        (["--apply", "magic"], "there is no optimization 'magic'"),
         (["--apply", "amp:speed=2"], "amp has no parameter 'speed'"),
         (["--apply", "batch:to=four,now=2"], "expected a whole number"),
         (["--apply", "batch:to=4"], "batch needs a parameter: batch:now="),
@@ -127,7 +128,7 @@ def test_the_timelines(file, tmp_path, capsys):
         (["--machine", "warp=9"], "there is no constant 'warp'"),
         (["--machine", "cores=-1"], "more than 0"),
         (["--machine", "no/such/file.json"], "cannot be read"),
-        (["--trace", "out.json"], "--trace needs a question"),
+        (["--trace", "out.json"], "--trace needs a change to predict"),
         (["--devices", "-1"], "--devices must be at least 1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -195,22 +196,22 @@ def test_ranks_of_one_job(ranks, capsys):
 def test_the_report_on_ranks(ranks, capsys):
     assert main(["whatif", str(ranks), "--scale", "rank=1,name~gemm:0.2"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "ranks 0 and 1 3 steps of 1.000 ms on average" in out
+    assert "ranks 0 and 1: 3 steps of 1.000 ms (mean)" in out
     assert "step times are over ranks 0 and 1, which wait for each other 3 times" in out
-    assert "rank 1 comes last most often; rank 0 waits most for others, 600.0" in out
-    assert "name its trace alone" in out
+    assert "rank 1 is last most often; rank 0 waits longest for others, 600.0" in out
+    assert "needs the trace of one rank alone" in out
 
 
 def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     for arguments, says in (
-        (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' selects no task"),
+        (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' matches nothing"),
         (["--scale", "rank=x:0.5"], "a rank is a number"),
         (["--devices", "2"], "the trace of one rank"),
     ):
         assert main(["whatif", str(ranks), *arguments]) == 2
         assert says in capsys.readouterr().err
     assert main(["whatif", str(ranks / "a.json"), "--scale", "rank=1:0.5"]) == 2
-    assert "selects no task" in capsys.readouterr().err
+    assert "matches nothing" in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     assert main(["whatif", str(tmp_path / "none")]) == 2
     assert "there is no trace in" in capsys.readouterr().err
@@ -228,9 +229,9 @@ def test_the_timelines_of_ranks(ranks, tmp_path, capsys):
 def test_the_list(capsys):
     assert main(["whatif", "--list"]) == 0
     out = capsys.readouterr().out
-    assert "amp " in out
+    assert "amp:dtype=bfloat16\n    Autocast" in out
     assert "data_parallel" in out
-    assert "dtype=bfloat16" in out
+    assert max(map(len, out.splitlines())) <= 100
 
 
 def test_constants_come_from_the_command_line_and_from_a_file(tmp_path, file, capsys):
@@ -242,7 +243,7 @@ def test_constants_come_from_the_command_line_and_from_a_file(tmp_path, file, ca
     assert found["trust"] == "ok"
     peaks = ("--machine", "memory_bytes_per_s=1TB", "--machine", "float32=10Tflop")
     [found] = figures(capsys, file, *peaks, "--apply", "amp")["whatif"]
-    assert "bfloat16 is not known" in found["reason"]
+    assert "bfloat16 is unknown" in found["reason"]
     [found] = figures(capsys, file, *peaks, "--machine", "bfloat16=40Tflop", "--apply", "amp")["whatif"]
     assert (found["trust"], found["gain"]) == ("low", 0)
 
@@ -253,7 +254,7 @@ def test_untrusted_traces_say_so(tmp_path, capsys):
     path.write_bytes(text([launch(0, 5, 1), kernel("a", 10, 10, 1), launch(15, 5, 2), kernel("b", 900, 10, 2)]))
     assert main(["whatif", str(path), "--scale", "name=b:0.5"]) == 0
     out = capsys.readouterr().out
-    assert "do not trust predictions from this trace" in out
+    assert "Predictions from this trace are unreliable" in out
 
 
 @pytest.mark.corpus
@@ -272,7 +273,7 @@ def test_a_trace_of_both_sides_is_no_run(tmp_path, command, capsys):
     assert main([command, str(path)]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "shows both sides of a comparison: name its .base or its .new trace" in told
+    assert "shows both sides of a comparison: use its .base or .new trace" in told
 
 
 def test_no_devices(file, capsys):

@@ -65,7 +65,7 @@ def test_a_run_that_came_to_its_end(pytest_that, code):
 @pytest.mark.parametrize(
     "code, said, message",
     [
-        (4, "ERROR: --perf cannot run with pytest-xdist\n\n", "exit code 4: ERROR: --perf cannot run under"),
+        (4, "ERROR: --perf cannot run with pytest-xdist\n\n", "exit code 4: ERROR: --perf cannot run with"),
         (2, "____ ERROR collecting\nERROR t.py - No module\n1 error in 0.1s", "exit code 2: ERROR t.py - No module"),
         (5, "perf: no perf test was selected\nno tests ran", "exit code 5: perf: no perf test was selected"),
         (0, "1 passed in 0.1s\n", "exit code 0: 1 passed in 0.1s"),
@@ -75,7 +75,7 @@ def test_a_run_that_came_to_its_end(pytest_that, code):
             "4: pytest: error: unrec",
         ),
         (3, "INTERNALERROR> Traceback\nINTERNALERROR> KeyError: 5\n\nno tests ran", "3: INTERNALERROR> KeyError: 5"),
-        (3, "", "exit code 3: it said nothing"),
+        (3, "", "exit code 3: no output"),
     ],
     ids=["usage", "collecting", "nothing", "unwritten", "unknown", "internal", "silent"],
 )
@@ -96,8 +96,8 @@ def test_baselines_must_be_there(pytest_that, verdict, first):
         run_suite([], 0.0, first=first)
 
     assert str(error.value) == (
-        f"b.py::test_b cannot be judged, it is {verdict} (so it is): record baselines here with pytest --perf-update, "
-        "then qualify"
+        f"b.py::test_b has no baseline to compare with ({verdict}: so it is): record baselines on this machine with "
+        "`pytest --perf-update`, then qualify"
     )
 
 
@@ -108,13 +108,13 @@ def test_a_suite_that_cannot_be_measured_is_told_at_once(pytest_that):
     assert len(run_suite([], 0.0, first=False).cases) == 2, "one bad run ends no campaign"
 
     pytest_that(run_file(case_in_file("unmeasured"), case_in_file(record=False)))
-    with pytest.raises(RunFailed, match="no test was held against a baseline"):
+    with pytest.raises(RunFailed, match="no test was compared with a baseline"):
         run_suite([], 0.0, first=True)
 
 
 def test_what_is_no_run_file(pytest_that):
     pytest_that({"tests": [{}]})
-    with pytest.raises(RunFailed, match="what pytest wrote is not a run file"):
+    with pytest.raises(RunFailed, match="the file that pytest wrote is not a run file"):
         run_suite([], 0.0, first=True)
 
 

@@ -40,11 +40,11 @@ def test_input_that_the_step_waits_for(tmp_path, verdict):
     # Two workers make a batch in 300 us, while the step computes for 400, 600 at worst, as it shares the processor;
     # taking it over costs 50, 0 to 300 us. The interval has 0.5 % of the prediction more at both ends.
     assert found == Suggestion(
-        "The step gets its input in 60.0% of the critical path (600.0 µs a step).",
+        "The step waits for input data in 60.0% of the critical path (600.0 µs/step).",
         "DataLoader(num_workers=2)",
         pytest.approx(0.55),
         (pytest.approx(1 - 0.90225), pytest.approx(1 - 0.39775)),
-        "how much workers slow a step that computes on the host is not known: perfdl constants measures it",
+        "how much workers slow a step that computes on the CPU is unknown: `perfdl constants` measures it",
         example="examples/strategies/test_async_loading.py",
     )
 

@@ -75,7 +75,7 @@ def test_the_timeline_begins_at_what_was_held():
     (device,) = memory_timeline(loads(with_memory(picture(), recorded(*events), 0, held=4000)))
     assert (device.base_bytes, device.peak_allocated_bytes) == (4000, 4612)
     assert [(each.operator, each.bytes) for each in device.alive_at_peak] == [
-        ("before the window", 4000),
+        ("allocated before the trace started", 4000),
         ("aten::addmm", 612),
     ]
 

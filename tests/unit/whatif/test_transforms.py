@@ -139,7 +139,7 @@ def test_amp_by_peaks_is_rough_and_says_so():
     # Compute-bound products halve with the peaks; relu, which is not, with its bytes.
     assert found.predicted_ns == pytest.approx(1e3 * (STEP - 400 - 40), rel=1e-4)
     assert found.trust == "low"
-    assert "bfloat16 is not known" in refusal(host_training(), "amp", {"memory_bytes_per_s": 1e9})
+    assert "bfloat16 is unknown" in refusal(host_training(), "amp", {"memory_bytes_per_s": 1e9})
     with pytest.raises(ValueError, match="expected bfloat16 or float16"):
         predict(context(host_training()), "amp", dtype="int4")
 
@@ -170,7 +170,7 @@ def test_more_layers():
     assert step_us(host_training(), "layers", to=1, now=2) == STEP - (200 + 300) - 90
     one = step_us(host_training(), "layers", to=2, now=1, layer="Net.layers.0")
     assert one == STEP + 200 + 300 + 90
-    assert "no module fits" in refusal(host_training(), "layers", to=2, now=1, layer="Elsewhere")
+    assert "no module matches" in refusal(host_training(), "layers", to=2, now=1, layer="Elsewhere")
 
 
 def test_checkpointing_runs_the_forward_pass_again_and_frees_what_it_kept():
@@ -305,7 +305,7 @@ def test_a_cuda_graph_cannot_wait_for_the_host():
 
     # Between the first and the second operator, until the first one's kernel ends.
     waits = [launch(1000 * number + 212, 12, 100 * number + 60, "cudaStreamSynchronize") for number in range(3)]
-    note = "1 synchronizing calls a step would have to go first: a graph cannot wait for the host"
+    note = "1 synchronizing calls per step must be removed first: a graph cannot wait for the host"
     assert said(*waits) == ("low", [note])
     assert said() == ("ok", [])
 
@@ -329,7 +329,7 @@ def test_synchronizations_and_pageable_copies_are_waits():
 def test_fusion_leaves_the_bytes_that_must_be_moved():
     found = predict(context(device_training(sync=False)), "fusion")
     assert found.predicted_ns <= found.step_ns
-    assert "no two operators" in refusal(loading(), "fusion")
+    assert "no neighboring operators" in refusal(loading(), "fusion")
 
 
 def test_folding_batch_norms_is_for_inference():
@@ -403,7 +403,7 @@ def test_compiling_on_a_host_fuses_neighbors():
     assert (found.predicted_ns, found.trust) == (1e3 * expected, "low")
     # The compiler may do nothing of the kind.
     assert found.interval_ns[1] >= 1e6
-    assert "no two operators" in refusal(loading(), "compile")
+    assert "no neighboring operators" in refusal(loading(), "compile")
 
 
 def test_batch_norms_split_in_two():
@@ -508,7 +508,7 @@ def test_together_is_one_after_the_other():
     assert together(made, [mm, missing]).reason.startswith("pin: no pageable")
     # The first leaves nothing for the second.
     gone = [WhatIf(name, Plan().remove(Selected(parse(["name=aten::mm"]), name))) for name in ("once", "again")]
-    assert together(made, gone).reason == "again: 'again' selects no task of the trace"
+    assert together(made, gone).reason == "again: 'again' matches nothing in the trace"
 
 
 def test_an_interval_holds_the_spread_between_steps():
@@ -533,7 +533,7 @@ def test_users_add_transforms():
             transform("test_half")(test_users_add_transforms)
     finally:
         del TRANSFORMS["test_half"]
-    with pytest.raises(ValueError, match="there is no transform 'test_half': amp"):
+    with pytest.raises(ValueError, match="there is no optimization 'test_half': amp"):
         find("test_half")
 
 

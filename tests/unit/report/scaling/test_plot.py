@@ -29,7 +29,7 @@ def test_points_line_and_band():
     root = drawn("batch", LINE, [(2.0, 2.1e6), (8.0, 5e6)])
     assert kinds(root) == ["band", "line", "point", "point"]
     assert [title.text for title in root.iter(f"{SVG}title")] == ["batch 2: 2.100 ms", "batch 8: 5.000 ms"]
-    assert root.get("aria-label") == "time of a step over batch"
+    assert root.get("aria-label") == "step time over batch"
 
 
 def test_the_curve_it_is_held_against_and_the_intervals_of_points():
@@ -80,4 +80,4 @@ def test_names_are_text_and_one_size_is_drawn():
     assert "<b>" not in plot('<b>"&', PlottedLine([4.0], [1e6]), [])
     root = drawn('<b>"&\u202e', PlottedLine([4.0], [1e6]), [(4.0, 1e6)])
     assert kinds(root) == ["line", "point"]
-    assert root.get("aria-label") == 'time of a step over <b>"&\\u202e'
+    assert root.get("aria-label") == 'step time over <b>"&\\u202e'

@@ -102,4 +102,4 @@ def test_a_full_queue_is_explained():
 
     [note] = notes(context(trace(*back_pressure(10, count=1300)[0])))
     assert note.kind == "queue"
-    assert "launching faster gains nothing" in note.text
+    assert "faster launches gain nothing" in note.text

@@ -356,7 +356,7 @@ def test_selections_in_words(text, names):
 
 @pytest.mark.parametrize("text", ["module=fc", "stream=8", "step=1", "rank=1", "shapes~64", "line~train", "name=GEMM"])
 def test_a_selection_in_words_of_nothing_is_refused(text):
-    with pytest.raises(SelectionError, match="selects no task of the trace"):
+    with pytest.raises(SelectionError, match="matches nothing in the trace"):
         Selected(parse([text]), text)(labeled())
 
 

@@ -303,11 +303,11 @@ def test_a_change_for_each_rank_has_both_ends():
 def test_trust_says_what_is_missing():
     apart = job_graph([trace(launch(0, 5, 1), kernel("a", 10, 10, 1)), trace(launch(0, 5, 1), kernel("a", 10, 10, 1))])
     assert quality(apart).trust == "low"
-    assert quality(apart).reason == "no collective was found on all ranks: nothing couples them"
+    assert quality(apart).reason == "no collective runs on all ranks: they are not coupled"
     few = job_graph([one(50, 61, info={"rank": 1, "world_size": 8}), one(150, 161, info={"rank": 0, "world_size": 8})])
     assert few.job.numbers == (0, 1)
     assert few.job.parts[0].rank == 0
-    assert quality(few).reason == "2 of 8 ranks are given: waiting for the others counts as transfer"
+    assert quality(few).reason == "2 of 8 ranks are given: waiting for the others counts as communication"
     assert quality(straggling()).trust == "ok"
     with pytest.raises(ValueError, match="two ranks or more"):
         job_graph([one(50, 61)])

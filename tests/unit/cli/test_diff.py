@@ -320,7 +320,7 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
         (["{before}", "nowhere"], "nowhere is no file, no folder and no git revision"),
         (["{before}", "{empty}"], "{empty} holds no step that could be compared"),
         (["{before}", "{text}"], "{text} is neither a trace nor a run file nor a baseline: "),
-        (["{before}", "{other}"], "{other} is not a perfdl record: it has no schema number"),
+        (["{before}", "{other}"], "{other} is not a pytest-perfdl record: it has no schema number"),
         (["{before}", "{cut}"], "{cut}"),
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
         (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a share: write it as 3%"),

@@ -65,7 +65,7 @@ def test_a_run_that_came_to_its_end(pytest_that, code):
 @pytest.mark.parametrize(
     "code, said, message",
     [
-        (4, "ERROR: --perf cannot run with pytest-xdist\n\n", "exit code 4: ERROR: --perf cannot run under"),
+        (4, "ERROR: --perf cannot run with pytest-xdist\n\n", "exit code 4: ERROR: --perf cannot run with"),
         (2, "____ ERROR collecting\nERROR t.py - No module\n1 error in 0.1s", "exit code 2: ERROR t.py - No module"),
         (5, "perf: no perf test was selected\nno tests ran", "exit code 5: perf: no perf test was selected"),
         (0, "1 passed in 0.1s\n", "exit code 0: 1 passed in 0.1s"),

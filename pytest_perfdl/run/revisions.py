@@ -54,7 +54,7 @@ class Revisions:
         self._unknown: set[str] = set()
         """Files that tests loaded or read and that git does not know yet."""
         self._checkouts: dict[str, Checkout] = {}
-        """By commit, what was checked out in this run, and how long it took."""
+        """Checkouts of this run, by commit."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that serve the run's tests, see `code_of`."""
         self._cleaning = contextlib.ExitStack()

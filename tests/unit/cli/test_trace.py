@@ -176,6 +176,14 @@ def test_twice_the_steps_are_the_same_numbers_per_step(file, capsys, monkeypatch
     assert found["critical_path"]["per_step_ns"] == 10_000_000
 
 
+def test_work_outside_of_steps_is_named(tmp_path, capsys):
+    path = tmp_path / "around.json"
+    path.write_bytes(text([step(1, 0, 1000), x("aten::mm", 0, 1000), x("aten::add", 1000, 3000)]))
+    assert main(["trace", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Below, numbers are totals over the trace, of whose time 1 step covers 25.0%." in out
+
+
 def test_steps_can_be_selected(file, capsys):
     found = figures(capsys, file, "--select", "step=4")
     assert [one["name"] for one in found["steps"]] == ["ProfilerStep#4"]

@@ -1,8 +1,8 @@
-"""What verdicts on times rest on: rounds, each of one fresh process a side, in an order drawn by a coin.
+"""The data of verdicts on times: paired rounds, one fresh process of each side, in random order.
 
-The process is the replicate: however many steps it ran, it gives one positive number a metric. The coin is what the
-false-alarm promise rests on: with it, two unchanged sides differ in nothing but where their code lies, so the signs of
-the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
+The process is the statistical unit: however many steps it ran, it gives one positive number per metric. The false-alarm
+guarantee depends on the random order: with it, two unchanged sides differ only in the place of their code, so the signs
+of the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
 """
 
 from __future__ import annotations

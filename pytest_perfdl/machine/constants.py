@@ -1,7 +1,7 @@
-"""What a machine can do, as far as utilization and predictions need it: measured, given, or from data sheets.
+"""Rates of a machine that utilization and predictions need: measured, given, or from data sheets.
 
-`baselines/<key>/machine.json` holds what `measure.calibration` measured under a key, for all of its tests and both
-sides of a comparison; `perfdl constants` adds what predictions ask for.
+`baselines/<machine ID>/machine.json` has the rates from `measure.calibration`, for all tests with this ID and both
+sides of a comparison; `perfdl constants` adds the rates that predictions need.
 """
 
 from __future__ import annotations

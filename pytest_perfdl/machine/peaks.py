@@ -1,4 +1,4 @@
-"""What processors and devices can do at most: measured (`constants`), or from their makers' data sheets."""
+"""Peak rates of CPUs and devices: measured (`constants`), or from the vendors' data sheets."""
 
 from __future__ import annotations
 

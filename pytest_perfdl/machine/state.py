@@ -1,4 +1,4 @@
-"""The machine's state around a measurement: processor time, page faults, other load, clocks, swapping, tracers."""
+"""The state of the machine around a measurement: CPU time, page faults, other load, clocks, swapping, tracers."""
 
 from __future__ import annotations
 

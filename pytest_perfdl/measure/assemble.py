@@ -1,4 +1,4 @@
-"""From the answers of several workers to one `Record`."""
+"""Joins the results of several workers to one `Record`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a measuring process can be told to do and what it answers.
+"""Commands to a measuring process, and its replies.
 
-The protocol is command-driven, one command at a time: a measurement with another shape is another sequence of
-the same commands. `one_repeat` is the usual one, `one_side` that of one of two processes that alternate.
+The process executes one command at a time; a different kind of measurement is a different sequence of the same
+commands. `one_repeat` is the usual sequence, `one_side` the one of a process in a paired round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a measurement ran: the key that decides comparability, and the context that is only shown."""
+"""The machine ID, which decides whether times are comparable, and the context, which is only shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring in the process that pytest runs in, for debugging: the same script, without a worker."""
+"""Measures in pytest's process, for debugging: the same commands, without a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profiled pass: a few steps under torch.profiler with shapes. It explains; it never times a verdict."""
+"""The profiled pass: a few steps under torch.profiler with shapes, for causes and never for verdicts on times."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Executes commands around the step of a test.
 
-A loop over function calls, a loop that the test author writes (`perf.steps`) and a training loop that only calls
-back (`perf.step`) all drive the same program, which runs one pass after another (`steps.Steps`).
+A loop over function calls, a loop in the test (`perf.steps`) and a training loop that only calls back (`perf.step`) all
+drive the same program, which runs one pass after another (`steps.Steps`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Operators run again as a trace recorded them, and in another form in turns; and what else a prediction asks of here.
+"""Replays operators of a trace, interleaved with a changed form, and measures other constants that predictions need.
 
-Torch is imported with this module: nothing loads it but what measures.
+This module imports torch; only measuring processes import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How well the steps of one process use the machine: figures of the profiled operators over the time of timed steps."""
+"""Utilization of one process: work of the profiled operators, relative to the time of the timed steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine did around the timed passes: one figure a repeat for the record, and findings with what to do."""
+"""The state of the machine around the timed passes: one reference time per process, and findings with remedies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The timed pass: steps in blocks, no profiler, the device synchronized around blocks only.
+"""The timed pass: steps in blocks, without the profiler, synchronizing the device around blocks only.
 
-Synchronizing around each step would hide what a regression may be made of: lost run-ahead of the host, and
-waiting in `.item()`. On a device single steps come from events on the stream, which need no synchronization.
+Synchronizing around every step would hide causes of regressions: lost launch-ahead of the CPU, and waits in `.item()`.
+On a device single steps are timed by events on the stream, which need no synchronization.
 """
 
 from __future__ import annotations

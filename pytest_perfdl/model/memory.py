@@ -1,4 +1,4 @@
-"""What the memory at a peak consists of: every byte belongs to one row."""
+"""Breakdown of the memory at a peak: every byte belongs to one row."""
 
 from __future__ import annotations
 

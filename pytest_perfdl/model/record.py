@@ -1,8 +1,7 @@
-"""The one noun of the system: what one test measured in one environment.
+"""The measurement of one test in one environment.
 
-A baseline file holds a `Record`, a run holds `Record`s, a judgement takes two. This module knows their
-parts, `record_json` their JSON form; neither imports anything heavy, so that the orchestrating process may hold
-records without numpy or torch.
+A baseline file holds a `Record`, a run holds `Record`s, a comparison takes two. This module defines their parts,
+`record_json` their JSON form; both import nothing heavy, so the orchestrating process needs neither numpy nor torch.
 
 Units: every duration is an integer number of nanoseconds, every size a number of bytes.
 """

@@ -1,7 +1,7 @@
-"""What a step is made of, as two steps are compared by it: a part is all time of one sort in one place of the model.
+"""A part of a step: all time of one kind in one place of the model.
 
-This is the word that `analysis` (which finds the parts of a trace), `judge` (which matches those of two sides) and
-`report` share; it is in `model` beside `record`.
+`analysis` (which computes the parts of a trace), `judge` (which matches those of two sides) and `report` share this
+type.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text from files, traces and test ids, made safe to print: a name can only ever be read."""
+"""Makes text from files, traces and test ids safe to print."""
 
 from __future__ import annotations
 

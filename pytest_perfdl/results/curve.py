@@ -1,4 +1,4 @@
-"""A test's time over the sizes of a parameter, judged as one curve: what the run file holds of it."""
+"""A test's time as a function of a parameter, compared as one curve, as in the run file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every report is made from: one `Run`, with a `Result` for each perf test.
+"""The input of every report: one `Run`, with a `Result` for each perf test.
 
-Reporters are plain functions `Run -> text or files`; none of them measures or judges.
+Reports are plain functions `Run -> text or files`; none of them measures or compares.
 """
 
 from __future__ import annotations

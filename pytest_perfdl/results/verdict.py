@@ -1,7 +1,6 @@
-"""What a judgement says: one `MetricVerdict` a metric, one `Judgement` a test.
+"""Verdicts: one `MetricVerdict` per metric, one `Judgement` per test.
 
-The words and their order are DESIGN's; `VERDICTS` is that order, worst first, and a test's verdict is the
-worst of its metrics'.
+`VERDICTS` is their order, worst first; a test's verdict is the worst of its metrics'.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A test's times judged in pairs: rounds are measured until the gate is done with them, or the budget ends."""
+"""Compares the times of a test in paired rounds, until they are decided or the time budget ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests of a run share: made once, when they are collected, and never changed."""
+"""Everything that the tests of a run share; created once after collection, and immutable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is judged of a test beside its own steps, joined with its result: expectations on alternatives, and curves."""
+"""Joins verdicts on assertions and curves with the result of a test."""
 
 from __future__ import annotations
 

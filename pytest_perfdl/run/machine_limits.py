@@ -1,7 +1,7 @@
-"""The limits of this machine, which utilization is held against: one file a key, measured once and committed.
+"""Peak rates of this machine, to which utilization is relative: one committed file per machine ID, measured once.
 
-`baselines/<key>/machine.json` is read for every test of that key, and for both sides of a comparison. A run that writes
-baselines measures it where it is missing, in a process of its own (`measure.calibration`).
+`baselines/<machine ID>/machine.json` is used for all tests with that ID, and for both sides of a comparison. A run that
+records baselines measures a missing file in a separate process (`measure.calibration`).
 """
 
 from __future__ import annotations

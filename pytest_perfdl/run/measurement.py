@@ -1,7 +1,7 @@
-"""What is measured of one perf test: its first process phase by phase, then further repeats as they are wanted.
+"""The measurement of one perf test: its first process phase by phase, then further processes as needed.
 
-The first process counts, profiles and times the working tree's step; the reports that pytest shows of the test are made
-of it. What goes wrong in a process is raised (`WorkerError`), and translated at the top of the flow (`as_failures`).
+The first process times, profiles and counts the step; pytest's reports of the test come from it. Errors in a process
+are raised as `WorkerError`, and translated at the top of the flow (`as_failures`).
 """
 
 from __future__ import annotations

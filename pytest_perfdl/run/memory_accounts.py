@@ -1,7 +1,7 @@
-"""Whose the memory at a test's peak is: accounts of both sides, taken where a peak differs or memory grows.
+"""Breakdowns of peak memory by tensor for both sides, made if the peak differs or memory grows.
 
-The account of a side comes from a process of its own, which records every allocation with its line and is slower for
-it. What it counts is held against what the ordinary processes counted.
+The breakdown of a side comes from a separate, slower process that records every allocation with its source line. Its
+total is compared with the peak that the ordinary processes measured.
 """
 
 from __future__ import annotations

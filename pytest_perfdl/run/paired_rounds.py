@@ -1,8 +1,8 @@
-"""Rounds of two processes, one on each side, that take turns: the evidence of a paired judgement.
+"""Paired rounds: one fresh process of each side, interleaved, in random order.
 
-A round is one pair of fresh processes. Both are alive at once and time their steps in alternating blocks, so
-that whatever the machine does meets both; which of them goes first in a round is drawn at random. Where two of
-them do not fit into memory, one runs after the other, in the order drawn.
+Both processes are alive at once and time their steps in alternating blocks, so that other load on the machine affects
+both; which one runs first is random in every round. If two processes do not fit into memory, they run one after the
+other, in the same random order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code that a run measures: the working tree's, that of other revisions, and whether a side ran its own."""
+"""The code that a run measures: the working tree and other revisions, and checks that a side ran its own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed in the source since a commit: which functions, and how those that a judgement's causes come from."""
+"""Source changes since a commit: the changed functions, and the diffs of those at a cause."""
 
 from __future__ import annotations
 

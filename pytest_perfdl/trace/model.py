@@ -1,4 +1,4 @@
-"""What a trace is once it is read: columns of equal length, one row per complete event."""
+"""A trace in memory: columns of equal length, one row per complete event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a file to a `Trace`: decompress, decode slice by slice into typed structs, turn those into columns."""
+"""Reads a file to a `Trace`: decompress, decode slice by slice to typed structs, convert those to columns."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def _read(source: Source, name: str, slice_bytes: int, spill_bytes: int) -> Trac
                 columns.add(events)
         except TraceError as error:
             if source.damage and source.damage not in str(error):
-                raise TraceError(f"{source.where} is damaged: {source.damage}; no event can be read") from error
+                raise TraceError(f"{source.where} is damaged: {source.damage}; no events can be read") from error
             raise
         findings = [*source.findings, *slices.notes.findings()]
         if source.damage:
-            findings.insert(0, f"the file is damaged: {source.damage}; what could be decompressed is used")
+            findings.insert(0, f"the file is damaged: {source.damage}; the part before it is used")
         return columns.build(slices.metadata, findings, name)
 
 

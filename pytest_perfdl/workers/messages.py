@@ -1,6 +1,6 @@
-"""What a worker and the orchestrating process say to each other about a test.
+"""Messages about a test between a worker and the orchestrating process.
 
-Commands and replies of a measurement travel as `Call`'s conversation and are opaque here.
+Commands and replies of a measurement are sent as parts of `Call`, and are opaque here.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def refused(inner, *args, message, plugins=()):
         ("5", "accepts keyword arguments only, got 5"),
         ("limits=5", "limits= must map metric names to quantities, got 5"),
         ("limits={'step_time': True}", "limits['step_time'] must be a string or a number, got True"),
-        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a limit"),
+        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a valid limit"),
         ("limits={'ops': '3ms'}", "has an invalid limit of ops: '3ms' is not a quantity"),
         ("budget={'step_time': '45 parsecs'}", "has an invalid budget of step_time: '45 parsecs' is not a quantity"),
         ("budget={'step_time': float('nan')}", "has an invalid budget of step_time: 'nan' is not a quantity"),
@@ -115,9 +115,14 @@ def test_a_coroutine_as_a_step(inner):
 @pytest.mark.parametrize(
     "option, ini, value, message",
     [
-        ("--perf-limit", "perf_limits", "nonsense", "'nonsense' is not METRIC:SPEC, such as step_time:3%"),
-        ("--perf-limit", "perf_limits", "step_time:fast", "limit of step_time: 'fast' is not a limit"),
-        ("--perf-limit", "perf_limits", "step_time:3%+4%", "limit of step_time: '3%+4%' has two parts of one sort"),
+        ("--perf-limit", "perf_limits", "nonsense", "'nonsense': expected METRIC:SPEC, such as step_time:3%"),
+        ("--perf-limit", "perf_limits", "step_time:fast", "limit of step_time: 'fast' is not a valid limit"),
+        (
+            "--perf-limit",
+            "perf_limits",
+            "step_time:3%+4%",
+            "limit of step_time: '3%+4%' has two percentages or two absolute parts",
+        ),
         ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: choose from inv"),
         ("--perf-fail-on", "perf_fail_on", "unchanged", "'unchanged' is not a verdict that can fail a test"),
         ("--perf-steps", "perf_steps", "many", "= 'many': expected an integer of at least 2"),
@@ -282,8 +287,8 @@ def test_baselines_that_cannot_be_used(project):
         "cut": "is damaged at line",
         "conflict": "has an unresolved merge conflict at line 1",
         "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
-        "other": "holds test_it.py::test_elsewhere under key",
-        "text": "is malformed (there is no `test`)",
+        "other": "is a baseline of test_it.py::test_elsewhere with machine ID",
+        "text": "is malformed (missing field `test`)",
         "folder": "cannot be read: Is a directory",
     }.items():
         case = cases[f"test_{name}"]
@@ -333,7 +338,7 @@ def test_a_full_disk(project):
     done = mounted(project, fill, f"--perf-update --perf-repeats=1 {' '.join(SHORT)}")
 
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "cannot be written: No space left on device: free some space and record again" in done.stdout
+    assert "cannot be written: No space left on device: free disk space and record again" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("left:")] == ["left:baselines/filler"]
 

@@ -55,7 +55,10 @@ def test_without_perf_both_run_once(project):
     ("body", "message"),
     [
         ("perf.compare(int, str)", "perf.compare(...) without an assertion: add .assert_faster(by=...)"),
-        ("perf.compare(int, str).assert_faster(by='fast')", "by='fast': limit of step_time: 'fast' is not a limit"),
+        (
+            "perf.compare(int, str).assert_faster(by='fast')",
+            "by='fast': limit of step_time: 'fast' is not a valid limit",
+        ),
         ("perf.compare(int, str).assert_faster(by='100%')", "by='100%': expected a percentage such as '10%'"),
         ("perf.compare(int, str).assert_faster(by='5us')", "by='5us': expected a percentage such as '10%'"),
         ("perf.compare(int, str).assert_not_slower(within='off')", "within='off': expected a percentage such as '10%'"),

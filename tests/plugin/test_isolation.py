@@ -354,8 +354,8 @@ def test_a_crash_shows_where(deaths):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("test_exits", "the worker process ended with exit code 3"),
-        ("test_exits_as_if_all_were_well", "the worker process ended before the test's call phase was over"),
+        ("test_exits", "the worker process exited with code 3"),
+        ("test_exits_as_if_all_were_well", "the worker process exited during the test's call phase"),
         ("test_dies_in_teardown", "the worker process was killed by SIGKILL"),
         ("test_dies_in_setup", "the worker process was killed by SIGKILL"),
         ("test_never_measures", "test_never_measures measured nothing: a perf test must call perf(...)"),

@@ -1,4 +1,4 @@
-"""What the machine does right now besides us: two samples of the kernel's counters, and what changed between."""
+"""Other load on the machine: two samples of the kernel's counters, and their difference."""
 
 from __future__ import annotations
 

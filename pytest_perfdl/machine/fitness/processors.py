@@ -1,4 +1,4 @@
-"""Processors: their clock, who shares them, and how much of them this process may have."""
+"""CPUs: clocks, sharing, and how much of them this process may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides of a curve held against each other: ratios of each size, what was added, and what each side is like."""
+"""Compares both sides of a curve: ratio per size, added time, and parameters of both curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The story of a run's curves: which test ends one, what further repeats it draws, and what becomes of it."""
+"""The flow for curves: when a curve is complete, which repeats it needs, and its verdict."""
 
 from __future__ import annotations
 

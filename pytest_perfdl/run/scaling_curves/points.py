@@ -1,4 +1,4 @@
-"""The points of a curve: what was measured of each size, and what further repeats of it show."""
+"""The points of a curve: the measurements of every size, and further repeats."""
 
 from __future__ import annotations
 

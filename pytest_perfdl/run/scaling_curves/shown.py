@@ -1,4 +1,4 @@
-"""A judged curve as reports show it: every size of both sides, the curves fitted to them, and three figures."""
+"""A compared curve for reports: all sizes of both sides, the fitted curves, and three numbers."""
 
 from __future__ import annotations
 

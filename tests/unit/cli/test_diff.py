@@ -466,7 +466,7 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
         (["{before}", "nowhere"], "nowhere is not a file, a folder or a git revision"),
         (["{before}", "{empty}"], "{empty} has no step to compare"),
         (["{before}", "{text}"], "{text} is not a trace, a run file or a baseline: "),
-        (["{before}", "{other}"], "{other} is not a perfdl record: it has no schema number"),
+        (["{before}", "{other}"], "{other} is not a pytest-perfdl record: it has no schema number"),
         (["{before}", "{cut}"], "{cut}"),
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
         (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a percentage: write it as 3%"),

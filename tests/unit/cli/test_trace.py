@@ -239,13 +239,13 @@ def test_rows_can_be_selected(file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--select", "step=x"], "--select 'step=x': a step is a number or a range such as 3-5"),
+        (["--select", "step=x"], "--select 'step=x': step must be a number or a range such as 3-5"),
         (["--select", "step=9"], "its steps are 3 to 4"),
-        (["--select", f"step={'9' * 5000}"], "a step is a number or a range such as 3-5"),
+        (["--select", f"step={'9' * 5000}"], "step must be a number or a range such as 3-5"),
         (["--select", "stream=9"], "--select holds nothing of "),
         (["--select", "stream=9"], ": its streams are 7"),
         (["--select", "stream~7"], "--select 'stream~7' is not understood"),
-        (["--select", "stream=seven"], "--select 'stream=seven': a stream is a number such as 7"),
+        (["--select", "stream=seven"], "--select 'stream=seven': stream must be a number such as 7"),
         (["--select", "color~red"], "--select 'color~red' is not understood"),
         (["--select", "phase=backward"], "it has no such phase"),
         (["--select", "kind=memset"], "its device ran none"),

@@ -190,7 +190,7 @@ def test_a_metric_of_another_unit_or_direction_is_incomparable():
 
 
 @pytest.mark.parametrize("limit, says", [("5us", "'5us' is not a quantity in tok/s"),
-                                         ("-5%", "limits a decrease, but lower is better")])  # fmt: skip
+                                         ("-5%", "limits a decrease, but lower values are better")])  # fmt: skip
 def test_a_limit_that_does_not_fit_its_metric_is_invalid(limit, says):
     stored, fresh = record({"mine": timed(1.0, unit="tok/s")}), record({"mine": timed(1.0, unit="tok/s")})
     judgement = judged(fresh, stored, (), Limits.parse({"mine": limit}))

@@ -122,7 +122,7 @@ def test_a_trace_is_no_link_to_elsewhere(written, tmp_path, monkeypatch, capsys,
         written, lambda test: test.update(verdict="missing", traces=[{"call": "", "new": "traces/link.json.gz"}])
     )
     assert cli.main([command, str(path)]) == 2
-    assert "traces/link.json.gz is a link to another folder" in capsys.readouterr().err
+    assert "traces/link.json.gz is a symbolic link to another directory" in capsys.readouterr().err
     assert not (tmp_path / "baselines").exists()
 
 

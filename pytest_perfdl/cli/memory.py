@@ -95,7 +95,7 @@ def _of_run(path: Path, tests: str) -> dict[str, MemoryChange]:
                 changes = [converted(each, MemoryChange) for each in test.data.get("memory") or ()]
                 found |= {f"{test.id} {change.call}".strip(): change for change in changes}
     except (RecordError, TypeError) as error:
-        raise CommandError(f"{path} is not a whole run file: {error}") from error
+        raise CommandError(f"{path} is damaged: {error}") from error
     return found
 
 

@@ -37,11 +37,11 @@ def gunzip(data: bytes, limit: int) -> bytes:
     try:
         text = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
-        raise ValueError(f"damaged gzip data ({error})") from None
+        raise ValueError(f"invalid gzip data ({error})") from None
     if len(text) > limit:
         raise ValueError(f"larger than {size(limit)} decompressed")
     if not unpacker.eof or unpacker.unused_data:
-        raise ValueError("damaged gzip data (truncated, or followed by other data)")
+        raise ValueError("invalid gzip data (truncated, or followed by other data)")
     return text
 
 

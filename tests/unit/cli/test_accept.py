@@ -69,12 +69,12 @@ def bomb():
 
 
 BAD_TRACES = {
-    "no-gzip": (b"root:x:0:0:root:/root:/bin/sh\n", "is damaged: no whole gzip data"),
+    "no-gzip": (b"root:x:0:0:root:/root:/bin/sh\n", "is damaged: invalid gzip data"),
     "no-trace": (gzip.compress(b"root:x:0:0:root:/root:/bin/sh\n"), ""),
     "large": (gzip.compress(random.Random(1).randbytes(300_000)), "cannot be read: it is larger than 256 KiB"),
     "large-inside": (bomb(), "is damaged: larger than 32 MiB decompressed"),
-    "cut": (PICTURE[:-5], "is damaged: no whole gzip data"),
-    "two-in-one": (PICTURE + b"secret", "is damaged: no whole gzip data"),
+    "cut": (PICTURE[:-5], "is damaged: invalid gzip data"),
+    "two-in-one": (PICTURE + b"secret", "is damaged: invalid gzip data"),
 }
 
 
@@ -97,7 +97,7 @@ def set_record(place, name, value):
 
 
 BAD_TESTS = {
-    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "(the record is of t.py::c,"),
+    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "(the record belongs to another test, t.py::c)"),
     "no-node-id": (lambda tests: [tests[1].update(id="t"), tests[1]["record"].update(test="t")], "'t' is not the node"),
     "verdict-a-list": (lambda tests: tests[1].update(verdict=["missing"]), "(verdict: expected `str`, got `array`)"),
     "traces-a-word": (lambda tests: tests[1].update(traces="abc"), "(traces: expected `array`, got `str`)"),

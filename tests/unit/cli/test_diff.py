@@ -523,7 +523,7 @@ def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
     cut.write_bytes(files[0].read_bytes()[:-200])
     assert main(["diff", str(files[0]), str(cut)]) == 0
     err = capsys.readouterr().err
-    assert re.search(r"^perfdl diff: .*cut\.json: the text ends early", err)
+    assert re.search(r"^perfdl diff: .*cut\.json: the trace is truncated", err)
 
 
 def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):

@@ -205,7 +205,7 @@ def test_the_report_on_ranks(ranks, capsys):
 def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     for arguments, says in (
         (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' matches nothing"),
-        (["--scale", "rank=x:0.5"], "a rank is a number"),
+        (["--scale", "rank=x:0.5"], "rank must be a number"),
         (["--devices", "2"], "the trace of one rank"),
     ):
         assert main(["whatif", str(ranks), *arguments]) == 2

@@ -274,7 +274,7 @@ def test_which_verdicts_fail():
                                         ("all,regressed", "all")])  # fmt: skip
 def test_a_word_that_is_no_failing_verdict_is_refused(text, word):
     with pytest.raises(
-        ValueError, match=rf"^'{word}' is not a verdict that can fail a test: choose from invalid, .*or all$"
+        ValueError, match=rf"^'{word}' is not a verdict that can fail a test: expected invalid, .*or all$"
     ):
         parse_fail_on(text)
 

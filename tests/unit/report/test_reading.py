@@ -107,7 +107,7 @@ def test_a_trace_is_a_plain_file_beside_the_run_file(written, tmp_path, monkeypa
     path = rewritten(written, lambda test: test.update(traces=[{"call": "", "new": name}]))
     assert cli.main([command, str(path)]) == 2
     error = capsys.readouterr().err
-    assert "is not a whole run file: tests[" in error
+    assert "is damaged: tests[" in error
     assert "(traces[0].new: " in error
     assert not (tmp_path / "baselines").exists()
 
@@ -190,6 +190,6 @@ BROKEN_CURVES = {
 @pytest.mark.parametrize("broken", BROKEN_CURVES.values(), ids=BROKEN_CURVES.keys())
 def test_a_broken_curve_is_one_line(written, tmp_path, broken):
     path = rewritten(written, lambda test: broken(test["curves"][0]))
-    with pytest.raises(ReportError, match=r"is not a whole run file: tests.\d+. has a curve ") as error:
+    with pytest.raises(ReportError, match=r"is damaged: tests.\d+. has a curve ") as error:
         read_run(path, tmp_path)
     assert "\n" not in str(error.value)

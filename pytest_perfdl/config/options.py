@@ -160,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-resolution",
-        "largest slowdown, such as 6%, that need not be excluded for `unchanged` when the time budget ends",
+        "when the time budget ends, a test is `unchanged` if a slowdown above this, such as 6%, is excluded",
         ini="perf_resolution",
         metavar="PERCENT",
         default="twice the limit",

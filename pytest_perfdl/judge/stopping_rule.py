@@ -193,8 +193,7 @@ class Gate:
     tests: int = 1
     """Number of tests, and of comparisons in them, that share `ALPHA`."""
     resolution: float | None = None
-    """Largest slowdown (a fraction) that need not be excluded for `unchanged` when the time budget ends; default: twice
-    the limit."""
+    """Slowdown (a fraction) to exclude for `unchanged` when the time budget ends; `None` for twice the limit."""
     least: int = LEAST_ROUNDS
     """Minimum number of rounds to exclude anything."""
 

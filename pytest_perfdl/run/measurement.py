@@ -183,7 +183,10 @@ class Measurement:
             return ""
         config = self.context.config
         report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
-        said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or "the test failed meanwhile"
+        said = (
+            getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+            or "the test failed while they were counted"
+        )
         return str(said).partition("\n")[0]
 
     # Further repeats

@@ -225,7 +225,7 @@ class Rounds:
             if len(remotes) > 1 and kills_for_memory() > killed:
                 raise _KilledForMemoryError from None
             if parent is not None:
-                raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
+                raise _ForkedDiedError(f"forked worker: {str(error).splitlines()[0]}") from None
             raise
         finally:
             # Where one has died, the other would hold its memory until the run ends.

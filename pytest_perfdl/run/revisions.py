@@ -120,7 +120,8 @@ class Revisions:
         do = "install in editable mode (pip install -e .) or set pythonpath = src in the ini file"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
-            return f"loaded the other side's code ({names}): both run the same code; {do}, or set perf_against_setup"
+            other = "the baseline commit" if checkout is None else "the working tree"
+            return f"loaded code of {other} ({names}): both run the same code; {do}, or set perf_against_setup"
         installed = self._elsewhere(loaded, checkout)
         return "" if installed is None else f"imported {installed.names_and_path}: both run the same code; {do}"
 

@@ -134,7 +134,7 @@ def test_the_heads_code_on_both_sides_is_caught(project):
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=30_000))
     done, (test,) = run(project, "--perf-against=HEAD")
     assert test["verdict"] == "invalid"
-    assert "loaded the other side's code (demo_package)" in test["reason"]
+    assert "loaded code of the working tree (demo_package)" in test["reason"]
     assert done.code == 1
 
 
@@ -147,7 +147,7 @@ def test_an_installed_copy_of_the_code_is_caught(project):
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=900_000))
     done, (test,) = run(project, "--perf-against=HEAD", PYTHONPATH=str(site))
     assert test["verdict"] == "invalid"
-    assert f"the base side imported demo_package from {site}: both run the same code; " in test["reason"]
+    assert f"the baseline side imported demo_package from {site}: both run the same code; " in test["reason"]
     assert "install in editable mode (pip install -e .) or set pythonpath = src in the ini file" in test["reason"]
     assert done.code == 1
 

@@ -175,7 +175,7 @@ IN_FORKS = """
     "what, why",
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "forked, the worker process was killed by SIGSEGV"),
-        ("os._exit(7)", "forked, the worker process exited with code 7"),
+        ("os._exit(7)", "forked worker: the worker process exited with code 7"),
         ("assert False", "the test passes in a new process but not in a forked one"),
     ],
 )

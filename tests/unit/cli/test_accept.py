@@ -97,7 +97,7 @@ def set_record(place, name, value):
 
 
 BAD_TESTS = {
-    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "(the record belongs to another test, t.py::c)"),
+    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "belongs to another test, t.py::c)"),
     "no-node-id": (lambda tests: [tests[1].update(id="t"), tests[1]["record"].update(test="t")], "'t' is not the node"),
     "verdict-a-list": (lambda tests: tests[1].update(verdict=["missing"]), "(verdict: expected `str`, got `array`)"),
     "traces-a-word": (lambda tests: tests[1].update(traces="abc"), "(traces: expected `array`, got `str`)"),

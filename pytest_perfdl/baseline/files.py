@@ -210,7 +210,7 @@ class Store:
         return data
 
     def remove(self, node_id: str, slug: str) -> tuple[Path, ...]:
-        """Remove a baseline and the exemplar traces beside it, where it lies under another key now.
+        """Remove a baseline and its traces, if it has another machine ID now.
 
         Returns
         -------

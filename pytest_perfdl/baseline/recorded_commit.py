@@ -90,7 +90,7 @@ def code_of(
     Parameters
     ----------
     base, path
-        The baseline and its file. With repeats of several occasions the last one's code counts.
+        The baseline and its file. With repeats of several recordings the last one's code counts.
     root
         Folder in the repository.
     without

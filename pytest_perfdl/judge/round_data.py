@@ -31,7 +31,7 @@ Start = Literal["forked", "started"]
 ONE_ORDER_ALPHA = 1e-4
 """Orders are called fixed when a coin gives all of them alike less often than this: from 15 rounds on."""
 ALIKE = 2
-"""Rounds with the same times on both sides that are put down to shared state where they are half of all or more: some
+"""Rounds with the same times on both sides that count as shared state if they are at least half of all: some
 may be a coarse clock's."""
 
 
@@ -54,7 +54,7 @@ class Round:
     work_head: Mapping[str, StepWork] = field(default_factory=dict)
     start: Start = "started"
     core: int | None = None
-    """The processor that both were bound to while they warmed up and were timed; `None` where they were free."""
+    """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""
     together: bool = True
     """Whether both were alive at once and took turns; else one ran after the other, in this order."""
 

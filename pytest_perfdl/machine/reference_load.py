@@ -60,7 +60,7 @@ def reference_ns(repeats: int = 3, run_delay_ns: Callable[[], int] = _no_delay) 
     repeats
         Runs to time, each about 5 ms.
     run_delay_ns
-        The scheduler's account of how long this thread waited for a processor that others had
+        The scheduler's account of how long this thread waited for a CPU that other processes used
         (`machine.run_delay_reader`): that is not the machine's speed, and is taken off.
 
     Returns

@@ -39,14 +39,14 @@ REPEAT_NS = 4_000_000
 SIDES = (256, 512, 1024, 2048)
 """Of square matrices; on a device up to eight times as many."""
 _LONGEST_NS = 80_000_000
-"""Of one product: types that a processor only emulates are timed at a small size."""
+"""Of one product: types that a CPU only emulates are timed at a small size."""
 SMALLEST_SET, LARGEST_SET = 2**18, 2**30
 """Bytes of the working sets."""
 CACHES = 4
 """The largest working set over the last-level cache."""
 _UNKNOWN_CACHE = 2**25
 DISTURBED = 0.1
-"""Processors that others may keep busy meanwhile."""
+"""Maximum CPU use of other processes during the measurement."""
 _EVENTS = 2000
 """Operators whose profiling is timed."""
 

@@ -33,7 +33,7 @@ class LocalHost:
         """Of no use: nothing is forked or pinned."""
 
     def expect(self, expectation: object) -> None:
-        """Two alternatives are judged in processes of their own only."""
+        """Alternatives are compared in separate processes only."""
 
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""

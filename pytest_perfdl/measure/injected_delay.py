@@ -52,7 +52,7 @@ class Delay:
         self.wait_ns = max(0, round(self.share * statistics.fmean(medians)))
 
     def wait(self, part: float = 1.0) -> None:
-        """Wait as long as that, or for a part of it, keeping the processor busy."""
+        """Wait as long as that, or for a part of it, keeping the CPU busy."""
         synchronize()
         end = perf_counter_ns() + round(self.wait_ns * part)
         while perf_counter_ns() < end:
@@ -79,7 +79,7 @@ class Delay:
                 return result
 
     def mark_injected(self, profiled: Profiled) -> Profiled:
-        """The measurement with a note that it was slowed down on purpose, so that nobody takes it for a real one."""
+        """The measurement, with a note that it was slowed down on purpose."""
         if not self.share:
             return profiled
         note = Finding(

@@ -137,7 +137,7 @@ def record(
 
     What `after_step` does belongs to the step's range.
 
-    Returns how long each of the last `steps` waited for a processor that others had, in nanoseconds.
+    Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)

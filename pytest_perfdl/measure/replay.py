@@ -82,7 +82,7 @@ def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[t
 
 
 def contention() -> float:
-    """How much longer the host computes while another process does too; 1 at least: two processors may be one core."""
+    """How much longer the host computes while another process does too; 1 at least: two CPUs may be one core."""
     matrix = torch.randn(256, 256)
 
     def spent() -> float:

@@ -19,12 +19,12 @@ def step_utilization(
     step_ns: float,
     mix: Mapping[str, float] | None = None,
 ) -> Utilization:
-    """The metrics of one process, shares in percent; empty but for the processor's where it profiled nothing.
+    """The metrics of one process, shares in percent; empty but for the CPU's where it profiled nothing.
 
     Parameters
     ----------
     machine
-        Whose limits they are held against; `None` where none are known.
+        Peak rates of the machine; `None` if unknown.
     step_ns
         What a timed step takes.
     mix

@@ -37,14 +37,14 @@ class _Clock(Protocol):
         ...
 
     def delays_ns(self) -> list[int]:
-        """How much of each of these others had the processor; empty where it is not known."""
+        """How much of each of these other processes used the CPU; empty where it is not known."""
         ...
 
 
 class _HostClock:
     """The host's clock: right when every operator runs on the host.
 
-    For each step it also asks the scheduler how long others had the processor. Asking takes 2 µs, between the
+    For each step it also asks the scheduler how long other processes used the CPU. Asking takes 2 µs, between the
     steps; a step that is short is not asked about, since being interrupted makes a step long.
     """
 

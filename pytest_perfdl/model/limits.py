@@ -191,7 +191,7 @@ class Limits:
         return _most_specific(self.limits, full_name)
 
     def is_off(self, full_name: str) -> bool:
-        """Whether somebody said that a metric has no limit."""
+        """Whether a metric's limit is set to "off"."""
         demand = self.limits.get(full_name) or self.limits.get(general(full_name))
         return demand is not None and demand.off
 

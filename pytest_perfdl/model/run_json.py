@@ -55,7 +55,7 @@ class RunTest:
 
     @property
     def is_budgets_alone(self) -> bool:
-        """Whether nothing but budgets is amiss, of a test that was held against its baseline and its environment."""
+        """Whether only budgets fail, of a test that was compared with its baseline."""
         over = [
             each for each in self._metrics if each.get("verdict") == "regressed" and is_budget(str(each.get("limit")))
         ]
@@ -81,12 +81,12 @@ class RunFile:
     """All of it as plain data."""
 
     def beside(self, name: str | None) -> Path | None:
-        """A trace beside it; `None` where there is none of that name.
+        """The path of one of its traces; `None` if there is none with that name.
 
         Raises
         ------
         RunFileError
-            When the name is a link that leads elsewhere.
+            The name is a symbolic link to another directory.
         """
         if name is None:
             return None
@@ -181,7 +181,7 @@ def _record(data: Any, name: str) -> Record | None:
 
 
 def _check_numbers(data: Any) -> None:
-    """Raise RecordError for a number of which no figure can be made: JSON as Python reads it has NaN and infinities."""
+    """Raise RecordError for numbers that are too large or not finite, which Python accepts in JSON."""
     if isinstance(data, dict):
         data = data.values()
     elif not isinstance(data, list):

@@ -104,7 +104,7 @@ def _range(text: str, value: str) -> tuple[int, int]:
 
 
 def _pattern(text: str, key: str, sign: str, value: str) -> re.Pattern[str]:
-    """What is searched for in a text. A module stands for those inside it, too."""
+    """The pattern for a text. A module also matches the modules inside it."""
     if sign == "=":
         whole = re.escape(value).replace(r"\*", ".*").replace(r"\?", ".")
         inside = r"(\..*)?" if key == "module" else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ANY = "*"
-"""Stands for any number in a module's path."""
+"""Placeholder for a number in a module's path."""
 
 PartKind = Literal["kernel", "operator", "idle"]
 Phase = Literal["forward", "backward", "optimizer", ""]
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def operator(self) -> str:
-        """The operator itself, or the one that launched the kernel; empty where none did."""
+        """The operator itself, or the one that launched the kernel; empty if there is none."""
         if self.kind == "operator":
             return self.name
         return self.path[-1] if self.path else ""

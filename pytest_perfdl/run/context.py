@@ -33,9 +33,9 @@ class RunContext:
     processes: Processes
     """What measures."""
     machines: MachineLimits
-    """What utilization is held against."""
+    """Peak rates, for utilization."""
     progress: Progress
-    """What is shown of it meanwhile."""
+    """The progress line."""
     date: str
     """When the run began."""
     fail_on: frozenset[FailOn]

@@ -166,7 +166,7 @@ def calibrated(
     Raises
     ------
     ConstantsError
-        When this machine has none that would hold tomorrow, or others disturbed it meanwhile; one line.
+        The rates of this machine are not stable, or other processes disturbed it; the message is one line.
     """
     if why := unfit():
         raise ConstantsError(why)
@@ -196,7 +196,7 @@ def calibrated(
 
 
 def unfit(root: Path = Path("/")) -> str:
-    """Why this machine has no limits that hold tomorrow too, in one line; empty where nothing speaks against it."""
+    """Why the rates of this machine are not stable, in one line; empty if they are."""
     for finding in (*quota(root, len(allowed())), *power(root)):
         if finding.level in ("bad", "warn"):
             return f"{finding.found}: {finding.why}"

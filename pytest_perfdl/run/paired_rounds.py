@@ -55,7 +55,7 @@ class RoundSide:
     checkout: Checkout | None = None
     """The code; `None` for the working tree."""
     against: Checkout | None = None
-    """The other side's code, which must not be loaded."""
+    """Code of the opposite side, which must not be loaded."""
     variant: str = ""
     """Which alternative of a `perf.compare`."""
 
@@ -131,7 +131,7 @@ class Rounds:
         Raises
         ------
         SideError
-            The test fails on one side, or one side ran the other side's code.
+            The test fails on one side, or both sides ran the same code.
         WorkerError
             A worker dies or hangs.
         """

@@ -58,7 +58,7 @@ class Revisions:
         self._recorded: dict[str, str] = {}
         """Files that tests loaded or read, with the first digits of what git calls their content."""
         self._checkouts: dict[str, Checkout] = {}
-        """By commit, what was checked out in this run, and how long it took."""
+        """Checkouts of this run, by commit."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that serve the run's tests, see `code_of`."""
         self._cleaning = contextlib.ExitStack()

@@ -129,7 +129,7 @@ class PerfSession:
         )
 
     def estimate(self) -> str | None:
-        """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
+        """The estimated time of the measurement, from baselines; `None` if nothing is measured."""
         if not self.tests:
             return None
         store, settings = self._store, self.settings

@@ -525,7 +525,7 @@ def _limit_memory(size: int) -> int:
 
 
 def _limit_time(seconds: int) -> None:
-    """End this process after as much time of a processor, should its parent be gone by then."""
+    """End this process after as much time of a CPU, should its parent be gone by then."""
     try:
         import resource
 

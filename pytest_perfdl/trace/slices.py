@@ -19,7 +19,7 @@ from pytest_perfdl.trace.events import RawEvent
 from pytest_perfdl.trace.truncated import boundaries, salvage
 
 SLICE = 2**20
-"""Bytes of text that are decoded at a time: larger ones leave the processor's caches, and hold more at once."""
+"""Bytes of text that are decoded at a time: larger ones leave the CPU caches, and hold more at once."""
 LARGEST_UNIT = 2**26
 """Bytes that may pass without the end of an event, before the first one or after the last."""
 

@@ -78,7 +78,7 @@ class Parent(Protocol):
 
 
 class Worker:
-    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile.
+    """One fresh process that runs one test once, phase by phase, and executes measuring commands.
 
     Parameters
     ----------
@@ -201,7 +201,7 @@ class Worker:
         self._stacks.close()
 
     def _where(self) -> str:
-        """Ask the worker where it stands: every thread's stack, by faulthandler on SIGUSR1."""
+        """The stacks of all threads of the worker, from faulthandler on SIGUSR1."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         deadline = time.monotonic() + GRACE_SECONDS

@@ -30,7 +30,7 @@ LEAST_SIZES = 3
 
 
 class Curves:
-    """The curves of a run; `judge` is told of every test that was measured."""
+    """The curves of a run; `judge` is called for every measured test."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

@@ -212,7 +212,7 @@ def test_outside_a_repository(tmp_path):
     project.write("tests/test_speed.py", TEST)
     done = project.run("--perf-against=HEAD")
     assert done.code == 4
-    assert "git knows no revision 'HEAD' here" in done.output
+    assert "no git revision 'HEAD'" in done.output
 
 
 def test_a_suspect_is_confirmed_against_the_commit_of_its_baseline(project):

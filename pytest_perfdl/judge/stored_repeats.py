@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons
-from pytest_perfdl.judge.untimed import broken_reason, judgement, baseline_verdict, open_times, outdated, with_modes
+from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Sensitivity

@@ -89,7 +89,7 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
     assert done.line(said)
     assert said in (project.root / "perf-report" / "summary.md").read_text()
     assert done.code == 0
-    assert "against HEAD" in done.line("perf: on, ")
+    assert "compared with HEAD" in done.line("perf: on, ")
     summary = done.output.partition("perf summary")[2]
     assert re.search(r"(^|   )against HEAD$", summary, re.MULTILINE)
     assert "repeat" not in summary

@@ -55,7 +55,7 @@ def append(base: Record, new: Record) -> Record:
 
 
 def _differing(plan: MeasurementPlan, other: MeasurementPlan) -> str:
-    """The settings of a plan that another one has not, as text."""
+    """The settings of a plan that differ from another one's, as text."""
     others = other.shape
     return ", ".join(f"{name}={value}" for name, value in plan.shape.items() if value != others[name])
 

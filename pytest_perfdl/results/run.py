@@ -52,18 +52,18 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a recorded time will be able to show where it cannot be compared in paired rounds."""
+    """Sensitivity of a recorded time in comparisons without paired rounds."""
 
     metric: str
     spread: float
-    """Standard deviation of the processes' times, as a share of their mean."""
+    """Standard deviation of the processes' times, relative to their mean."""
     detectable: float | None
-    """Slowdown that is found in four of five cases, as a share; `None` where there are too few processes for any."""
+    """Smallest slowdown (a fraction) that is detected with 80 % power; `None` with too few processes."""
     processes: int
     needed: int
-    """Processes that a baseline needs, so that a slowdown can be found at all."""
+    """Minimum number of processes of a baseline to detect any slowdown."""
     limit: float
-    """What the test holds the metric to in paired rounds, as a share: a larger spread is noise worth a warning."""
+    """Limit of the metric in paired rounds (a fraction); a larger spread gives a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Result:
     updated: bool = False
     """Whether this run recorded its baseline."""
     sensitivity: Sensitivity | None = None
-    """Of the baseline that this run recorded."""
+    """Sensitivity of the baseline that this run recorded."""
     seconds: float = 0.0
     """Wall time of the measurement."""
 

@@ -102,7 +102,7 @@ def unfit() -> str:
     """Why this process cannot be forked, in one line, or nothing: more threads than one, or a device."""
     tasks = len(list(Path("/proc/self/task").iterdir()))
     if tasks != 1:
-        return f"importing the test's modules starts {plural(tasks - 1, 'more thread')}"
+        return f"importing the test's modules starts {plural(tasks - 1, 'thread')}"
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             target = str(descriptor.readlink())

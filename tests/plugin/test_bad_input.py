@@ -104,12 +104,12 @@ def test_a_unittest_method(inner):
                 pass
         """
     )
-    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker works on test functions and plain")
+    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker supports test functions and plain")
 
 
 def test_a_coroutine_as_a_step(inner):
     inner.makepyfile(test_it="import pytest\n@pytest.mark.perf\nasync def test_step(): pass\n")
-    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine as a step")
+    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine function")
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,12 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected an integer of at least 0"),
         (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected an integer of at least 0"),
         (["--no-perf", "--perf-update"], "--no-perf and --perf-update contradict each other: drop one"),
-        (["--perf-update", "--perf-isolate=none"], "--perf-isolate=none measures in this process, which never writes"),
-        (["--perf-update", "--pdb"], "--pdb measures in this process, which never writes baselines"),
-        (["--perf-update", "--setup-show"], "--setup-show measures in this process, which never writes baselines"),
+        (
+            ["--perf-update", "--perf-isolate=none"],
+            "--perf-isolate=none measures in pytest's process, which cannot record",
+        ),
+        (["--perf-update", "--pdb"], "--pdb measures in pytest's process, which cannot record baselines"),
+        (["--perf-update", "--setup-show"], "--setup-show measures in pytest's process, which cannot record baselines"),
     ],
 )
 def test_options_that_contradict(inner, args, message):

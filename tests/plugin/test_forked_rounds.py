@@ -174,7 +174,7 @@ IN_FORKS = """
 @pytest.mark.parametrize(
     "what, why",
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked, the worker process was killed by SIGSEGV"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked worker: the worker process was killed by SIGSEGV"),
         ("os._exit(7)", "forked worker: the worker process exited with code 7"),
         ("assert False", "the test passes in a new process but not in a forked one"),
     ],

@@ -217,7 +217,7 @@ MESSAGES = {
     "test_metric_first": "perf.metric() must come after a perf(...) call",
     "test_metric_is_not_a_number": "perf.metric('loss') is nan: expected a finite number",
     "test_metric_of_everybody": "perf.metric('peak_memory'): a built-in metric has this name, choose another one",
-    "test_metric_twice": "perf.metric('loss') came twice for one call",
+    "test_metric_twice": "perf.metric('loss') was called twice for one perf(...) call",
     "test_bad_period": "period=0: expected an integer of at least 1",
     "test_bad_name": "name='a.b': expected a string without a dot",
     "test_coroutine": "the step returned an awaitable, which was not awaited: measure lambda: asyncio.run(STEP(...))",

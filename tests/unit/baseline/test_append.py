@@ -91,7 +91,10 @@ def test_appending_twice_is_appending_in_order():
     (of(1.0, key=Key("gpu", {})), "different machine ID (baseline cpu-epyc-8c-1t, current gpu)"),
     (of(1.0, test_hash="other"), "different test source"),
     (of(1.0, plan=MeasurementPlan(15, 20)), "different measurement settings (baseline steps=40, current steps=20)"),
-    (of(1.0, plan=MeasurementPlan(15, 40, loops={"": 8})), "different measurement settings"),
+    (
+        of(1.0, plan=MeasurementPlan(15, 40, loops={"": 8})),
+        "different measurement settings (baseline loops=1, current loops=8)",
+    ),
     (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "different context torch (baseline 2.13.0, current 2.14.0)"),
     (of(1.0, context={**CONTEXT, "flags": "tf32"}), "different context flags"),
     (of(1.0, context={**CONTEXT, "device": "cuda"}), "different context device"),

@@ -90,7 +90,7 @@ def parent_of(modules, allowed=()):
     [
         (
             "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-            "starts 1 more thread",
+            "starts 1 thread",
         ),
         (
             "import pytest_perfdl.workers.fork_server as f; f._DEVICES = (__file__,); kept = open(__file__)",

@@ -1,0 +1,1011 @@
+"""Reads the numbers of a report from each surface that people meet, and names those that contradict each other.
+
+The surfaces are run.json, the page (its tables, its prose and the data that its charts are made from), summary.md, what
+the terminal printed, and the traces of both sides. Nothing of the report's own code is used: what is printed is parsed
+by its labels and units, and held against run.json up to the printed digits; run.json is held against itself. Where a
+number stands does not matter, so that a surface can be laid out anew.
+
+    python -m tests.unit.report.consistency FOLDER      # of a report, terminal.txt beside it
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import itertools
+import json
+import math
+import re
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+UNITS = {
+    "ns": ("ns", 1.0),
+    "µs": ("ns", 1e3),
+    "us": ("ns", 1e3),
+    "ms": ("ns", 1e6),
+    "s": ("ns", 1e9),
+    "B": ("B", 1.0),
+    "KiB": ("B", 2.0**10),
+    "MiB": ("B", 2.0**20),
+    "GiB": ("B", 2.0**30),
+    "flop": ("flop", 1.0),
+    "kflop": ("flop", 1e3),
+    "Mflop": ("flop", 1e6),
+    "Gflop": ("flop", 1e9),
+    "Tflop": ("flop", 1e12),
+    "flop/s": ("flop/s", 1.0),
+    "kflop/s": ("flop/s", 1e3),
+    "Mflop/s": ("flop/s", 1e6),
+    "Gflop/s": ("flop/s", 1e9),
+    "Tflop/s": ("flop/s", 1e12),
+    "B/s": ("B/s", 1.0),
+    "MB/s": ("B/s", 1e6),
+    "GB/s": ("B/s", 1e9),
+    "TB/s": ("B/s", 1e12),
+    "items/s": ("items/s", 1.0),
+    "%": ("%", 1.0),
+}
+"""What numbers are printed in: base unit and factor."""
+_UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+_NUMBER = r"\d[\d,]*(?:\.\d+)?"
+_PERCENT = rf"[+\-−]?{_NUMBER}"
+_TOKEN = re.compile(
+    rf"\[\s*(?P<low>{_PERCENT})\s*%?\s*,\s*(?P<high>{_PERCENT})\s*%\s*\]"
+    rf"|(?P<from>[+\-−]?{_NUMBER})(?:\s?(?P<from_unit>{_UNIT})(?![\w/]))?\s*(?:->|→)\s*"
+    rf"(?P<to>[+\-−]?{_NUMBER})(?:\s?(?P<to_unit>{_UNIT})(?![\w/]))?(?P<rate>\s?(?:a step|/step))?"
+    rf"|(?<![\w.])(?P<one>[+\-−]?{_NUMBER})(?:\s?(?P<unit>{_UNIT})(?![\w/]))?(?P<one_rate>\s?(?:a step|/step))?"
+)
+_STOP = re.compile(
+    r"\b(?:limit|budget|excludes|recorded|stored|environment|predicted|detectable|detects|noise|profiled)\b", re.I
+)
+"""After these words numbers are of something else than the metric that was named before them."""
+_RECORDED = re.compile(r"\b(?:recorded|stored|environment|history)\b", re.I)
+_EFFECTS = re.compile(
+    r"\b(?:longer|shorter|slower|faster|more|less|fewer|another|different)\b[^,;:]{0,30}?"
+    rf"[+\-−]{_NUMBER}\s?(?:ns|µs|us|ms|s)\b"
+)
+"""Why a cause's time changed: parts of its difference, each with words of its own."""
+_AMOUNT = re.compile(
+    rf"(?P<own>[+\-−]?{_NUMBER})(?:\s?(?P<own_unit>ns|µs|ms|s))? of (?P<whole>[+\-−]{_NUMBER})\s?(?P<unit>ns|µs|ms|s)"
+    rf"(?:\s(?:in|of) the profiled step)?(?:,?\s\(?(?P<share>[+\-−]?{_NUMBER})\s?%)?"
+)
+"""How much of the change a group of causes is, "+12.10 of +12.80 ms in the profiled step, 95%"."""
+_FRAME = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
+WINDOW = 240
+"""Characters after a name in which numbers are of it."""
+GAP = 40
+"""Most characters between a metric's name and its first number, and between its numbers."""
+_KINDS = {"cpu_op": "operator", "kernel": "kernel", "gpu_memcpy": "kernel", "gpu_memset": "kernel", "idle": "idle"}
+TELLING = ("regressed", "suspect", "improved", "changed", "inconclusive")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number in its base unit."""
+
+    value: float
+    half: float
+    """Half a unit of its last digit."""
+    unit: str
+    """Empty for a bare number."""
+    signed: bool
+    text: str
+
+    def fits(self, expected: float) -> bool:
+        """Whether it is the expected number to its last printed digit."""
+        return abs(self.value - expected) <= self.half * 1.01 + 1e-9 * abs(expected)
+
+
+def number(digits: str, unit: str | None) -> Number:
+    """What digits and a unit's name are."""
+    plain = digits.replace(",", "").replace("−", "-")
+    base, scale = UNITS[unit] if unit else ("", 1.0)
+    decimals = len(plain.partition(".")[2])
+    shown = f"{digits} {unit}" if unit else digits
+    return Number(float(plain) * scale, 0.5 * 10.0**-decimals * scale, base, plain[0] in "+-", shown)
+
+
+@dataclass(frozen=True)
+class Token:
+    """Numbers that belong together: a pair of sides, an interval, or one number."""
+
+    kind: str
+    """"pair", "interval" or "one"."""
+    numbers: tuple[Number, ...]
+    per_step: bool
+    place: int
+    end: int
+
+    @property
+    def unit(self) -> str:
+        return self.numbers[-1].unit
+
+
+def tokens(text: str) -> Iterator[Token]:
+    """The numbers of a text, in order."""
+    for match in _TOKEN.finditer(text):
+        if match["low"]:
+            ends = (number(match["low"], "%"), number(match["high"], "%"))
+            yield Token("interval", ends, False, *match.span())
+        elif match["from"]:
+            unit = match["to_unit"]
+            sides = (number(match["from"], match["from_unit"] or unit), number(match["to"], unit))
+            yield Token("pair", sides, bool(match["rate"]), *match.span())
+        else:
+            yield Token("one", (number(match["one"], match["unit"]),), bool(match["one_rate"]), *match.span())
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its cells by their columns' headings."""
+
+    headings: tuple[str, ...]
+    cells: tuple[str, ...]
+
+    def cell(self, pattern: str) -> str | None:
+        """The cell of the first column whose heading matches; `None` without one."""
+        for heading, cell in zip(self.headings[1:], self.cells[1:], strict=False):
+            if re.search(pattern, heading, re.I):
+                return cell
+        return None
+
+
+@dataclass
+class Surface:
+    """What one surface shows of one test: prose, and rows of tables."""
+
+    name: str
+    text: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+
+class Checker:
+    """Collects contradictions, and which numbers were met where."""
+
+    def __init__(self) -> None:
+        self.wrong: list[str] = []
+        self.seen: set[tuple[str, str, str, str]] = set()
+        """(surface, test, metric or cause, what of it)."""
+
+    def compare(self, where: str, what: str, shown: Number, expected: float | None, factor: float = 1.0) -> bool:
+        """Note a contradiction where a printed number is not run.json's; whether it is."""
+        if expected is not None and shown.fits(expected * factor):
+            return True
+        unit = f" {shown.unit}" if shown.unit else ""
+        stated = "nothing" if expected is None else f"{expected * factor:.6g}{unit}"
+        self.wrong.append(f"{where}: {what} is {shown.text}, run.json: {what} is {stated}")
+        return False
+
+    def same(self, left: str, first: Any, right: str, second: Any) -> None:
+        """Note a contradiction where two numbers that should be equal are not."""
+        if first != second:
+            self.wrong.append(f"{left} is {first}, {right} is {second}")
+
+
+def contradictions(folder: Path) -> list[str]:
+    """What does not fit together in a report's folder, a line each; both places and both numbers are named."""
+    return list(dict.fromkeys(_checked(folder).wrong))
+
+
+def absences(folder: Path) -> list[str]:
+    """The required numbers that a surface lacks, a line each.
+
+    Every metric has both sides, effect and interval on the page. The first metric that has something to say, and the
+    first cause, are in the summary and the terminal, too, and the first cause is marked in the traces.
+    """
+    run = json.loads((folder / "run.json").read_text())
+    seen = _checked(folder).seen
+    lacking = []
+    for test in run["tests"]:
+        telling = [name for name, metric in test["metrics"].items() if metric["verdict"] in TELLING[:4]]
+        first = min(telling, key=lambda name: (not name.endswith("step_time"), telling.index(name)), default=None)
+        for surface in ("index.html", "summary.md", "terminal.txt"):
+            for name, metric in test["metrics"].items():
+                if surface == "index.html" or name == first:
+                    wanted = [("baseline", metric["base"]), ("current", metric["new"])]
+                    wanted += [("effect", metric["effect"]), ("interval", metric["ci95"])]
+                    lacking += [
+                        f"{surface}: {name} of {test['id']} has no {what} ({value})"
+                        for what, value in wanted
+                        if value is not None and (surface, test["id"], name, what) not in seen
+                    ]
+            for cause in _times(test)[:1]:
+                if not any((surface, test["id"], cause["name"], what) in seen for what in ("times", "group")):
+                    lacking.append(f"{surface}: the cause {cause['name']} of {test['id']} has no time")
+        drawn = any("diff" in each for each in test["traces"])
+        for cause in _times(test)[:1]:
+            marked = ("traces", test["id"], cause["name"], "times") in seen
+            if drawn and not marked and cause["kind"] in ("operator", "kernel"):
+                lacking.append(f"traces: no slice of {test['id']} has the numbers of {cause['name']}")
+    return lacking
+
+
+def _checked(folder: Path) -> Checker:
+    run = json.loads((folder / "run.json").read_text())
+    checker = Checker()
+    for test in run["tests"]:
+        _check_run_file(checker, test)
+    page = _Page((folder / "index.html").read_text())
+    _check_page_data(checker, page, run)
+    surfaces = [("index.html", *page.shown())]
+    surfaces.append(("summary.md", *_markdown((folder / "summary.md").read_text())))
+    for path in sorted(folder.glob("terminal*.txt")):
+        surfaces.append((path.name, *_terminal(path.read_text(), run)))
+    for name, text, rows in surfaces:
+        for test, surface in _by_test(name, text, rows, run):
+            _check_metrics(checker, surface, test)
+            _check_causes(checker, surface, test)
+            _check_groups(checker, surface, test)
+            _check_recorded(checker, surface, test)
+    for test in run["tests"]:
+        _check_traces(checker, folder, test)
+    return checker
+
+
+# run.json against itself
+
+
+def _check_run_file(checker: Checker, test: Json) -> None:
+    of = f"of {test['id']}"
+    for name, metric in test["metrics"].items():
+        if metric["evidence"] == "paired" and metric["of_step"] and metric["base_values"]:
+            _check_rounds(checker, f"run.json: {name} {of}", metric)
+    steps = {each["call"]: each for each in test["breakdowns"]}
+    _check_kernels(checker, f"run.json: {of}", test)
+    _check_work(checker, f"run.json: {of}", test)
+    for call, step in steps.items():
+        _check_breakdown(checker, f"run.json: the breakdown of {call or 'the step'} {of}", step)
+    for cause in _times(test):
+        where = f"run.json: the cause {cause['name']} {of}"
+        checker.same(f"{where}: delta_ns", cause["delta_ns"], "new_ns - base_ns", cause["new_ns"] - cause["base_ns"])
+        if cause["call"] not in steps:
+            continue
+        step = steps[cause["call"]]
+        rows = [row for row in step["rows"] if (row["kind"], row["name"]) == (cause["kind"], cause["name"])]
+        mine, theirs = _sides(cause), [_sides(row) for row in rows]
+        if mine not in theirs:
+            checker.wrong.append(f"{where}: it is {_shown_sides(mine)}, its breakdown: {_all_sides(theirs)}")
+        whole = step["new_ns"] - step["base_ns"]
+        if cause["share"] is not None and not math.isclose(cause["share"] * whole, cause["delta_ns"], abs_tol=2):
+            checker.wrong.append(
+                f"{where}: its share is {cause['share']:.4f}, its {cause['delta_ns']} ns of the breakdown's {whole} ns "
+                f"are {cause['delta_ns'] / whole if whole else math.nan:.4f}"
+            )
+
+
+def _check_rounds(checker: Checker, where: str, metric: Json) -> None:
+    base, new, effect = metric["base_values"], metric["new_values"], metric["effect"]
+    if len(base) != len(new) or len(base) != metric["rounds"]:
+        checker.wrong.append(f"{where}: {metric['rounds']} rounds, and {len(base)} and {len(new)} values of them")
+        return
+    for side, values in (("base", base), ("new", new)):
+        mean = statistics.geometric_mean(values)
+        if not math.isclose(metric[side], mean, rel_tol=1e-6, abs_tol=1):
+            checker.wrong.append(f"{where}: {side} is {metric[side]}, the mean of its {side}_values is {mean:.6g}")
+    ratios = [after / before - 1 for before, after in zip(base, new, strict=True)]
+    if not min(ratios) - 1e-6 <= effect <= max(ratios) + 1e-6:
+        checker.wrong.append(
+            f"{where}: effect is {effect:+.4f}, the rounds' ratios are from {min(ratios):+.4f} to {max(ratios):+.4f}"
+        )
+    low, high = metric["ci95"]
+    for what, value in (("effect", effect), ("new / base - 1", metric["new"] / metric["base"] - 1)):
+        if not low - 1e-6 <= value <= high + 1e-6:
+            checker.wrong.append(f"{where}: {what} is {value:+.4f}, outside of its interval [{low:+.4f}, {high:+.4f}]")
+
+
+def _check_kernels(checker: Checker, where: str, test: Json) -> None:
+    """A single operator's or kernel's metric has the times of its row in the breakdown."""
+    for step in test["breakdowns"]:
+        prefix = f"{step['call']}." if step["call"] else ""
+        for row in step["rows"]:
+            metric = test["metrics"].get(f"{prefix}{row['kind']} {row['name']}")
+            if metric is None or metric["of_step"]:
+                continue
+            mine, theirs = (metric["base"], metric["new"]), (row["base_ns"], row["new_ns"])
+            if any(abs(first - second) > 1e-3 * second for first, second in zip(mine, theirs, strict=True)):
+                checker.wrong.append(
+                    f"{where}: the metric of {row['name']} is {mine[0]:.0f} -> {mine[1]:.0f} ns, "
+                    f"its row of the breakdown is {theirs[0]} -> {theirs[1]} ns"
+                )
+
+
+def _check_work(checker: Checker, where: str, test: Json) -> None:
+    """Whether a slower step does more arithmetic is said as the count of its FLOPs says it."""
+    for work in test["work"]:
+        metric = test["metrics"].get(f"{work['call']}.flops".lstrip("."))
+        if metric is None or not metric["base"] or metric["new"] is None:
+            continue
+        mine = work["base_step"]["flops"], work["new_step"]["flops"]
+        counted = f"the metric flops is {metric['base']:.6g} -> {metric['new']:.6g}"
+        if work["kind"] == "more work":
+            if any(abs(one - two) > 1e-3 * two for one, two in zip(mine, (metric["base"], metric["new"]), strict=True)):
+                checker.wrong.append(f"{where}: 'more work' is {mine[0]:.6g} -> {mine[1]:.6g} flop, {counted}")
+        elif abs(metric["new"] / metric["base"] - 1) > 1e-3:
+            checker.wrong.append(f"{where}: '{work['kind']}' is the same arithmetic, {counted}")
+
+
+def _check_breakdown(checker: Checker, where: str, step: Json) -> None:
+    for side in ("base", "new"):
+        whole, rows = step[f"{side}_ns"], [row[f"{side}_ns"] or 0 for row in step["rows"]]
+        if abs(sum(rows) - whole) > len(rows):
+            checker.wrong.append(f"{where}: {side}_ns is {whole}, its rows add up to {sum(rows)}")
+        for part in (step, *step["rows"]):
+            rounds, mean = part[f"{side}_rounds"], part[f"{side}_ns"] or 0
+            if rounds and not min(rounds) - 1 <= mean <= max(rounds) + 1:
+                name = part.get("name", "the step")
+                checker.wrong.append(
+                    f"{where}: {side}_ns of {name} is {mean}, its rounds are from {min(rounds)} to {max(rounds)}"
+                )
+
+
+def _times(test: Json) -> list[Json]:
+    """The causes of a test's time."""
+    return [cause for cause in test["blame"] if "base_ns" in cause]
+
+
+# The page's data
+
+
+def _check_page_data(checker: Checker, page: _Page, run: Json) -> None:
+    embedded = page.json("perfdl-run")
+    for path, first, second in _differences(embedded, run):
+        checker.wrong.append(f"index.html #perfdl-run: {path} is {first}, run.json: it is {second}")
+    names = page.json("perfdl-names")
+    tests = {test["id"]: test for test in run["tests"]}
+    for script, test_id in page.details(list(tests)):
+        data, test = page.json(script), tests[test_id]
+        where = f"index.html #{script} of {test_id}"
+        _check_page_rows(checker, where, data, test, names)
+        _check_page_metrics(checker, where, data, test)
+        for account in data["accounts"]:
+            _check_waterfall(checker, where, account, test)
+
+
+def _differences(part: Any, whole: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where what the page has of the run file is not as it is there."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        for name, value in part.items():
+            yield from _differences(value, whole.get(name), f"{path}.{name}".lstrip("."))
+    elif isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):
+        for place, (first, second) in enumerate(zip(part, whole, strict=True)):
+            label = first.get("id") or first.get("name") or place if isinstance(first, dict) else place
+            yield from _differences(first, second, f"{path}[{label}]")
+    elif part != whole:
+        yield path, part, whole
+
+
+def _check_page_rows(checker: Checker, where: str, data: Json, test: Json, names: Sequence[str]) -> None:
+    rows: dict[tuple[str, str, str], list[Sides]] = defaultdict(list)
+    for call, kind, name, *sides in data["rows"]:
+        rows[names[call], names[kind], names[name]].append(tuple(value or 0 for value in sides[:4]))
+    wanted = [(each["call"], row, "its breakdown") for each in test["breakdowns"] for row in each["rows"]]
+    wanted += [(cause["call"], cause, "the cause") for cause in _times(test) if test["breakdowns"]]
+    for call, row, of in wanted:
+        shown = rows[call, row["kind"], row["name"]]
+        if _sides(row) not in shown:
+            checker.wrong.append(
+                f"{where}, operator table: {row['name']} is {_all_sides(shown)}, "
+                f"run.json: {of} is {_shown_sides(_sides(row))}"
+            )
+
+
+Sides = tuple[float, ...]
+
+
+def _sides(row: Json) -> Sides:
+    """Counts and times of both sides; what is not there is 0."""
+    return tuple(row[key] or 0 for key in ("base_count", "new_count", "base_ns", "new_ns"))
+
+
+def _shown_sides(sides: Sides) -> str:
+    return "{:g} -> {:g}/step, {} -> {} ns".format(*sides)
+
+
+def _all_sides(rows: Sequence[Sides]) -> str:
+    return " and ".join(map(_shown_sides, rows)) or "absent"
+
+
+def _check_page_metrics(checker: Checker, where: str, data: Json, test: Json) -> None:
+    for drawn in data["metrics"]:
+        metric = test["metrics"].get(drawn["name"])
+        if metric is None:
+            continue
+        for mine, theirs in (("middle", "base"), ("effect", "effect"), ("ci95", "ci95")):
+            value = round(drawn[mine]) if mine == "middle" and metric["unit"] == "ns" else drawn[mine]
+            of = f"chart of {drawn['name']}"
+            checker.same(f"{where}, {of}: {mine}", value, f"run.json: {theirs}", metric[theirs])
+        for side in ("base", "new"):
+            drawn_values = [round(value) if metric["unit"] == "ns" else value for value in drawn[side]]
+            if drawn_values != metric[f"{side}_values"]:
+                checker.wrong.append(
+                    f"{where}, chart of {drawn['name']}: {side} is {drawn_values}, "
+                    f"run.json: {side}_values are {metric[f'{side}_values']}"
+                )
+
+
+def _check_waterfall(checker: Checker, where: str, account: Json, test: Json) -> None:
+    call = account["call"]
+    where = f"{where}, waterfall{f' of {call}' if call else ''}"
+    total, ends = sum(ns for _, ns in account["bars"]), account["new_ns"] - account["base_ns"]
+    checker.same(f"{where}: the sum of its bars", total, "the difference of its ends", ends)
+    if account["timed"]:
+        prefix = f"{call}." if call else ""
+        metrics = [test["metrics"].get(f"{prefix}{name}") for name in ("block_time", "step_time")]
+        known = [(metric["base"], metric["new"]) for metric in metrics if metric and metric["base"] and metric["new"]]
+        if (account["base_ns"], account["new_ns"]) not in known:
+            drawn = f"{account['base_ns']} -> {account['new_ns']}"
+            checker.wrong.append(f"{where}: its ends are {drawn}, run.json: {known}")
+    else:
+        for step in test["breakdowns"]:
+            if step["call"] == call:
+                for side in ("base_ns", "new_ns"):
+                    checker.same(f"{where}: {side}", account[side], f"run.json: {side} of the breakdown", step[side])
+    for step in test["breakdowns"]:
+        if step["call"] != call:
+            continue
+        rows: dict[str, list[int]] = defaultdict(list)
+        for row in step["rows"]:
+            rows[row["name"]].append((row["new_ns"] or 0) - (row["base_ns"] or 0))
+        for name, ns in account["bars"]:
+            if name in rows and ns not in rows[name]:
+                checker.wrong.append(f"{where}: the bar {name} is {ns}, run.json: its row changed by {rows[name]}")
+
+
+# Metrics in tables and prose
+
+
+def _check_metrics(checker: Checker, surface: Surface, test: Json) -> None:
+    metrics = test["metrics"]
+    for row in surface.rows:
+        name = _subject(row.cells[0], metrics)
+        if name is not None and row.cell(r"baseline|recorded") is not None:
+            _check_metric_row(checker, surface, test, name, row)
+        else:
+            _check_metric_prose(checker, surface.name, " | ".join(row.cells), test)
+    _check_metric_prose(checker, surface.name, surface.text, test)
+
+
+def _subject(cell: str, names: Sequence[str] | Json) -> str | None:
+    """The name that a row is of: what its first cell begins with."""
+    for name in sorted(names, key=len, reverse=True):
+        if cell == name or cell.startswith(f"{name} "):
+            return name
+    return None
+
+
+def _check_metric_row(checker: Checker, surface: Surface, test: Json, name: str, row: Row) -> None:
+    metric, where = test["metrics"][name], f"{surface.name}, table, {name} of {test['id']}"
+    columns: tuple[tuple[str, str, str], ...] = (
+        ("baseline", r"^baseline", "base"),
+        ("current", r"^(?:current|this run)", "new"),
+        ("effect", r"^(?:change|effect)", "effect"),
+        ("interval", r"interval", "ci95"),
+    )
+    for what, heading, key in columns:
+        cell = row.cell(heading)
+        if not cell:
+            continue
+        own, recorded, rest = _before_recorded(cell)
+        found = next(tokens(own), None)
+        if found is not None and _check_number(checker, where, what, found, metric[key], metric["unit"]):
+            checker.seen.add((surface.name, test["id"], name, what))
+        elif own.strip() == "=" and metric["effect"] == 0:
+            checker.seen.add((surface.name, test["id"], name, what))
+        for token in tokens(rest) if recorded else ():
+            checker.compare(where, "the recorded value", token.numbers[0], metric["stored"])
+
+
+def _before_recorded(cell: str) -> tuple[str, bool, str]:
+    match = _RECORDED.search(cell)
+    return (cell, False, "") if match is None else (cell[: match.start()], True, cell[match.end() :])
+
+
+def _check_number(checker: Checker, where: str, what: str, token: Token, expected: Any, unit: str) -> bool:
+    if what == "interval":
+        if token.kind != "interval":
+            return False
+        ends = expected or (None, None)
+        return all(
+            checker.compare(where, f"the {side} end of its interval", shown, end, 100)
+            for side, shown, end in zip(("lower", "upper"), token.numbers, ends, strict=True)
+        )
+    factor = 100 if what == "effect" else 1
+    if what != "effect" and token.unit != _shown_unit(unit):
+        return False
+    return checker.compare(where, what, token.numbers[0], expected, factor)
+
+
+def _shown_unit(unit: str) -> str:
+    return "" if unit in ("1", "") else unit
+
+
+def _check_metric_prose(checker: Checker, surface: str, text: str, test: Json) -> None:
+    """Numbers behind the name of a metric: a pair of sides, a change in percent, an interval, a difference."""
+    metrics = test["metrics"]
+    others = [cause["name"] for cause in _times(test)]
+    for name, rest in _mentions(_restored(text, others), metrics, others):
+        metric, where = metrics[name], f"{surface}, {name} of {test['id']}"
+        unit = _shown_unit(metric["unit"])
+        met: set[str] = set()
+
+        def once(what: str, fits: Callable[[], bool], met: set[str] = met, name: str = name) -> None:
+            if what not in met:
+                met.add(what)
+                if fits():
+                    checker.seen.add((surface, test["id"], name, what))
+
+        def shown(
+            what: str, found: Number, key: str, factor: float = 1.0, where: str = where, metric: Json = metric
+        ) -> Callable[[], bool]:
+            return lambda: checker.compare(where, what, found, metric[key], factor)
+
+        for token in _near(rest):
+            first = token.numbers[0]
+            if token.kind == "pair" and token.unit == unit:
+                once("baseline", shown("baseline", first, "base"))
+                once("current", shown("current", token.numbers[1], "new"))
+            elif token.kind == "interval":
+                once("interval", lambda t=token, w=where, m=metric: _check_number(checker, w, "interval", t, m["ci95"], ""))
+            elif token.kind == "one" and token.unit == "%" and first.signed:
+                once("effect", shown("effect", first, "effect", 100))
+            elif token.kind == "one" and first.signed and token.unit == unit and {"baseline"} & met:
+                delta = metric["new"] - metric["base"]
+                once("difference", lambda f=first, w=where, d=delta: checker.compare(w, "the difference", f, d))
+
+
+def _near(text: str) -> Iterator[Token]:
+    """The numbers that follow closely on each other and on the start of a text: one pair, and one interval at most."""
+    end = 0
+    met = set()
+    for token in tokens(text):
+        if token.place - end > GAP or token.kind in met - {"one"}:
+            return
+        end = token.end
+        met.add(token.kind)
+        yield token
+
+
+def _mentions(text: str, names: Sequence[str] | Json, others: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each name in a text with the text that tells of it: up to the next name, a word that stops it, or a new line."""
+    known = {name: name in names for name in (*others, *names)}
+    for _, name, rest in _windows(text, known):
+        if known[name]:
+            yield name, rest
+
+
+def _windows(text: str, names: Sequence[str] | Json) -> Iterator[tuple[int, str, str]]:
+    if not names:
+        return
+    either = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    found = list(re.finditer(rf"(?<![\w.:])(?:{either})(?!\w|\.\w|::)", text))
+    for match, following in itertools.zip_longest(found, found[1:]):
+        end = min(match.end() + WINDOW, following.start() if following else len(text))
+        rest = text[match.end() : end]
+        if stop := _STOP.search(rest):
+            rest = rest[: stop.start()]
+        # What the environment did to the baseline's own code is said of the same metrics, behind that word.
+        if not re.search(r"environment[^.;]{0,80}$", text[max(0, match.start() - 100) : match.start()], re.I):
+            yield match.start(), match[0], rest
+
+
+# Causes in tables and prose
+
+
+def _check_causes(checker: Checker, surface: Surface, test: Json) -> None:
+    causes = _times(test)
+    if not causes:
+        return
+    by_name: dict[str, list[Json]] = defaultdict(list)
+    for cause in causes:
+        by_name[cause["name"]].append(cause)
+    for row in surface.rows:
+        title = row.cells[0]
+        named = next((name for name in _names_in(title, by_name)), None)
+        if _subject(title, test["metrics"]) is not None:
+            continue
+        if named is not None and any(re.search(r"share|time|difference|baseline", each, re.I) for each in row.headings):
+            _check_cause(checker, surface.name, test, by_name[named], " | ".join(row.cells[1:]), row)
+    text = _restored(surface.text, by_name)
+    for _, name, rest in _windows(text, {**by_name, **dict.fromkeys(test["metrics"])}):
+        if name in by_name:
+            _check_cause(checker, surface.name, test, by_name[name], rest, None)
+    for name, own in by_name.items():
+        plain = re.escape(_plain(name))
+        pattern = rf"(?<![\w:]){plain} \((?P<base>{_NUMBER}) (?:->|→) (?P<new>{_NUMBER}) ?(?:/step|a step)\)"
+        for match in re.finditer(pattern, surface.text):
+            sides = (number(match["base"], None), number(match["new"], None))
+            _any(checker, surface.name, test, own, [("count", sides, ("base_count", "new_count"), 1.0)])
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")
+
+
+def _names_in(text: str, names: Sequence[str] | Json) -> Iterator[str]:
+    for _, name, _ in _windows(_restored(text, names), names):
+        yield name
+
+
+def _restored(text: str, names: Sequence[str] | Json) -> str:
+    """The text with shortened names written out, "aten::nat...backward"."""
+
+    def whole(match: re.Match[str]) -> str:
+        start, end = match["start"], match["end"]
+        fitting = [name for name in names if name.startswith(start) and name.endswith(end) and len(start) > 3]
+        return fitting[0] if len(fitting) == 1 else match[0]
+
+    return re.sub(r"(?P<start>[\w:<>]+)(?:\.\.\.|…)(?P<end>[\w:<>]*)", whole, text)
+
+
+def _check_cause(
+    checker: Checker, surface: str, test: Json, causes: Sequence[Json], text: str, row: Row | None
+) -> None:
+    """Numbers of a cause: counts and times of both sides, their difference in time and in percent, its share."""
+    text = _EFFECTS.sub(" ", text)
+    found: list[tuple[str, tuple[Number, ...], tuple[str, ...], float]] = []
+    met: set[str] = set()
+
+    def add(what: str, numbers: tuple[Number, ...], keys: tuple[str, ...], factor: float = 1.0) -> None:
+        if what not in met:
+            met.add(what)
+            found.append((what, numbers, keys, factor))
+
+    sides = {"base_ns": row and row.cell(r"^baseline"), "new_ns": row and row.cell(r"^(?:current|this run)")}
+    for key, cell in sides.items():
+        token = next(tokens(cell or ""), None)
+        if token is not None and token.unit == "ns":
+            add(f"time ({key})", token.numbers[:1], (key,))
+    for token in tokens(text):
+        first = token.numbers[0]
+        if token.kind == "pair" and token.unit == "ns":
+            add("time", token.numbers, ("base_ns", "new_ns"))
+        elif token.kind == "pair" and not token.unit:
+            add("count", token.numbers, ("base_count", "new_count"))
+        elif token.kind == "one" and token.per_step and not token.unit:
+            add("count", (first, first), ("base_count", "new_count"))
+        elif token.kind == "one" and token.unit == "ns" and first.signed:
+            add("difference", (first,), ("delta_ns",))
+        elif token.kind == "one" and token.unit == "ns" and not any(sides.values()):
+            add("time", (first,), ("only_ns",))
+        elif token.kind == "one" and token.unit == "%" and first.signed and row is None:
+            add("change", (first,), ("ratio",), 100)
+        elif token.kind == "one" and token.unit == "%" and (row is None or not first.signed):
+            if row is not None or re.match(r"[^|]{0,12}of the change", text[token.place + len(first.text) - 1 :]):
+                add("share", (first,), ("share",), 100)
+    if row is not None:
+        for what, heading, key in (("change", r"^change$", "ratio"), ("share", r"^share", "share")):
+            token = next(tokens(row.cell(heading) or ""), None)
+            if token is not None and token.unit == "%":
+                met.discard(what)
+                found[:] = [each for each in found if each[0] != what]
+                add(what, token.numbers, (key,), 100)
+    if found:
+        _any(checker, surface, test, causes, found)
+
+
+def _any(
+    checker: Checker,
+    surface: str,
+    test: Json,
+    causes: Sequence[Json],
+    found: Sequence[tuple[str, tuple[Number, ...], tuple[str, ...], float]],
+) -> None:
+    """Note what contradicts the cause, of several of one name the one with the fewest contradictions."""
+    tried = []
+    for cause in causes:
+        trial = Checker()
+        where = f"{surface}, cause {cause['name']} of {test['id']}"
+        for what, numbers, keys, factor in found:
+            expected = [_of_cause(cause, key) for key in keys]
+            right = [
+                trial.compare(where, what, shown, value, factor)
+                for shown, value in zip(numbers, expected, strict=True)
+            ]
+            if all(right):
+                trial.seen.add((surface, test["id"], cause["name"], what.replace("time", "times").partition(" ")[0]))
+        tried.append(trial)
+    best = min(tried, key=lambda trial: len(trial.wrong))
+    checker.wrong += best.wrong
+    checker.seen |= best.seen
+
+
+def _of_cause(cause: Json, key: str) -> float | None:
+    if key == "ratio":
+        return cause["delta_ns"] / cause["base_ns"] if cause["base_ns"] else None
+    if key == "only_ns":
+        # Of what came or went there is one side; of the rest either side may be said alone.
+        return cause["new_ns"] if not cause["base_ns"] or cause["new_ns"] else cause["base_ns"]
+    value: float | None = cause[key]
+    return value
+
+
+def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
+    """Amounts of groups of causes, "+12.10 of +12.80 ms in the profiled step, 95%"."""
+    steps = {each["call"]: each["new_ns"] - each["base_ns"] for each in test["breakdowns"]}
+    if not steps:
+        return
+    text = " | ".join([surface.text, *(" | ".join(row.cells) for row in surface.rows)])
+    for match in _AMOUNT.finditer(text):
+        where = f"{surface.name}, '{match[0]}' of {test['id']}"
+        own = number(match["own"], match["own_unit"] or match["unit"])
+        whole = number(match["whole"], match["unit"])
+        calls = [call for call, delta in steps.items() if whole.fits(delta)]
+        if not calls:
+            checker.wrong.append(
+                f"{where}: the profiled step changed by {whole.text}, run.json: by {sorted(steps.values())} ns"
+            )
+            continue
+        fitting = [(call, total) for call in calls for total in _totals(test, call) if own.fits(total)]
+        if not fitting:
+            totals = sorted({total for call in calls for total in _totals(test, call)})
+            checker.wrong.append(f"{where}: its causes changed by {own.text}, run.json: by one of {totals} ns")
+            continue
+        for cause in _times(test):
+            checker.seen.add((surface.name, test["id"], cause["name"], "group"))
+        if match["share"]:
+            share = number(match["share"], "%")
+            shares = [total / steps[call] * 100 for call, total in fitting]
+            if not any(share.fits(each) for each in shares):
+                checker.wrong.append(f"{where}: its share is {share.text}, run.json: {shares[0]:.2f} %")
+
+
+def _totals(test: Json, call: str) -> set[int]:
+    """How much the causes of one place changed: of a function, of a module, alone; and the rest beside such places."""
+    whole = next(each["new_ns"] - each["base_ns"] for each in test["breakdowns"] if each["call"] == call)
+    sums: dict[tuple[str, ...], int] = defaultdict(int)
+    for cause in _times(test):
+        if cause["call"] != call:
+            continue
+        frame = _FRAME.fullmatch(cause["line"])
+        if frame:
+            sums["function", frame["path"], frame["function"]] += cause["delta_ns"]
+        elif cause["module"]:
+            sums["module", cause["module"]] += cause["delta_ns"]
+        else:
+            sums["cause", cause["kind"], cause["name"]] += cause["delta_ns"]
+    groups = sorted(sums.values(), key=lambda ns: -abs(ns))[:8]
+    rests = {whole}
+    for ns in groups:
+        rests |= {rest - ns for rest in rests}
+    return {*sums.values(), *rests}
+
+
+# Recorded times
+
+
+def _check_recorded(checker: Checker, surface: Surface, test: Json) -> None:
+    """A recorded time where there were paired rounds is never shown without the word."""
+    known = [metric[key] for metric in test["metrics"].values() for key in ("base", "new") if metric[key]]
+    known += [cause[key] for cause in _times(test) for key in ("base_ns", "new_ns", "delta_ns")]
+    text = " | ".join([surface.text, *(" | ".join(row.cells) for row in surface.rows)])
+    for name, metric in test["metrics"].items():
+        if metric["unit"] != "ns" or metric["stored"] is None or metric["evidence"] != "paired":
+            continue
+        for token in tokens(text):
+            for shown in token.numbers:
+                telling = shown.unit == "ns" and len(re.sub(r"\D", "", shown.text)) >= 4
+                if not telling or not shown.fits(metric["stored"]) or any(shown.fits(value) for value in known):
+                    continue
+                if not _RECORDED.search(text[max(0, token.place - 90) : token.place + 60]):
+                    around = text[max(0, token.place - 30) : token.place + 30]
+                    checker.wrong.append(
+                        f"{surface.name} of {test['id']}: {shown.text} in '{around}' is the recorded {name}, "
+                        f"run.json: stored is {metric['stored']}, and nothing says so"
+                    )
+
+
+# Traces
+
+
+def _check_traces(checker: Checker, folder: Path, test: Json) -> None:
+    for drawn in test["traces"]:
+        if "diff" not in drawn:
+            continue
+        path = folder / drawn["diff"]
+        where = f"{drawn['diff']} of {test['id']}"
+        if not path.is_file():
+            checker.wrong.append(f"run.json names {drawn['diff']} of {test['id']}, and there is no such file")
+            continue
+        steps = {each["call"]: each["new_ns"] - each["base_ns"] for each in test["breakdowns"]}
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        causes = {(cause["kind"], cause["name"]): cause for cause in _times(test) if cause["call"] == drawn["call"]}
+        for event in events:
+            if event.get("ph") == "X":
+                _check_slice(checker, where, event, causes, steps.get(drawn["call"]), test)
+
+
+def _check_slice(
+    checker: Checker, where: str, event: Json, causes: dict[tuple[str, str], Json], step: int | None, test: Json
+) -> None:
+    args = event.get("args") or {}
+    plain = re.sub(r" \((?:new|gone|[+\-−]?\d+ ?%)\)$", "", event["name"])
+    cause = causes.get((_KINDS.get(event.get("cat", ""), ""), plain))
+    where = f"{where}: slice {event['name']}"
+    if "base_ns" in args and cause is None:
+        checker.wrong.append(f"{where} changed from {args['base_ns']} to {args['new_ns']} ns, and is no cause of the page")
+    if cause is not None:
+        for key in ("base_ns", "new_ns", "delta_ns", "share"):
+            if key in args:
+                checker.same(f"{where}: {key}", args[key], f"run.json: {key} of the cause", cause[key])
+        if {"base_ns", "new_ns"} <= args.keys():
+            checker.seen.add(("traces", test["id"], cause["name"], "times"))
+        changed = re.search(r"\(([+\-−]?\d+) ?%\)$", event["name"])
+        if changed and cause["base_ns"]:
+            ratio = cause["delta_ns"] / cause["base_ns"]
+            checker.compare(where, "its change", number(changed[1], "%"), ratio, 100)
+        verdict = args.get("verdict")
+        wrong_way = {"slower": cause["delta_ns"] < 0, "faster": cause["delta_ns"] > 0}
+        if verdict == "unchanged" or wrong_way.get(verdict or ""):
+            checker.wrong.append(f"{where} is {verdict}, run.json: the cause changed by {cause['delta_ns']} ns")
+    delta, ratio = args.get("slice_delta_ns"), args.get("ratio")
+    if args.get("verdict") == "unchanged" and step and delta and ratio and abs(delta) >= 0.1 * abs(step):
+        if ratio >= 1.5 or ratio <= 1 / 1.5:
+            checker.wrong.append(f"{where} is unchanged, and beside that its ratio is {ratio} ({delta} ns)")
+
+
+# What surfaces show
+
+
+def _by_test(name: str, text: str, rows: Sequence[tuple[int, Row]], run: Json) -> Iterator[tuple[Json, Surface]]:
+    """A surface's text and rows by the test that they are of: the last one named; in a run of one test all are its."""
+    tests = {test["id"]: test for test in run["tests"]}
+    if len(tests) == 1:
+        (only,) = tests.values()
+        yield only, Surface(name, text, [row for _, row in rows])
+        return
+    either = "|".join(sorted(map(re.escape, tests), key=len, reverse=True))
+    places = [(match.start(), match[0]) for match in re.finditer(either, text)]
+    for number_, (start, test_id) in enumerate(places):
+        end = places[number_ + 1][0] if number_ + 1 < len(places) else len(text)
+        own = [row for place, row in rows if start <= place < end]
+        yield tests[test_id], Surface(name, text[start:end], own)
+    for _, row in rows:
+        for test_id in re.findall(either, " ".join(row.cells)):
+            yield tests[test_id], Surface(name, "", [row])
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s+", " ", text)
+
+
+def _terminal(text: str, run: Json) -> tuple[str, list[tuple[int, Row]]]:
+    """Text of one line, where titles of failures are the tests' ids."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    by_function: dict[str, list[str]] = defaultdict(list)
+    for test in run["tests"]:
+        by_function[test["id"].rpartition("::")[2]].append(test["id"])
+
+    def title(match: re.Match[str]) -> str:
+        ids = by_function.get(match[1], [])
+        return f"\n{ids[0]}\n" if len(ids) == 1 else match[0]
+
+    return _spaced(re.sub(r"(?m)^_{3,} (\S.*\S) _{3,}$", title, text)), []
+
+
+def _markdown(text: str) -> tuple[str, list[tuple[int, Row]]]:
+    """Prose and rows; a row's place is the length of the prose before it."""
+    prose = ""
+    rows: list[tuple[int, Row]] = []
+    headings: tuple[str, ...] = ()
+    for line in text.splitlines():
+        plain = html.unescape(re.sub(r"<[^>]+>", " ", line)).replace("`", "").replace("**", "")
+        if not line.startswith("|"):
+            headings = ()
+            prose += f" {plain}"
+            continue
+        cells = tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", plain.strip())[1:-1])
+        if not headings:
+            headings = cells
+        elif not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+            rows.append((len(_spaced(prose)), Row(headings, cells)))
+    return _spaced(prose), rows
+
+
+_VOID = frozenset({"meta", "link", "input", "br", "hr", "img", "rect", "path", "line", "circle"})
+_INLINE = frozenset({"code", "strong", "em", "a", "small", "b", "i", "abbr", "time", "mark"})
+
+
+class _Page(HTMLParser):
+    """A page's visible text, the rows of its tables, and its scripts by their ids."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.scripts: dict[str, tuple[dict[str, str | None], str]] = {}
+        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self._prose: list[str] = []
+        self._rows: list[tuple[int, Row]] = []
+        self._headings: tuple[str, ...] = ()
+        self._cells: list[list[str]] | None = None
+        self._are_headings = False
+        self._details: list[tuple[str, int]] = []
+        self.feed(source)
+        self.close()
+
+    def json(self, script: str) -> Any:
+        """The data of a script element, unpacked where it is packed."""
+        attributes, text = self.scripts[script]
+        if "data-packed" in attributes:
+            text = gzip.decompress(base64.b64decode(text)).decode()
+        return json.loads(text)
+
+    def shown(self) -> tuple[str, list[tuple[int, Row]]]:
+        """The text outside of tables, and their rows, each with its place in the text."""
+        starts, length = [], 0
+        for part in self._prose:
+            starts.append(length)
+            length += len(part)
+        return "".join(self._prose), [(starts[place] if place < len(starts) else length, row) for place, row in self._rows]
+
+    def details(self, tests: Sequence[str]) -> list[tuple[str, str]]:
+        """The scripts of tests' data, each with the test that is named first in the element that refers to it."""
+        either = re.compile("|".join(sorted(map(re.escape, tests), key=len, reverse=True)))
+        found = []
+        for script, place in self._details:
+            named = either.search("".join(self._prose[place:]))
+            if named is not None and script in self.scripts:
+                found.append((script, named[0]))
+        return found
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        if tag not in _VOID:
+            self._open.append((tag, attributes))
+        if script := attributes.get("data-details"):
+            self._details.append((script, len(self._prose)))
+        if tag == "table":
+            self._headings = ()
+        elif tag == "tr":
+            self._cells, self._are_headings = [], any(name == "thead" for name, _ in self._open)
+        elif tag in ("th", "td") and self._cells is not None:
+            self._cells.append([])
+        elif tag not in _INLINE:
+            self._write(" ")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop()[0] != tag:
+            pass
+        if tag == "tr" and self._cells is not None:
+            cells = tuple(_spaced("".join(parts)).strip() for parts in self._cells)
+            if self._are_headings:
+                self._headings = cells
+            elif cells:
+                self._rows.append((len(self._prose), Row(self._headings, cells)))
+            self._cells = None
+        elif tag not in _INLINE:
+            self._write(" ")
+
+    def handle_data(self, data: str) -> None:
+        tags = [tag for tag, _ in self._open]
+        if "script" in tags:
+            attributes = self._open[-1][1]
+            if name := attributes.get("id"):
+                known = self.scripts.get(name, (attributes, ""))[1]
+                self.scripts[name] = attributes, known + data
+        elif "style" not in tags and "svg" not in tags and "template" not in tags:
+            self._write(data)
+
+    def _write(self, text: str) -> None:
+        text = re.sub(r"\s+", " ", text)
+        if self._cells:
+            self._cells[-1].append(text)
+        elif self._cells is None and text and not (text == " " and self._prose and self._prose[-1].endswith(" ")):
+            self._prose.append(text)
+
+
+if __name__ == "__main__":
+    lines = [line for folder in sys.argv[1:] for line in contradictions(Path(folder))]
+    print("\n".join(lines) or "no contradiction")
+    sys.exit(bool(lines))

@@ -106,7 +106,7 @@ GPT_MODEL = of_example(
         "",
     ),
 )
-GPT_TEST = '''import pytest
+GPT_TEST = """import pytest
 import torch
 from models.gpt import GPT, GPTConfig, adamw, train_step
 
@@ -119,7 +119,7 @@ def test_train_step(perf):
     ids = torch.randint(config.vocabulary, (2, config.context + 1), generator=torch.Generator().manual_seed(1))
     loss = perf(train_step, model, adamw(model), ids, items=ids.numel())
     assert loss.isfinite()
-'''
+"""
 
 IMAGES = of_example(
     "images.py",

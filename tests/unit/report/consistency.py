@@ -61,9 +61,10 @@ _NUMBER = r"\d[\d,]*(?:\.\d+)?"
 _PERCENT = rf"[+\-−]?{_NUMBER}"
 _TOKEN = re.compile(
     rf"\[\s*(?P<low>{_PERCENT})\s*%?\s*,\s*(?P<high>{_PERCENT})\s*%\s*\]"
-    rf"|(?P<from>[+\-−]?{_NUMBER})(?:\s?(?P<from_unit>{_UNIT})(?![\w/]))?\s*(?:->|→)\s*"
-    rf"(?P<to>[+\-−]?{_NUMBER})(?:\s?(?P<to_unit>{_UNIT})(?![\w/]))?(?P<rate>\s?(?:a step|/step))?"
-    rf"|(?<![\w.])(?P<one>[+\-−]?{_NUMBER})(?:\s?(?P<unit>{_UNIT})(?![\w/]))?(?P<one_rate>\s?(?:a step|/step))?"
+    rf"|(?P<from_low>[+\-−]{_NUMBER})\s?% to (?P<to_high>[+\-−]{_NUMBER})\s?%"
+    rf"|(?P<from>[+\-−]?{_NUMBER})(?:\s?(?P<from_unit>{_UNIT})(?!\w|/(?!step)))?\s*(?:->|→)\s*"
+    rf"(?P<to>[+\-−]?{_NUMBER})(?:\s?(?P<to_unit>{_UNIT})(?!\w|/(?!step)))?(?P<rate>\s?(?:a step|/step))?"
+    rf"|(?<![\w.%])(?P<one>[+\-−]?{_NUMBER})(?:\s?(?P<unit>{_UNIT})(?!\w|/(?!step)))?(?P<one_rate>\s?(?:a step|/step))?"
 )
 _STOP = re.compile(
     r"\b(?:limit|budget|excludes|recorded|stored|environment|predicted|detectable|detects|noise|profiled)\b", re.I
@@ -134,8 +135,8 @@ class Token:
 def tokens(text: str) -> Iterator[Token]:
     """The numbers of a text, in order."""
     for match in _TOKEN.finditer(text):
-        if match["low"]:
-            ends = (number(match["low"], "%"), number(match["high"], "%"))
+        if low := match["low"] or match["from_low"]:
+            ends = (number(low, "%"), number(match["high"] or match["to_high"], "%"))
             yield Token("interval", ends, False, *match.span())
         elif match["from"]:
             unit = match["to_unit"]
@@ -151,6 +152,8 @@ class Row:
 
     headings: tuple[str, ...]
     cells: tuple[str, ...]
+    table: int
+    """The same for all rows of a table."""
 
     def cell(self, pattern: str) -> str | None:
         """The cell of the first column whose heading matches; `None` without one."""
@@ -241,10 +244,13 @@ def _checked(folder: Path) -> Checker:
     for path in sorted(folder.glob("terminal*.txt")):
         surfaces.append((path.name, *_terminal(path.read_text(), run)))
     for name, text, rows in surfaces:
+        _check_counts(checker, name, text, run)
         for test, surface in _by_test(name, text, rows, run):
             _check_metrics(checker, surface, test)
             _check_causes(checker, surface, test)
             _check_groups(checker, surface, test)
+            _check_sums(checker, surface, test)
+            _check_passed(checker, surface, test)
             _check_recorded(checker, surface, test)
     for test in run["tests"]:
         _check_traces(checker, folder, test)
@@ -681,7 +687,9 @@ def _check_cause(
         elif token.kind == "one" and token.unit == "ns" and not any(sides.values()):
             add("time", (first,), ("only_ns",))
         elif token.kind == "one" and token.unit == "%" and row is None:
-            if re.match(r"\W{0,3}of the change", text[token.end :]):
+            # What came or went has no change in percent.
+            exchanged = re.search(r"\b(?:new|gone)\b", text[: token.place])
+            if exchanged or "change" in met or re.match(r"\W{0,3}of the change", text[token.end :]):
                 add("share", (first,), ("share",), 100)
             elif first.signed:
                 add("change", (first,), ("ratio",), 100)
@@ -761,6 +769,68 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
                 checker.wrong.append(f"{where}: its share is {share.text}, run.json: {shares[0]:.2f} %")
 
 
+_REST = re.compile(
+    rf"\brest: (?P<own>[+\-−]{_NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{_NUMBER})\s?%"
+)
+_REST_ROW = re.compile(r"^(?:smaller changes|everything else|rest)\b", re.I)
+
+
+def _check_sums(checker: Checker, surface: Surface, test: Json) -> None:
+    """The causes of the change and the rest beside them add up to all of it: in tables with a rest, and in prose."""
+    steps = [each["new_ns"] - each["base_ns"] for each in test["breakdowns"]]
+    tables: dict[int, list[Row]] = defaultdict(list)
+    for row in surface.rows:
+        tables[row.table].append(row)
+    for rows in tables.values():
+        rests = sum(bool(_REST_ROW.match(row.cells[0])) for row in rows)
+        shares = [token.numbers[0] for row in rows for token in tokens(row.cell(r"^share") or "")]
+        if rests and shares:
+            _check_sum(checker, f"{surface.name} of {test['id']}, table", "its shares", shares, [100.0 * rests])
+        changes = [token.numbers[0] for row in rows for token in tokens(row.cell(r"^change per step") or "")]
+        if rests and changes:
+            _check_sum(checker, f"{surface.name} of {test['id']}, table", "its changes", changes, [*steps, sum(steps)])
+    start = 0
+    for match in _REST.finditer(surface.text):
+        groups = [each for each in _AMOUNT.finditer(surface.text[start : match.start()]) if each["share"]]
+        start = match.end()
+        where = f"{surface.name} of {test['id']}, '{match[0]}' and the causes before it"
+        owns = [number(each["own"], each["own_unit"] or each["unit"]) for each in groups]
+        _check_sum(checker, where, "their changes", [*owns, number(match["own"], match["unit"])], steps)
+        shares = [number(each["share"], "%") for each in (*groups, match)]
+        _check_sum(checker, where, "their shares", shares, [100.0])
+
+
+def _check_sum(checker: Checker, where: str, what: str, parts: Sequence[Number], expected: Sequence[float]) -> None:
+    total, half = sum(part.value for part in parts), sum(part.half for part in parts)
+    if not any(abs(total - each) <= half * 1.01 + 1 for each in expected):
+        shown = " and ".join(part.text for part in parts)
+        checker.wrong.append(f"{where}: {what}, {shown}, add up to {total:.6g}, not to {expected[0]:.6g}")
+
+
+def _check_passed(checker: Checker, surface: Surface, test: Json) -> None:
+    """The line of a test in the table of those that pass: its time and change are those of one of its metrics."""
+    line = rf"{re.escape(test['id'])} +(?P<time>{_NUMBER}) (?P<unit>{_UNIT}) +(?P<change>[+\-−]{_NUMBER})%"
+    for match in re.finditer(line, surface.text):
+        time, change = number(match["time"], match["unit"]), number(match["change"], "%")
+        fitting = [
+            name
+            for name, metric in test["metrics"].items()
+            if metric["new"] is not None and time.fits(metric["new"]) and change.fits((metric["effect"] or 0) * 100)
+        ]
+        if not fitting:
+            known = {name: (metric["new"], metric["effect"]) for name, metric in test["metrics"].items()}
+            checker.wrong.append(f"{surface.name}, passed: '{match[0]}', run.json: {known}")
+
+
+def _check_counts(checker: Checker, surface: str, text: str, run: Json) -> None:
+    """How many tests have a verdict, "2 compared: 1 regressed, 1 unchanged."."""
+    for match in re.finditer(r"\d+ compared: (?P<verdicts>[^.]*)\.", text):
+        for count, verdict in re.findall(r"(\d+) ([a-z]+)", match["verdicts"]):
+            known = run["counts"].get(verdict, 0)
+            if int(count) != known:
+                checker.wrong.append(f"{surface}: '{match[0]}', run.json: counts are {known} {verdict}")
+
+
 def _totals(test: Json, call: str) -> set[int]:
     """How much the causes of one place changed: of a function, of a module, alone; and the rest beside such places."""
     whole = next(each["new_ns"] - each["base_ns"] for each in test["breakdowns"] if each["call"] == call)
@@ -798,7 +868,9 @@ def _check_recorded(checker: Checker, surface: Surface, test: Json) -> None:
                 telling = shown.unit == "ns" and len(re.sub(r"\D", "", shown.text)) >= 4
                 if not telling or not shown.fits(metric["stored"]) or any(shown.fits(value) for value in known):
                     continue
-                before, after = text[max(0, token.place - 90) : token.place], text[token.place : token.end + 25]
+                # The label is in the same sentence, or behind it in the same cell.
+                before = re.split(r"\. |\|", text[max(0, token.place - 400) : token.place])[-1]
+                after = text[token.place : token.end + 25]
                 if not _RECORDED.search(before) and not re.search(r"\b(?:recorded|stored)\b", after, re.I):
                     around = text[max(0, token.place - 30) : token.place + 30]
                     checker.wrong.append(
@@ -903,6 +975,7 @@ def _markdown(text: str) -> tuple[str, list[tuple[int, Row]]]:
     prose = ""
     rows: list[tuple[int, Row]] = []
     headings: tuple[str, ...] = ()
+    table = 0
     for line in text.splitlines():
         plain = html.unescape(re.sub(r"<[^>]+>", " ", line)).replace("`", "").replace("**", "")
         if not line.startswith("|"):
@@ -911,14 +984,24 @@ def _markdown(text: str) -> tuple[str, list[tuple[int, Row]]]:
             continue
         cells = tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", plain.strip())[1:-1])
         if not headings:
-            headings = cells
+            headings, table = cells, table + 1
         elif not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
-            rows.append((len(_spaced(prose)), Row(headings, cells)))
+            rows.append((len(_spaced(prose)), Row(headings, cells, table)))
     return _spaced(prose), rows
 
 
 _VOID = frozenset({"meta", "link", "input", "br", "hr", "img", "rect", "path", "line", "circle"})
 _INLINE = frozenset({"code", "strong", "em", "a", "small", "b", "i", "abbr", "time", "mark"})
+
+
+@dataclass
+class _Table:
+    """A table whose rows are being read; in a cell there may be another."""
+
+    number: int
+    headings: tuple[str, ...] = ()
+    are_headings: bool = False
+    cells: list[list[str]] | None = None
 
 
 class Page(HTMLParser):
@@ -930,9 +1013,8 @@ class Page(HTMLParser):
         self._open: list[tuple[str, dict[str, str | None]]] = []
         self._prose: list[str] = []
         self._rows: list[tuple[int, Row]] = []
-        self._headings: tuple[str, ...] = ()
-        self._cells: list[list[str]] | None = None
-        self._are_headings = False
+        self._tables: list[_Table] = []
+        self._count = 0
         self._details: list[tuple[str, int]] = []
         self.feed(source)
         self.close()
@@ -970,12 +1052,14 @@ class Page(HTMLParser):
             self._open.append((tag, attributes))
         if script := attributes.get("data-details"):
             self._details.append((script, len(self._prose)))
+        inner = self._tables[-1] if self._tables else None
         if tag == "table":
-            self._headings = ()
-        elif tag == "tr":
-            self._cells, self._are_headings = [], any(name == "thead" for name, _ in self._open)
-        elif tag in ("th", "td") and self._cells is not None:
-            self._cells.append([])
+            self._count += 1
+            self._tables.append(_Table(self._count))
+        elif tag == "tr" and inner is not None:
+            inner.cells, inner.are_headings = [], any(name == "thead" for name, _ in self._open)
+        elif tag in ("th", "td") and inner is not None and inner.cells is not None:
+            inner.cells.append([])
         elif tag not in _INLINE:
             self._write(" ")
 
@@ -985,13 +1069,16 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         while self._open and self._open.pop()[0] != tag:
             pass
-        if tag == "tr" and self._cells is not None:
-            cells = tuple(_spaced("".join(parts)).strip() for parts in self._cells)
-            if self._are_headings:
-                self._headings = cells
+        inner = self._tables[-1] if self._tables else None
+        if tag == "table" and self._tables:
+            self._tables.pop()
+        elif tag == "tr" and inner is not None and inner.cells is not None:
+            cells = tuple(_spaced("".join(parts)).strip() for parts in inner.cells)
+            if inner.are_headings:
+                inner.headings = cells
             elif cells:
-                self._rows.append((len(self._prose), Row(self._headings, cells)))
-            self._cells = None
+                self._rows.append((len(self._prose), Row(inner.headings, cells, inner.number)))
+            inner.cells = None
         elif tag not in _INLINE:
             self._write(" ")
 
@@ -1007,9 +1094,10 @@ class Page(HTMLParser):
 
     def _write(self, text: str) -> None:
         text = re.sub(r"\s+", " ", text)
-        if self._cells:
-            self._cells[-1].append(text)
-        elif self._cells is None and text and not (text == " " and self._prose and self._prose[-1].endswith(" ")):
+        inner = self._tables[-1] if self._tables else None
+        if inner is not None and inner.cells:
+            inner.cells[-1].append(text)
+        elif inner is None and text and not (text == " " and self._prose and self._prose[-1].endswith(" ")):
             self._prose.append(text)
 
 

@@ -398,6 +398,37 @@ def test_an_amount_that_is_none_of_a_place_is_found(copy, amount, text):
     assert any(text in line for line in lines) if text else lines == []
 
 
+@pytest.mark.parametrize("surface, pattern, text", [
+    ("index.html", r"(?s)Smaller changes.*?(\d+\.\d%)", "its shares"),
+    ("summary.md", r"everything else.*?(\d+\.\d%)", "its shares"),
+    ("terminal.txt", r"smaller changes, (\d+\.\d%)", "their shares"),
+    ("terminal.txt", r"rest: [+-](\d+)", "their changes"),
+])  # fmt: skip
+def test_parts_that_do_not_add_up_are_found(copy, surface, pattern, text):
+    file = copy / surface
+    shown = file.read_text()
+    match = re.search(pattern, shown)
+    file.write_text(f"{shown[: match.start(1)]}9{match[1]}{shown[match.end(1) :]}")
+    found = consistency.contradictions(copy)
+    assert any(line.startswith(surface) and text in line for line in found), found
+
+
+@pytest.mark.parametrize("surface", ["index.html", "summary.md", "terminal.txt"])
+def test_another_number_of_tests_is_found(copy, surface):
+    file = copy / surface
+    assert "2 compared: 1 regressed" in file.read_text()
+    file.write_text(file.read_text().replace("2 compared: 1 regressed", "2 compared: 3 regressed"))
+    assert any("run.json: counts are 1 regressed" in line for line in consistency.contradictions(copy))
+
+
+def test_another_time_in_the_table_of_what_passes_is_found(copy):
+    file = copy / "terminal.txt"
+    text, number = re.subn(r"(test_vit.py::test_infer +)12\.36 ms", r"\g<1>12.99 ms", file.read_text())
+    assert number == 1
+    file.write_text(text)
+    assert any("12.99 ms" in line and "passed" in line for line in consistency.contradictions(copy))
+
+
 def test_what_a_surface_lacks_is_found(copy):
     for surface in ("summary.md", "terminal.txt"):
         (copy / surface).write_text(f"{TEST}: regressed\n")

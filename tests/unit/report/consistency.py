@@ -5,14 +5,12 @@ the terminal printed, and the traces of both sides. Nothing of the report's own 
 by its labels and units, and held against run.json up to the printed digits; run.json is held against itself. Where a
 number stands does not matter, so that a surface can be laid out anew.
 
-    python -m tests.unit.report.consistency FOLDER      # of a report, terminal.txt beside it
+    PYTHONPATH=tests python -m unit.report.consistency FOLDER      # of a report, with terminal.txt in it
 """
 
 from __future__ import annotations
 
-import base64
 import gzip
-import html
 import itertools
 import json
 import math
@@ -22,50 +20,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from unit.report.printed import NUMBER, UNIT, Number, Page, Row, Token, markdown, number, terminal, tokens
+
 Json = dict[str, Any]
 
-UNITS = {
-    "ns": ("ns", 1.0),
-    "µs": ("ns", 1e3),
-    "us": ("ns", 1e3),
-    "ms": ("ns", 1e6),
-    "s": ("ns", 1e9),
-    "B": ("B", 1.0),
-    "KiB": ("B", 2.0**10),
-    "MiB": ("B", 2.0**20),
-    "GiB": ("B", 2.0**30),
-    "flop": ("flop", 1.0),
-    "kflop": ("flop", 1e3),
-    "Mflop": ("flop", 1e6),
-    "Gflop": ("flop", 1e9),
-    "Tflop": ("flop", 1e12),
-    "flop/s": ("flop/s", 1.0),
-    "kflop/s": ("flop/s", 1e3),
-    "Mflop/s": ("flop/s", 1e6),
-    "Gflop/s": ("flop/s", 1e9),
-    "Tflop/s": ("flop/s", 1e12),
-    "B/s": ("B/s", 1.0),
-    "MB/s": ("B/s", 1e6),
-    "GB/s": ("B/s", 1e9),
-    "TB/s": ("B/s", 1e12),
-    "items/s": ("items/s", 1.0),
-    "%": ("%", 1.0),
-}
-"""What numbers are printed in: base unit and factor."""
-_UNIT = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
-_NUMBER = r"\d[\d,]*(?:\.\d+)?"
-_PERCENT = rf"[+\-−]?{_NUMBER}"
-_TOKEN = re.compile(
-    rf"\[\s*(?P<low>{_PERCENT})\s*%?\s*,\s*(?P<high>{_PERCENT})\s*%\s*\]"
-    rf"|(?P<from_low>[+\-−]{_NUMBER})\s?% to (?P<to_high>[+\-−]{_NUMBER})\s?%"
-    rf"|(?P<from>[+\-−]?{_NUMBER})(?:\s?(?P<from_unit>{_UNIT})(?!\w|/(?!step)))?\s*(?:->|→)\s*"
-    rf"(?P<to>[+\-−]?{_NUMBER})(?:\s?(?P<to_unit>{_UNIT})(?!\w|/(?!step)))?(?P<rate>\s?(?:a step|/step))?"
-    rf"|(?<![\w.%])(?P<one>[+\-−]?{_NUMBER})(?:\s?(?P<unit>{_UNIT})(?!\w|/(?!step)))?(?P<one_rate>\s?(?:a step|/step))?"
-)
 _STOP = re.compile(
     r"\b(?:limit|budget|excludes|recorded|stored|environment|predicted|detectable|detects|noise|profiled)\b", re.I
 )
@@ -73,12 +34,12 @@ _STOP = re.compile(
 _RECORDED = re.compile(r"\b(?:recorded|stored|environment|history)\b", re.I)
 _EFFECTS = re.compile(
     r"\b(?:longer|shorter|slower|faster|more|less|fewer|another|different)\b[^,;:]{0,30}?"
-    rf"[+\-−]{_NUMBER}\s?(?:ns|µs|us|ms|s)\b"
+    rf"[+\-−]{NUMBER}\s?(?:ns|µs|us|ms|s)\b"
 )
 """Why a cause's time changed: parts of its difference, each with words of its own."""
 _AMOUNT = re.compile(
-    rf"(?P<own>[+\-−]?{_NUMBER})(?:\s?(?P<own_unit>ns|µs|ms|s))? of (?P<whole>[+\-−]{_NUMBER})\s?(?P<unit>ns|µs|ms|s)"
-    rf"(?:\s(?:in|of) the profiled step)?(?:,?\s\(?(?P<share>[+\-−]?{_NUMBER})\s?%)?"
+    rf"(?P<own>[+\-−]?{NUMBER})(?:\s?(?P<own_unit>ns|µs|ms|s))? of (?P<whole>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s)"
+    rf"(?:\s(?:in|of) the profiled step)?(?:,?\s\(?(?P<share>[+\-−]?{NUMBER})\s?%)?"
 )
 """How much of the change a group of causes is, "+12.10 of +12.80 ms in the profiled step, 95%"."""
 _FRAME = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
@@ -88,79 +49,6 @@ GAP = 40
 """Most characters between a metric's name and its first number, and between its numbers."""
 _KINDS = {"cpu_op": "operator", "kernel": "kernel", "gpu_memcpy": "kernel", "gpu_memset": "kernel", "idle": "idle"}
 TELLING = ("regressed", "suspect", "improved", "changed", "inconclusive")
-
-
-@dataclass(frozen=True)
-class Number:
-    """A printed number in its base unit."""
-
-    value: float
-    half: float
-    """Half a unit of its last digit."""
-    unit: str
-    """Empty for a bare number."""
-    signed: bool
-    text: str
-
-    def fits(self, expected: float) -> bool:
-        """Whether it is the expected number to its last printed digit."""
-        return abs(self.value - expected) <= self.half * 1.01 + 1e-9 * abs(expected)
-
-
-def number(digits: str, unit: str | None) -> Number:
-    """What digits and a unit's name are."""
-    plain = digits.replace(",", "").replace("−", "-")
-    base, scale = UNITS[unit] if unit else ("", 1.0)
-    decimals = len(plain.partition(".")[2])
-    shown = f"{digits} {unit}" if unit else digits
-    return Number(float(plain) * scale, 0.5 * 10.0**-decimals * scale, base, plain[0] in "+-", shown)
-
-
-@dataclass(frozen=True)
-class Token:
-    """Numbers that belong together: a pair of sides, an interval, or one number."""
-
-    kind: str
-    """"pair", "interval" or "one"."""
-    numbers: tuple[Number, ...]
-    per_step: bool
-    place: int
-    end: int
-
-    @property
-    def unit(self) -> str:
-        return self.numbers[-1].unit
-
-
-def tokens(text: str) -> Iterator[Token]:
-    """The numbers of a text, in order."""
-    for match in _TOKEN.finditer(text):
-        if low := match["low"] or match["from_low"]:
-            ends = (number(low, "%"), number(match["high"] or match["to_high"], "%"))
-            yield Token("interval", ends, False, *match.span())
-        elif match["from"]:
-            unit = match["to_unit"]
-            sides = (number(match["from"], match["from_unit"] or unit), number(match["to"], unit))
-            yield Token("pair", sides, bool(match["rate"]), *match.span())
-        else:
-            yield Token("one", (number(match["one"], match["unit"]),), bool(match["one_rate"]), *match.span())
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a table: its cells by their columns' headings."""
-
-    headings: tuple[str, ...]
-    cells: tuple[str, ...]
-    table: int
-    """The same for all rows of a table."""
-
-    def cell(self, pattern: str) -> str | None:
-        """The cell of the first column whose heading matches; `None` without one."""
-        for heading, cell in zip(self.headings[1:], self.cells[1:], strict=False):
-            if re.search(pattern, heading, re.I):
-                return cell
-        return None
 
 
 @dataclass
@@ -240,9 +128,9 @@ def _checked(folder: Path) -> Checker:
     page = Page((folder / "index.html").read_text())
     _check_page_data(checker, page, run)
     surfaces = [("index.html", *page.shown())]
-    surfaces.append(("summary.md", *_markdown((folder / "summary.md").read_text())))
+    surfaces.append(("summary.md", *markdown((folder / "summary.md").read_text())))
     for path in sorted(folder.glob("terminal*.txt")):
-        surfaces.append((path.name, *_terminal(path.read_text(), run)))
+        surfaces.append((path.name, *terminal(path.read_text(), run)))
     for name, text, rows in surfaces:
         _check_counts(checker, name, text, run)
         for test, surface in _by_test(name, text, rows, run):
@@ -265,6 +153,8 @@ def _check_run_file(checker: Checker, test: Json) -> None:
     for name, metric in test["metrics"].items():
         if metric["evidence"] == "paired" and metric["of_step"] and metric["base_values"]:
             _check_rounds(checker, f"run.json: {name} {of}", metric)
+        if metric["evidence"] == "paired" and metric["ci95"]:
+            _check_interval(checker, f"run.json: {name} {of}", metric)
     steps = {each["call"]: each for each in test["breakdowns"]}
     _check_kernels(checker, f"run.json: {of}", test)
     _check_work(checker, f"run.json: {of}", test)
@@ -302,6 +192,10 @@ def _check_rounds(checker: Checker, where: str, metric: Json) -> None:
         checker.wrong.append(
             f"{where}: effect is {effect:+.4f}, the rounds' ratios are from {min(ratios):+.4f} to {max(ratios):+.4f}"
         )
+
+
+def _check_interval(checker: Checker, where: str, metric: Json) -> None:
+    """A change lies in its interval, and so does that which a reader works out from both sides."""
     low, high = metric["ci95"]
     for what, value in (("effect", effect), ("new / base - 1", metric["new"] / metric["base"] - 1)):
         if not low - 1e-6 <= value <= high + 1e-6:
@@ -600,7 +494,7 @@ def _windows(text: str, names: Sequence[str] | Json) -> Iterator[tuple[int, str,
     for match, following in itertools.zip_longest(found, found[1:]):
         end = min(match.end() + WINDOW, following.start() if following else len(text))
         rest = text[match.end() : end]
-        if stop := _STOP.search(rest):
+        for stop in filter(None, (_STOP.search(rest), _AMOUNT.search(rest))):
             rest = rest[: stop.start()]
         # What the environment did to the baseline's own code is said of the same metrics, behind that word.
         if not re.search(r"environment[^.;]{0,80}$", text[max(0, match.start() - 100) : match.start()], re.I):
@@ -630,7 +524,7 @@ def _check_causes(checker: Checker, surface: Surface, test: Json) -> None:
             _check_cause(checker, surface.name, test, by_name[name], rest, None)
     for name, own in by_name.items():
         plain = re.escape(_plain(name))
-        pattern = rf"(?<![\w:]){plain} \((?P<base>{_NUMBER}) (?:->|→) (?P<new>{_NUMBER}) ?(?:/step|a step)\)"
+        pattern = rf"(?<![\w:]){plain} \((?P<base>{NUMBER}) (?:->|→) (?P<new>{NUMBER}) ?(?:/step|a step)\)"
         for match in re.finditer(pattern, surface.text):
             sides = (number(match["base"], None), number(match["new"], None))
             _any(checker, surface.name, test, own, [("count", sides, ("base_count", "new_count"), 1.0)])
@@ -770,7 +664,7 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
 
 
 _REST = re.compile(
-    rf"\brest: (?P<own>[+\-−]{_NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{_NUMBER})\s?%"
+    rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{NUMBER})\s?%"
 )
 _REST_ROW = re.compile(r"^(?:smaller changes|everything else|rest)\b", re.I)
 
@@ -809,7 +703,7 @@ def _check_sum(checker: Checker, where: str, what: str, parts: Sequence[Number],
 
 def _check_passed(checker: Checker, surface: Surface, test: Json) -> None:
     """The line of a test in the table of those that pass: its time and change are those of one of its metrics."""
-    line = rf"{re.escape(test['id'])} +(?P<time>{_NUMBER}) (?P<unit>{_UNIT}) +(?P<change>[+\-−]{_NUMBER})%"
+    line = rf"{re.escape(test['id'])} +(?P<time>{NUMBER}) (?P<unit>{UNIT}) +(?P<change>[+\-−]{NUMBER})%"
     for match in re.finditer(line, surface.text):
         time, change = number(match["time"], match["unit"]), number(match["change"], "%")
         fitting = [
@@ -950,155 +844,6 @@ def _by_test(name: str, text: str, rows: Sequence[tuple[int, Row]], run: Json) -
     for _, row in rows:
         for test_id in re.findall(either, " ".join(row.cells)):
             yield tests[test_id], Surface(name, "", [row])
-
-
-def _spaced(text: str) -> str:
-    return re.sub(r"\s+", " ", text)
-
-
-def _terminal(text: str, run: Json) -> tuple[str, list[tuple[int, Row]]]:
-    """Text of one line, where titles of failures are the tests' ids."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    by_function: dict[str, list[str]] = defaultdict(list)
-    for test in run["tests"]:
-        by_function[test["id"].rpartition("::")[2]].append(test["id"])
-
-    def title(match: re.Match[str]) -> str:
-        ids = by_function.get(match[1], [])
-        return f"\n{ids[0]}\n" if len(ids) == 1 else match[0]
-
-    return _spaced(re.sub(r"(?m)^_{3,} (\S.*\S) _{3,}$", title, text)), []
-
-
-def _markdown(text: str) -> tuple[str, list[tuple[int, Row]]]:
-    """Prose and rows; a row's place is the length of the prose before it."""
-    prose = ""
-    rows: list[tuple[int, Row]] = []
-    headings: tuple[str, ...] = ()
-    table = 0
-    for line in text.splitlines():
-        plain = html.unescape(re.sub(r"<[^>]+>", " ", line)).replace("`", "").replace("**", "")
-        if not line.startswith("|"):
-            headings = ()
-            prose += f" {plain}"
-            continue
-        cells = tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", plain.strip())[1:-1])
-        if not headings:
-            headings, table = cells, table + 1
-        elif not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
-            rows.append((len(_spaced(prose)), Row(headings, cells, table)))
-    return _spaced(prose), rows
-
-
-_VOID = frozenset({"meta", "link", "input", "br", "hr", "img", "rect", "path", "line", "circle"})
-_INLINE = frozenset({"code", "strong", "em", "a", "small", "b", "i", "abbr", "time", "mark"})
-
-
-@dataclass
-class _Table:
-    """A table whose rows are being read; in a cell there may be another."""
-
-    number: int
-    headings: tuple[str, ...] = ()
-    are_headings: bool = False
-    cells: list[list[str]] | None = None
-
-
-class Page(HTMLParser):
-    """A page's visible text, the rows of its tables, and its scripts by their ids."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.scripts: dict[str, tuple[dict[str, str | None], str]] = {}
-        self._open: list[tuple[str, dict[str, str | None]]] = []
-        self._prose: list[str] = []
-        self._rows: list[tuple[int, Row]] = []
-        self._tables: list[_Table] = []
-        self._count = 0
-        self._details: list[tuple[str, int]] = []
-        self.feed(source)
-        self.close()
-
-    def json(self, script: str) -> Any:
-        """The data of a script element, unpacked where it is packed."""
-        attributes, text = self.scripts[script]
-        if "data-packed" in attributes:
-            text = gzip.decompress(base64.b64decode(text)).decode()
-        return json.loads(text)
-
-    def shown(self) -> tuple[str, list[tuple[int, Row]]]:
-        """The text outside of tables, and their rows, each with its place in the text."""
-        starts, length = [], 0
-        for part in self._prose:
-            starts.append(length)
-            length += len(part)
-        return "".join(self._prose), [
-            (starts[place] if place < len(starts) else length, row) for place, row in self._rows
-        ]
-
-    def details(self, tests: Sequence[str]) -> list[tuple[str, str]]:
-        """The scripts of tests' data, each with the test that is named first in the element that refers to it."""
-        either = re.compile("|".join(sorted(map(re.escape, tests), key=len, reverse=True)))
-        found = []
-        for script, place in self._details:
-            named = either.search("".join(self._prose[place:]))
-            if named is not None and script in self.scripts:
-                found.append((script, named[0]))
-        return found
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        if tag not in _VOID:
-            self._open.append((tag, attributes))
-        if script := attributes.get("data-details"):
-            self._details.append((script, len(self._prose)))
-        inner = self._tables[-1] if self._tables else None
-        if tag == "table":
-            self._count += 1
-            self._tables.append(_Table(self._count))
-        elif tag == "tr" and inner is not None:
-            inner.cells, inner.are_headings = [], any(name == "thead" for name, _ in self._open)
-        elif tag in ("th", "td") and inner is not None and inner.cells is not None:
-            inner.cells.append([])
-        elif tag not in _INLINE:
-            self._write(" ")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop()[0] != tag:
-            pass
-        inner = self._tables[-1] if self._tables else None
-        if tag == "table" and self._tables:
-            self._tables.pop()
-        elif tag == "tr" and inner is not None and inner.cells is not None:
-            cells = tuple(_spaced("".join(parts)).strip() for parts in inner.cells)
-            if inner.are_headings:
-                inner.headings = cells
-            elif cells:
-                self._rows.append((len(self._prose), Row(inner.headings, cells, inner.number)))
-            inner.cells = None
-        elif tag not in _INLINE:
-            self._write(" ")
-
-    def handle_data(self, data: str) -> None:
-        tags = [tag for tag, _ in self._open]
-        if "script" in tags:
-            attributes = self._open[-1][1]
-            if name := attributes.get("id"):
-                known = self.scripts.get(name, (attributes, ""))[1]
-                self.scripts[name] = attributes, known + data
-        elif "style" not in tags and "svg" not in tags and "template" not in tags:
-            self._write(data)
-
-    def _write(self, text: str) -> None:
-        text = re.sub(r"\s+", " ", text)
-        inner = self._tables[-1] if self._tables else None
-        if inner is not None and inner.cells:
-            inner.cells[-1].append(text)
-        elif inner is None and text and not (text == " " and self._prose and self._prose[-1].endswith(" ")):
-            self._prose.append(text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.report import write_all
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.verdict import SourceDiff
-from unit.report import consistency, runs
+from unit.report import consistency, printed, runs
 
 TEST = "tests/perf/test_gpt.py::test_train_step"
 LINE = "src/model.py(41): attention"
@@ -268,6 +268,13 @@ def test_a_kernel_with_other_times_than_its_row_is_found(copy):
     assert any("the metric of aten::mm is 5 -> 6 ns" in line for line in consistency.contradictions(copy))
 
 
+def test_a_kernel_that_took_less_time_is_not_slower(copy):
+    metric = {**step_of(judged_test(copy)), "of_step": False, "base_values": [], "new_values": []}
+    edit_run(copy, lambda test: test["metrics"].update({"operator aten::tanh": {**metric, "base": 220, "new": 158}}))
+    found = consistency.contradictions(copy)
+    assert any("operator aten::tanh" in line and "new / base - 1 is -0.28" in line for line in found), found
+
+
 @pytest.mark.parametrize("kind, text", [
     ("more work", "'more work' is 1e+06 -> 2e+06 flop"),
     ("done worse", "'done worse' is the same arithmetic"),
@@ -286,7 +293,7 @@ def test_work_that_the_count_of_flops_denies_is_found(copy, kind, text):
 
 def details_of(folder):
     """The script with the data of the regressed test."""
-    page = consistency.Page((folder / "index.html").read_text())
+    page = printed.Page((folder / "index.html").read_text())
     return next(script for script, test in page.details([TEST, "tests/perf/test_vit.py::test_infer"]) if test == TEST)
 
 

@@ -197,7 +197,7 @@ def _check_rounds(checker: Checker, where: str, metric: Json) -> None:
 def _check_interval(checker: Checker, where: str, metric: Json) -> None:
     """A change lies in its interval, and so does that which a reader works out from both sides."""
     low, high = metric["ci95"]
-    for what, value in (("effect", effect), ("new / base - 1", metric["new"] / metric["base"] - 1)):
+    for what, value in (("effect", metric["effect"]), ("new / base - 1", metric["new"] / metric["base"] - 1)):
         if not low - 1e-6 <= value <= high + 1e-6:
             checker.wrong.append(f"{where}: {what} is {value:+.4f}, outside of its interval [{low:+.4f}, {high:+.4f}]")
 

@@ -38,10 +38,12 @@ _EFFECTS = re.compile(
 )
 """Why a cause's time changed: parts of its difference, each with words of its own."""
 _AMOUNT = re.compile(
-    rf"(?P<own>[+\-−]?{NUMBER})(?:\s?(?P<own_unit>ns|µs|ms|s))? of (?P<whole>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s)"
-    rf"(?:\s(?:in|of) the profiled step)?(?:,?\s\(?(?P<share>[+\-−]?{NUMBER})\s?%)?"
+    rf"(?P<own>[+\-−]?{NUMBER})(?:\s?(?P<own_unit>ns|µs|ms|s))?"
+    rf"(?: of (?P<whole>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s)(?: in the profiled step)?| in the profiled step)"
+    rf"(?:,?\s\(?(?P<share>[+\-−]?{NUMBER})\s?%)?"
 )
-"""How much of the change a group of causes is, "+12.10 of +12.80 ms in the profiled step, 95%"."""
+"""How much of the change a group of causes is, "+12.10 of +12.80 ms in the profiled step, 95%"; or "+0.5 ms in the
+profiled step", where shares are not known."""
 _FRAME = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 WINDOW = 240
 """Characters after a name in which numbers are of it."""
@@ -138,6 +140,7 @@ def _checked(folder: Path) -> Checker:
             _check_causes(checker, surface, test)
             _check_groups(checker, surface, test)
             _check_sums(checker, surface, test)
+            _check_peak(checker, surface, test)
             _check_passed(checker, surface, test)
             _check_recorded(checker, surface, test)
     for test in run["tests"]:
@@ -158,6 +161,7 @@ def _check_run_file(checker: Checker, test: Json) -> None:
     steps = {each["call"]: each for each in test["breakdowns"]}
     _check_kernels(checker, f"run.json: {of}", test)
     _check_work(checker, f"run.json: {of}", test)
+    _check_memory(checker, f"run.json: {of}", test)
     for call, step in steps.items():
         _check_breakdown(checker, f"run.json: the breakdown of {call or 'the step'} {of}", step)
     for cause in _times(test):
@@ -513,7 +517,7 @@ def _check_causes(checker: Checker, surface: Surface, test: Json) -> None:
         by_name[cause["name"]].append(cause)
     for row in surface.rows:
         title = row.cells[0]
-        named = next((name for name in _names_in(title, by_name)), None)
+        named = _named(title, by_name, causes)
         if _subject(title, test["metrics"]) is not None:
             continue
         if named is not None and any(re.search(r"share|time|difference|baseline", each, re.I) for each in row.headings):
@@ -534,9 +538,13 @@ def _plain(name: str) -> str:
     return name.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")
 
 
-def _names_in(text: str, names: Sequence[str] | Json) -> Iterator[str]:
-    for _, name, _ in _windows(_restored(text, names), names):
-        yield name
+def _named(title: str, names: Sequence[str] | Json, causes: Sequence[Json]) -> str | None:
+    """The cause that a row is of: its title begins with the name, behind a sign or the call."""
+    text = _restored(title, names)
+    for start, name, _ in _windows(text, names):
+        before = text[:start].strip(" +-−").removesuffix(":")
+        return name if before in {"", *(cause["call"] for cause in causes)} else None
+    return None
 
 
 def _restored(text: str, names: Sequence[str] | Json) -> str:
@@ -568,7 +576,11 @@ def _check_cause(
         token = next(tokens(cell or ""), None)
         if token is not None and token.unit == "ns":
             add(f"time ({key})", token.numbers[:1], (key,))
+    end = 0
     for token in tokens(text):
+        if row is None and token.place - end > GAP:
+            break
+        end = token.end
         first = token.numbers[0]
         if token.kind == "pair" and token.unit == "ns":
             add("time", token.numbers, ("base_ns", "new_ns"))
@@ -638,13 +650,21 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
     steps = {each["call"]: each["new_ns"] - each["base_ns"] for each in test["breakdowns"]}
     if not steps:
         return
+    for row in surface.rows:
+        for token in tokens(row.cell(r"^change per step") or ""):
+            totals = sorted({total for call in steps for total in _totals(test, call)})
+            if not any(token.numbers[0].fits(total) for total in totals):
+                checker.wrong.append(
+                    f"{surface.name}, table of {test['id']}: '{row.cells[0]}' changed by {token.numbers[0].text}, "
+                    f"run.json: by one of {totals} ns"
+                )
     text = " | ".join([surface.text, *(" | ".join(row.cells) for row in surface.rows)])
     for match in _AMOUNT.finditer(text):
         where = f"{surface.name}, '{match[0]}' of {test['id']}"
         own = number(match["own"], match["own_unit"] or match["unit"])
-        whole = number(match["whole"], match["unit"])
-        calls = [call for call, delta in steps.items() if whole.fits(delta)]
-        if not calls:
+        whole = number(match["whole"], match["unit"]) if match["whole"] else None
+        calls = [call for call, delta in steps.items() if whole is None or whole.fits(delta)]
+        if whole is not None and not calls:
             checker.wrong.append(
                 f"{where}: the profiled step changed by {whole.text}, run.json: by {sorted(steps.values())} ns"
             )
@@ -667,6 +687,34 @@ _REST = re.compile(
     rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{NUMBER})\s?%"
 )
 _REST_ROW = re.compile(r"^(?:smaller changes|everything else|rest)\b", re.I)
+
+
+def _check_memory(checker: Checker, where: str, test: Json) -> None:
+    """The causes of another peak add up to its difference, which is that of the metric."""
+    for change in test["memory"]:
+        prefix = f"{change['call']}." if change["call"] else ""
+        metric = test["metrics"].get(f"{prefix}peak_memory")
+        if not change["base"] or not change["causes"]:
+            continue
+        peaks = change["base"]["peak_bytes"], change["new"]["peak_bytes"]
+        if metric is not None and (metric["base"], metric["new"]) != peaks:
+            checker.wrong.append(
+                f"{where}: the peak is {peaks[0]} -> {peaks[1]} B, "
+                f"the metric peak_memory {metric['base']:.0f} -> {metric['new']:.0f} B"
+            )
+        own = [cause for cause in test["blame"] if cause["kind"] == "memory" and cause["call"] == change["call"]]
+        total = sum(cause["bytes"] for cause in own)
+        if total != peaks[1] - peaks[0]:
+            checker.wrong.append(f"{where}: the peak changed by {peaks[1] - peaks[0]} B, its causes by {total} B")
+
+
+def _check_peak(checker: Checker, surface: Surface, test: Json) -> None:
+    """What is said of the peak's causes, "peak memory +1.969 MiB: 28 tensors", is of one of them."""
+    sizes = [cause["bytes"] for cause in test["blame"] if cause["kind"] == "memory"]
+    for match in re.finditer(rf"peak memory (?P<own>[+\-−]{NUMBER}) (?P<unit>B|KiB|MiB|GiB): ", surface.text):
+        own = number(match["own"], match["unit"])
+        if not any(own.fits(size) for size in sizes):
+            checker.wrong.append(f"{surface.name}, '{match[0]}' of {test['id']}, run.json: its causes are {sizes} B")
 
 
 def _check_sums(checker: Checker, surface: Surface, test: Json) -> None:
@@ -793,36 +841,51 @@ def _check_traces(checker: Checker, folder: Path, test: Json) -> None:
                 _check_slice(checker, where, event, causes, steps.get(drawn["call"]), test)
 
 
+_SUFFIX = re.compile(rf" \((?P<word>(?:new|gone)(?:, )?)?(?:(?P<delta>[+\-−]{NUMBER}) (?P<unit>ns|µs|ms|s)/step)?\)$")
+
+
 def _check_slice(
     checker: Checker, where: str, event: Json, causes: dict[tuple[str, str], Json], step: int | None, test: Json
 ) -> None:
     args = event.get("args") or {}
-    plain = re.sub(r" \((?:new|gone|[+\-−]?\d+ ?%)\)$", "", event["name"])
-    cause = causes.get((_KINDS.get(event.get("cat", ""), ""), plain))
+    title = _SUFFIX.search(event["name"])
+    name = args.get("cause") or _SUFFIX.sub("", event["name"])
+    kind = _KINDS.get(event.get("cat", ""), "")
+    cause = causes.get((kind, name)) or next((each for (_, known), each in causes.items() if known == name), None)
     where = f"{where}: slice {event['name']}"
     if "base_ns" in args and cause is None:
         checker.wrong.append(
             f"{where} changed from {args['base_ns']} to {args['new_ns']} ns, and is no cause of the page"
         )
-    if cause is not None:
-        for key in ("base_ns", "new_ns", "delta_ns", "share"):
-            if key in args:
-                checker.same(f"{where}: {key}", args[key], f"run.json: {key} of the cause", cause[key])
-        if {"base_ns", "new_ns"} <= args.keys():
-            checker.seen.add(("traces", test["id"], cause["name"], "times"))
-        changed = re.search(r"\(([+\-−]?\d+) ?%\)$", event["name"])
-        if changed and cause["base_ns"]:
-            ratio = cause["delta_ns"] / cause["base_ns"]
-            checker.compare(where, "its change", number(changed[1], "%"), ratio, 100)
-        verdict = args.get("verdict")
-        wrong_way = {"slower": cause["delta_ns"] < 0, "faster": cause["delta_ns"] > 0}
-        if verdict == "unchanged" or wrong_way.get(verdict or ""):
-            checker.wrong.append(f"{where} is {verdict}, run.json: the cause changed by {cause['delta_ns']} ns")
-    delta, ratio = args.get("slice_delta_ns"), args.get("ratio")
+    if "base_ns" in args and cause is not None:
+        _check_marked(checker, where, args, title, cause)
+        checker.seen.add(("traces", test["id"], cause["name"], "times"))
+    if "causes_delta_ns" in args:
+        listed = args["causes"].split(", ")
+        # A name may itself have a comma: then the sum is not known from here.
+        own = [each["delta_ns"] for (_, known), each in causes.items() if known in listed]
+        if len(own) == len(listed) and sum(own) != args["causes_delta_ns"]:
+            checker.wrong.append(
+                f"{where}: its causes changed by {args['causes_delta_ns']}, run.json: by {sum(own)} ns"
+            )
+    ratio = next((args[key] for key in args if key.endswith("ratio")), None)
+    delta = next((args[key] for key in args if key.endswith("slice_delta_ns") or key == "observed_delta_ns"), None)
     # One observed step is not the mean, but what took half as long again, and a tenth of the change, did change.
     telling = step and delta and ratio and abs(delta) >= 0.1 * abs(step) and not 1 / 1.5 < ratio < 1.5
     if telling and args.get("verdict") == "unchanged":
         checker.wrong.append(f"{where} is unchanged, and beside that its ratio is {ratio} ({delta} ns)")
+
+
+def _check_marked(checker: Checker, where: str, args: Json, title: re.Match[str] | None, cause: Json) -> None:
+    for key in ("base_ns", "new_ns", "delta_ns", "share"):
+        if key in args:
+            checker.same(f"{where}: {key}", args[key], f"run.json: {key} of the cause", cause[key])
+    if title is not None and title["delta"]:
+        checker.compare(where, "the change in its name", number(title["delta"], title["unit"]), cause["delta_ns"])
+    verdict = args.get("verdict")
+    wrong_way = {"slower": cause["delta_ns"] < 0, "faster": cause["delta_ns"] > 0}
+    if verdict == "unchanged" or wrong_way.get(verdict or ""):
+        checker.wrong.append(f"{where} is {verdict}, run.json: the cause changed by {cause['delta_ns']} ns")
 
 
 # What surfaces show

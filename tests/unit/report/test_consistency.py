@@ -291,6 +291,52 @@ def test_work_that_the_count_of_flops_denies_is_found(copy, kind, text):
     assert any(text in line for line in consistency.contradictions(copy))
 
 
+def peak(bytes_, causes):
+    """A change of a peak as the run file has it, and what causes it."""
+
+    def change(test):
+        metric = test["metrics"]["peak_memory"]
+        sides = {"base": {"peak_bytes": metric["base"]}, "new": {"peak_bytes": metric["base"] + bytes_}}
+        test["memory"] = [{"call": "", "causes": [{}], **sides}]
+        test["blame"] += [{"kind": "memory", "call": "", "name": "x", "bytes": size} for size in causes]
+
+    return change
+
+
+PEAK = 52_298_904 - 20_418_696
+
+
+@pytest.mark.parametrize("bytes_, causes, text", [
+    (PEAK, [PEAK - 100, 100], ""),
+    (PEAK, [PEAK - 100, 99], f"the peak changed by {PEAK} B, its causes by {PEAK - 1} B"),
+    (PEAK + 1, [PEAK + 1], "the metric peak_memory 20418696 -> 52298904 B"),
+])  # fmt: skip
+def test_memory_that_does_not_add_up_is_found(copy, bytes_, causes, text):
+    edit_run(copy, peak(bytes_, causes))
+    found = [line for line in consistency.contradictions(copy) if "the peak" in line]
+    assert any(text in line for line in found) if text else found == []
+
+
+@pytest.mark.parametrize("size, is_wrong", [("+30.40 MiB", False), ("+31.40 MiB", True)])
+def test_another_size_of_a_cause_of_the_peak_is_found(copy, size, is_wrong):
+    edit_run(copy, peak(PEAK, [PEAK]))
+    file = copy / "terminal.txt"
+    file.write_text(f"{file.read_text()}\n{TEST}\n    cause: peak memory {size}: 2 tensors\n")
+    assert any("peak memory +31.40 MiB" in line for line in consistency.contradictions(copy)) == is_wrong
+
+
+def test_another_change_of_a_group_in_a_table_is_found(copy):
+    file = copy / "index.html"
+    text = file.read_text()
+    found = judged_test(copy)
+    own = sum(cause["delta_ns"] for cause in found["blame"] if cause["line"] == LINE)
+    printed = format_quantity(own, "ns", signed=True)
+    place = text.index(f"{printed}<", text.index("Change per step"))
+    file.write_text(f"{text[:place]}{another(printed)}{text[place + len(printed) :]}")
+    found = consistency.contradictions(copy)
+    assert any(line.startswith("index.html, table") and "changed by" in line for line in found), found
+
+
 def details_of(folder):
     """The script with the data of the regressed test."""
     page = printed.Page((folder / "index.html").read_text())
@@ -359,6 +405,21 @@ def test_another_number_in_a_slice_is_found(copy, args, text):
     edit_trace(copy, lambda event: event["args"].update(args))
     found = consistency.contradictions(copy)
     assert any(line.startswith("traces/") and text in line for line in found), found
+
+
+def test_another_change_in_the_name_of_a_slice_is_found(copy):
+    edit_trace(copy, lambda event: event.update(name="aten::mm (+77.00 ms/step)"))
+    assert any("the change in its name is +77.00 ms" in line for line in consistency.contradictions(copy))
+
+
+def test_another_sum_of_the_causes_in_a_module_is_found(copy):
+    edit_trace(copy, lambda event: event.update(args={"causes": "aten::mm", "causes_delta_ns": 5}))
+    assert any("its causes changed by 5, run.json" in line for line in consistency.contradictions(copy))
+
+
+def test_a_slice_that_is_of_no_cause_has_no_change(copy):
+    edit_trace(copy, lambda event: event["args"].update(cause="aten::tanh"))
+    assert any("is no cause of the page" in line for line in consistency.contradictions(copy))
 
 
 def test_a_slice_that_was_twice_as_long_is_not_unchanged(copy):

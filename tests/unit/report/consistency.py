@@ -699,13 +699,13 @@ def _check_memory(checker: Checker, where: str, test: Json) -> None:
         peaks = change["base"]["peak_bytes"], change["new"]["peak_bytes"]
         if metric is not None and (metric["base"], metric["new"]) != peaks:
             checker.wrong.append(
-                f"{where}: the peak is {peaks[0]} -> {peaks[1]} B, "
+                f"{where}: the peak is {peaks[0]:.0f} -> {peaks[1]:.0f} B, "
                 f"the metric peak_memory {metric['base']:.0f} -> {metric['new']:.0f} B"
             )
         own = [cause for cause in test["blame"] if cause["kind"] == "memory" and cause["call"] == change["call"]]
         total = sum(cause["bytes"] for cause in own)
         if total != peaks[1] - peaks[0]:
-            checker.wrong.append(f"{where}: the peak changed by {peaks[1] - peaks[0]} B, its causes by {total} B")
+            checker.wrong.append(f"{where}: the peak changed by {peaks[1] - peaks[0]:.0f} B, its causes by {total} B")
 
 
 def _check_peak(checker: Checker, surface: Surface, test: Json) -> None:

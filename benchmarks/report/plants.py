@@ -497,7 +497,7 @@ def try_out(plant: Plant, kept: Path) -> int:
     """Make the project, measure both commits and keep what a user sees of the second; pytest's exit code."""
     shutil.rmtree(kept, ignore_errors=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="perfdl-plant-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="project-") as scratch:
         project = Path(scratch) / plant.name
         make(plant, project)
         recorded = pytest(project, "--perf-update", f"--perf-repeats={PROCESSES}")
@@ -529,7 +529,7 @@ def make(plant: Plant, project: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     git(project, "init", "--quiet", "--initial-branch=main")
-    git(project, "remote", "add", "origin", f"https://github.com/perfdl-plants/{plant.name}.git")
+    git(project, "remote", "add", "origin", f"https://github.com/acme/{plant.name}.git")
     git(project, "add", "--all")
     git(project, "commit", "--quiet", "--message", "First version")
 

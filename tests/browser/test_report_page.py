@@ -166,7 +166,10 @@ def test_every_chart_is_drawn_and_described_and_a_capture_needs_no_scrolling(ope
     assert all(labels)
     tab.page.evaluate("scrollTo(0, 0)")
     tab.page.screenshot(path=tmp_path / "whole.png", full_page=True)
-    assert charts.evaluate_all("all => all.filter(one => one.checkVisibility() && !one.querySelector('.main-svg')).length") == 0
+    assert (
+        charts.evaluate_all("all => all.filter(one => one.checkVisibility() && !one.querySelector('.main-svg')).length")
+        == 0
+    )
 
 
 # What is written and filled on a canvas, in the order in which that happens.
@@ -481,5 +484,7 @@ def test_the_peak_by_module_and_its_rows(opened, tmp_path):
     rows.first.wait_for()
     account = test["memory"][0]["new"]
     assert rows.count() == len(account["rows"])
-    bytes_ = peaks.locator("td[data-label='Current bytes']").evaluate_all("cells => cells.map(cell => +cell.dataset.value)")
+    bytes_ = peaks.locator("td[data-label='Current bytes']").evaluate_all(
+        "cells => cells.map(cell => +cell.dataset.value)"
+    )
     assert sum(bytes_) == account["peak_bytes"]

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from pytest_perfdl.baseline import text  # noqa: E402 (the path comes first)
 from pytest_perfdl.workers.checkout import clear  # noqa: E402
-from pytest_perfdl.workers.kept_checkouts import is_whole  # noqa: E402
+from pytest_perfdl.workers.kept_checkouts import is_complete  # noqa: E402
 
 GONE_SECONDS = 5.0
 """How long after a kill processes may still be there."""
@@ -148,7 +148,7 @@ class Project:
         git_folder = self.root / ".git"
         found = [path for path in self.temporary.iterdir() if "pytest-of-" not in path.name]
         # A checkout that was set up to its end stays for later runs, on purpose.
-        found += [path for path in (git_folder / "perfdl").glob("*") if not is_whole(path)]
+        found += [path for path in (git_folder / "perfdl").glob("*") if not is_complete(path)]
         clear(self.root)
         found += [git_folder / "perfdl"] if (git_folder / "perfdl").exists() else []
         found += [path for path in (git_folder / "worktrees").iterdir() if path.name != "of-the-user"]

@@ -34,7 +34,7 @@ def difference(
     code = base.code
     if code is None:
         return "the baseline does not contain hashes of its code"
-    if not code.is_whole:
+    if not code.is_complete:
         ignored = f" ({some(code.ignored)})" if code.ignored else ""
         return f"the test used files whose content is not in the baseline{ignored}"
     if base.test_hash != test_hash:

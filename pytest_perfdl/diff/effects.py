@@ -1,4 +1,4 @@
-"""Why the time of a part changed: more of it, each longer, another mixture, or less of it hidden.
+"""Why the time of a part changed: more calls, slower per call, different inputs, or less overlap.
 
 The time that a part costs the step is n * t * x: occurrences, mean duration of one, and the share of it that
 nothing hides. From (n0, t0, x0) to (n1, t1, x1)

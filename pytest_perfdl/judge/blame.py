@@ -120,7 +120,7 @@ def of_diffs(
     leaning: Mapping[str, float] | None = None,
     counts_first: bool = False,
 ) -> tuple[Cause, ...]:
-    """The causes of all calls' changes: what goes its step's way first, and then as `blame` orders them.
+    """The causes of all calls' changes: those with the sign of the step's change first, then as `blame` orders them.
 
     Parameters
     ----------

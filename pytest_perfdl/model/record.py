@@ -163,7 +163,7 @@ class Code:
     """Number of further files: too many, too large, or with a name that is not valid text."""
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether `files` has all files of the repository that the test used."""
         return bool(self.files) and not self.ignored and not self.left_out
 

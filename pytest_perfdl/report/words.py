@@ -226,7 +226,7 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 
 def acceptable(result: Result) -> bool:
-    """Whether a new baseline would mend the verdict: it lifts no budget and meets no expectation."""
+    """Whether a new baseline would change the verdict: budgets and expectations do not depend on it."""
     if result.against or (result.base is None and result.judgement.verdict == "regressed"):
         return False
     if result.judgement.verdict != "regressed":

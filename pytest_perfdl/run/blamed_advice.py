@@ -40,7 +40,7 @@ def blamed(causes: Sequence[Cause]) -> Callable[[TaskGraph], Mask]:
     An operator stands for what runs inside it and what it launches, in the cause's module if the trace knows it; idle
     time for what the host does meanwhile; Python's for the gaps between operators, or for all that runs in the
     annotation that it is named after. What got faster, or is gone, stands for nothing, nor what is small beside the
-    largest cause (`LEAST`) and recurs no more often than before.
+    largest cause (`LEAST`) and has no more calls than in the baseline.
 
     Parameters
     ----------

@@ -20,19 +20,19 @@ from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import MetricVerdict, Verdict
 from pytest_perfdl.trace import read
-from pytest_perfdl.trace.exemplar import LIMIT, is_whole
+from pytest_perfdl.trace.exemplar import LIMIT, is_complete
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.machine import machine_of_key
 from pytest_perfdl.whatif.predict import Base, Prediction, WhatIf, predict
 from pytest_perfdl.whatif.simulation.quality import REFUSED_ERROR
-from pytest_perfdl.whatif.transform import Context, NotTold
+from pytest_perfdl.whatif.transform import Context, NotRecorded
 from pytest_perfdl.whatif.unprofiled import unprofiled
 
 TIMED = "step_p50"
 """Metric to which the graph is scaled: the median, because the trace is of a median step."""
 
 
-class _Untold(Exception):
+class _NoPrediction(Exception):
     """There is no prediction; the message is one line."""
 
 
@@ -60,7 +60,7 @@ def judged(expectation: WhatIfExpectation, result: Result) -> MetricVerdict:
         else:
             gain = found.gain
             verdict, reason = _held(found, bound, expectation.gains_less_than)
-    except _Untold as why:
+    except _NoPrediction as why:
         reason = f"no prediction: {why}"
     return MetricVerdict(
         name=metric_name(expectation.call, f"whatif {title}"),
@@ -96,12 +96,12 @@ def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | 
     """The prediction, or why there is nothing to optimize."""
     try:
         question.change(context)
-    except NotTold as error:
-        raise _Untold(str(error)) from None
+    except NotRecorded as error:
+        raise _NoPrediction(str(error)) from None
     except NotApplicable as error:
         return str(error)
     except MissingConstant as error:
-        raise _Untold(error.in_python) from None
+        raise _NoPrediction(error.in_python) from None
     return predict(context, question, base)
 
 
@@ -110,9 +110,9 @@ def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, B
     record = result.new
     path = next((each.new for each in result.exemplars if each.call == expectation.call), None)
     if record is None or path is None:
-        raise _Untold("no trace of a step was stored")
+        raise _NoPrediction("no trace of a step was stored")
     if record.plan.period > 1:
-        raise _Untold(f"the stored trace has one step, but a cycle has {record.plan.period} steps (period=)")
+        raise _NoPrediction(f"the stored trace has one step, but a cycle has {record.plan.period} steps (period=)")
     machine = (expectation.machine or Machine()).or_else(machine_of_key(record.key.parts))
     step_ns = statistics.fmean(record.metrics()[metric_name(expectation.call, TIMED)].values)
     base = _unprofiled(path, step_ns)
@@ -122,10 +122,12 @@ def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, B
 def _unprofiled(path: Path, step_ns: float) -> Base:
     """The graph of a stored trace, scaled to the time of the timed steps."""
     trace = read(path)
-    if not is_whole(trace):
-        raise _Untold(f"the trace of a step is stored up to {format_quantity(LIMIT, 'B')}, and this one is larger")
+    if not is_complete(trace):
+        raise _NoPrediction(
+            f"the trace of a step is stored up to {format_quantity(LIMIT, 'B')}, and this one is larger"
+        )
     base = Base.of(unprofiled(task_graph(trace), step_ns))
     if abs(base.mean - step_ns) > REFUSED_ERROR * step_ns:
         took, timed = format_quantity(base.mean, "ns"), format_quantity(step_ns, "ns")
-        raise _Untold(f"the traced step takes {took} without profiler overhead, the timed steps {timed}")
+        raise _NoPrediction(f"the traced step takes {took} without profiler overhead, the timed steps {timed}")
     return base

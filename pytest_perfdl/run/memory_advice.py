@@ -96,13 +96,13 @@ def _simulated(path: Path, parts: Mapping[str, Scalar], account: MemoryAccount) 
     """What the simulator predicts of activations in 16 bits, where it is known how fast the machine is with them."""
     # Imported here: runs in which no peak got higher have no use for it.
     from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_whole
+    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, predict, task_graph
     from pytest_perfdl.whatif.machine import machine_of_key
 
     try:
         trace = read(path)
-        if not is_whole(trace):
+        if not is_complete(trace):
             return
         found = predict(Context(task_graph(trace), machine_of_key(parts)), "amp")
     except (InputError, OSError):

@@ -59,13 +59,13 @@ def _suggestions(path: Path, causes: Sequence[Cause], record: Record, call: str)
     # Imported here: runs in which nothing got slower have no use for it.
     from pytest_perfdl.run.blamed_advice import blamed
     from pytest_perfdl.trace import read
-    from pytest_perfdl.trace.exemplar import is_whole
+    from pytest_perfdl.trace.exemplar import is_complete
     from pytest_perfdl.whatif import Context, task_graph
     from pytest_perfdl.whatif.advice import advise
     from pytest_perfdl.whatif.machine import machine_of_key
 
     trace = read(path)
-    if not is_whole(trace):
+    if not is_complete(trace):
         return []
     found = []
     for each in advise(Context(task_graph(trace), machine_of_key(record.key.parts)), within=blamed(causes)):

@@ -114,7 +114,7 @@ def unpack(data: bytes, source: str) -> bytes:
     return text
 
 
-def is_whole(trace: Trace) -> bool:
+def is_complete(trace: Trace) -> bool:
     """Whether nothing that tells what waits for what was left out of an exemplar; of any other trace nothing was."""
     cut = trace.metadata.get("perfdl", {})
     return not cut.get("dropped_events") and "correlation" not in cut.get("dropped_args", ())

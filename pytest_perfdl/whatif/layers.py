@@ -13,7 +13,7 @@ from pytest_perfdl.trace.cached import once
 from pytest_perfdl.trace.model import I32, Category, Rows, Trace
 from pytest_perfdl.whatif.facts import Gradients, gradients
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.whatif.transform import Context, NotTold
+from pytest_perfdl.whatif.transform import Context, NotRecorded
 
 _NUMBERED = re.compile(r"^(.*?[._])\d+$")
 _BACKWARD = PHASES.index("backward")
@@ -68,14 +68,16 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     """
     graph, marks = context.graph, labels(context.trace)
     if not marks.modules:
-        raise NotTold(
+        raise NotRecorded(
             "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
         )
     row = graph.tasks.row
     module = np.where(row >= 0, marks.module[row], -1)
     chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
     if not chosen:
-        raise NotTold(f"no module matches {pattern!r}" if pattern else "no modules repeat: name them with layer=...")
+        raise NotRecorded(
+            f"no module matches {pattern!r}" if pattern else "no modules repeat: name them with layer=..."
+        )
     of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
     unit = _with_gaps(graph, of[module])
     backward = np.where(row >= 0, marks.phase[row] == _BACKWARD, False)

@@ -1,4 +1,4 @@
-"""What predictions ask of a machine and no trace tells: measured on this one, with the operators of a trace."""
+"""Measures machine rates that predictions need and traces do not contain, with the operators of a trace."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.quality import Trust
 
 
-class NotTold(NotApplicable):
+class NotRecorded(NotApplicable):
     """Whether there is something to change is not known; the message says what would tell."""
 
 
@@ -53,7 +53,7 @@ class Context:
             If the graph was not made from one.
         """
         if self.graph.trace is None:
-            raise NotTold("operators and modules need a graph made from a trace")
+            raise NotRecorded("operators and modules need a graph made from a trace")
         return self.graph.trace
 
     @property

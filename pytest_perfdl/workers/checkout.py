@@ -186,7 +186,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
         folder.use()
         yield Checkout(working_tree, root, time.monotonic() - started, is_kept)
     finally:
-        if keep and kept_checkouts.is_whole(folder.path):
+        if keep and kept_checkouts.is_complete(folder.path):
             folder.release()
             sweep(working_tree)
         else:

@@ -97,7 +97,7 @@ def restored(folder: Folder, root: Path, commit: str, git: Git) -> bool:
     return True
 
 
-def is_whole(path: Path) -> bool:
+def is_complete(path: Path) -> bool:
     """Whether a folder holds a checkout that was set up to its end."""
     return _read(path) is not None
 
@@ -118,7 +118,7 @@ def within_bounds(paths: Sequence[Path]) -> set[Path]:
     """Those of some folders that may stay; the ones that were not used for longest come first."""
     stay: set[Path] = set()
     total = 0
-    for path in reversed([path for path in paths if is_whole(path)]):
+    for path in reversed([path for path in paths if is_complete(path)]):
         total += size(path)
         if len(stay) == MOST or total > MOST_BYTES:
             break

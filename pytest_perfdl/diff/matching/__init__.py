@@ -2,10 +2,10 @@
 
     matching = match.match(base, new)
 
-`groups` holds the words, `match` tells the story, and each of its chapters is a file: `same_name`, `same_operator`,
-`order` and `fusion`; `matched` sees to it that every part is entered once. What they go by: `names` and `cpp_names`
-say what a name is without what changes from build to build, `compilers` what a compiler's names say of what they
-replace, `normalized` is a part as it is compared, `likeness` how much speaks against two parts being one.
+`match` is the entry point, with one file per stage: `same_name`, `same_operator`, `order` and `fusion`; `groups` has
+the data types, and `matched` ensures that every part is in one group. They rest on `names` and `cpp_names` (names
+without what changes from build to build), `compilers` (what compiler-generated names say), `normalized` (a part as it
+is compared) and `likeness` (the cost of matching two parts).
 
 Pure functions of the parts alone: deterministic, and the same whichever side is called the baseline.
 """

@@ -17,7 +17,7 @@ from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import Gradients, gradients, inside, optimizer_steps
 from pytest_perfdl.whatif.layers import gradient_modules
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskGraph, TaskKind, Track, TrackKind, of_kinds
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, quantity, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, quantity, transform
 from pytest_perfdl.whatif.transforms.operators import operator_rows
 
 FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
@@ -52,7 +52,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     """
     sizes: Gradients = gradients(context.trace)
     if not len(sizes.row):
-        raise NotTold("the trace has no shapes of gradients: profile with record_shapes=True")
+        raise NotRecorded("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
     completes = _completing(graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
@@ -275,7 +275,7 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
     graph, marks = context.graph, labels(context.trace)
     module = gradient_modules(context.trace)
     if not len(module) or (module < 0).all():
-        raise NotTold(
+        raise NotRecorded(
             "the trace has no modules: profile with with_modules=True and with_stack=True, or with pytest --perf"
         )
     found = buckets(context, round(slice), round(slice))

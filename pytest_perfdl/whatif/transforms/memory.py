@@ -14,7 +14,7 @@ from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.layers import Layer, bounds, layers, saved
 from pytest_perfdl.whatif.lifetimes import Lifetimes
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, Track, TrackKind
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 CHECKPOINT_NS, NODE_NS = 100_000, 20_000
 """Host time of `torch.utils.checkpoint` for one layer (the state of random numbers, hooks, their own graph), and of
@@ -58,7 +58,7 @@ def checkpointing(context: Context, layer: str = "") -> Change:
 def _trained(context: Context, pattern: str) -> list[Layer]:
     found = [layer for layer in layers(context, pattern) if len(layer.backward) and len(layer.forward)]
     if not found:
-        raise NotTold("the trace has no backward pass of these modules")
+        raise NotRecorded("the trace has no backward pass of these modules")
     return found
 
 

@@ -18,7 +18,7 @@ from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.select import of_rows
 from pytest_perfdl.whatif.facts import computing, inside, operator_costs, optimizer_steps
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 from pytest_perfdl.whatif.transforms.precision import LOWER
 
 _NORM = ("aten::linalg_vector_norm", "aten::_foreach_norm", "aten::norm", "aten::vector_norm")
@@ -77,7 +77,7 @@ def remove_clipping(context: Context) -> Change:
     graph, trace = context.graph, context.trace
     rows, _ = optimizer_steps(trace)
     if not len(rows):
-        raise NotTold("the trace has no update (Optimizer.step)")
+        raise NotRecorded("the trace has no update (Optimizer.step)")
     engine = backward_rows(trace)
     ends = np.sort(trace.end[engine])
     tasks = np.zeros(len(graph), dtype=bool)
@@ -187,7 +187,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
     gone = np.zeros(len(graph), dtype=bool)
     chains = [chain for chain in _chains(context, epilogues) if len(chain) > 1]
     if not chains:
-        raise NotTold("no neighboring operators can be fused, or the trace has no shapes")
+        raise NotRecorded("no neighboring operators can be fused, or the trace has no shapes")
     for chain in chains:
         tail = chain[1:] if chain[0].product else chain
         whole = sum(link.bytes for link in tail)

@@ -9,7 +9,7 @@ from pytest_perfdl.trace.model import I64, Rows
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.facts import computing, gradients, inside, operator_costs, optimizer_steps, per_step
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 PASSES = {"Adam": 7, "AdamW": 7, "Adagrad": 5, "RMSprop": 5, "SGD": 3}
 """Tensors as large as the parameters that an update reads and writes: Adam reads p, g, m, v and writes p, m, v."""
@@ -29,7 +29,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     graph = context.graph
     rows, kind = optimizer_steps(context.trace)
     if not len(rows):
-        raise NotTold("the trace has no update by one optimizer (Optimizer.step)")
+        raise NotRecorded("the trace has no update by one optimizer (Optimizer.step)")
     own = np.flatnonzero(inside(graph, rows))
     found = []
     for tasks in per_step(graph, own):
@@ -70,9 +70,9 @@ def fused_optimizer(context: Context) -> Change:
     passes = PASSES.get(kind)
     sizes = gradients(context.trace)
     if passes is None:
-        raise NotTold(f"the memory traffic of {kind} is unknown; known: {', '.join(sorted(PASSES))}")
+        raise NotRecorded(f"the memory traffic of {kind} is unknown; known: {', '.join(sorted(PASSES))}")
     if not sizes.total:
-        raise NotTold("the trace has no shapes of gradients: profile with record_shapes=True")
+        raise NotRecorded("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM

@@ -22,7 +22,7 @@ from pytest_perfdl.whatif.facts import (
     optimizer_steps,
 )
 from pytest_perfdl.whatif.model import Mask, TaskGraph
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 
 def _words(text: str) -> frozenset[str]:
@@ -78,7 +78,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     graph, machine = context.graph, context.known
     costs = operator_costs(context.trace)
     if not costs.costs:
-        raise NotTold("the trace has no shapes of operators: profile with record_shapes=True")
+        raise NotRecorded("the trace has no shapes of operators: profile with record_shapes=True")
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     call[of_rows(graph, labels(context.trace).phase == PHASES.index("optimizer"))] = -1
     some = np.flatnonzero(call >= 0)

@@ -20,7 +20,7 @@ from pytest_perfdl.whatif.facts import computing, gradients, input_tasks, inside
 from pytest_perfdl.whatif.from_trace.graph import task_graph
 from pytest_perfdl.whatif.layers import gradient_share, layers
 from pytest_perfdl.whatif.model import Mask, TaskGraph, TaskKind, of_kinds
-from pytest_perfdl.whatif.transform import Change, Context, NotTold, transform
+from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
 _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 """Tensors as large as the parameters that an optimizer keeps."""
@@ -100,7 +100,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
             there = int(other.tasks.duration[theirs[key]].sum()) / other_steps
             factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
     if matched < whole / 2:
-        raise NotTold("the other trace runs other operators")
+        raise NotRecorded("the other trace runs other operators")
     return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
 
 
@@ -108,7 +108,7 @@ def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
     """Tasks by what they are in any trace of the same model."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     if graph.trace is None:
-        raise NotTold("operators need a graph made from a trace")
+        raise NotRecorded("operators need a graph made from a trace")
     marks, trace = labels(graph.trace), graph.trace
     device = graph.is_device.tolist()
     paths, phases = marks.path.tolist(), marks.phase.tolist()

@@ -468,8 +468,8 @@ def test_unknown_and_ignored_files(repository):
     assert found.code.files.keys() == {"code.py", "helper.py"}
     assert found.unknown == ("helper.py",)
     assert found.code.ignored == ("built/_C.so", "run.log")
-    assert not found.code.is_whole
-    assert repository.measured("code.py").code.is_whole
+    assert not found.code.is_complete
+    assert repository.measured("code.py").code.is_complete
 
 
 def test_names_that_no_record_can_hold_are_counted(repository):
@@ -485,7 +485,7 @@ def test_too_many_files_and_too_large_ones_are_counted(repository, monkeypatch):
     monkeypatch.setattr(code_module, "MOST_FILES", 4)
     found = repository.measured("code.py", *(f"data/{number}.bin" for number in range(6))).code
     assert list(found.files) == ["code.py", "data/0.bin", "data/1.bin", "data/2.bin"], "code before data"
-    assert (found.left_out, found.is_whole) == (3, False)
+    assert (found.left_out, found.is_complete) == (3, False)
     monkeypatch.setattr(code_module, "MOST_BYTES", 10)
     repository.write("data/0.bin", "much more")
     assert hashes(repository.root, ["data/0.bin", "data/1.bin"]).keys() == {"data/1.bin"}

@@ -200,8 +200,8 @@ def test_code_is_there_where_it_was_noted():
     assert to_json(whole)["code"].keys() == {"files"}
     for value in (RECORD, whole, part):
         assert through_json(value).code == value.code
-    assert whole.code.is_whole
-    assert not part.code.is_whole
+    assert whole.code.is_complete
+    assert not part.code.is_complete
 
 
 def test_what_a_later_version_adds_beside_is_passed_over():

@@ -19,7 +19,6 @@ from pytest_perfdl.analysis.events.tree import call_tree
 from pytest_perfdl.analysis.overview.memory_timeline import BEFORE, memory_timeline
 from pytest_perfdl.diff import diff, of_traces, places
 from pytest_perfdl.model.errors import TraceError
-from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.report import memory, words
 from pytest_perfdl.report.breakdown import breakdowns, waterfall
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
     from pytest_perfdl.report.traces import CallTraces
     from pytest_perfdl.results.run import Result
-    from pytest_perfdl.results.verdict import BreakdownRow, MetricVerdict, OperatorSides, WorkSide
+    from pytest_perfdl.results.verdict import BreakdownRow, OperatorSides, WorkSide
 
 COLUMNS = (
     "call",
@@ -50,8 +49,6 @@ COLUMNS = (
 such row has null; effects are those of count, duration, mix and exposure. The last three are absent where they are
 not known."""
 EFFECTS = ("count", "duration", "mix", "exposure")
-CHARTED = 6
-"""Most metrics of a test whose repeats are drawn."""
 POINTS = 400
 """Most points of a memory curve; each is the highest value of its stretch of time."""
 ALIVE = 12
@@ -104,9 +101,6 @@ def details(
         "compared": result.base is not None,
         "repeats": [0 if side is None else side.repeats for side in (result.base, result.new)],
         "rows": [_row(each.call, row, names) for each in steps for row in each.rows],
-        "metrics": (metrics := _metrics(result)),
-        # The first is drawn on the card, the others in its section of metrics.
-        "headline": metrics[0]["name"] if metrics else "",
         "roofline": _roofline(result.judgement.operators, peaks, names),
         "accounts": [
             {
@@ -167,48 +161,6 @@ def _work(side: WorkSide | None) -> list[Any] | None:
         return None
     share = None if side.roofline is None else round(side.roofline, 4)
     return [round(side.time_ns), side.calls, round(side.flops), round(side.bytes), share, side.bound]
-
-
-def _metrics(result: Result) -> list[dict[str, Any]]:
-    """What the verdicts on times rest on: both values of each paired round, else those of each process of both sides.
-
-    Of rounds whose values a run file of an earlier version does not hold there is the interval alone.
-    """
-    sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
-    found = []
-    for metric in words.metrics_worst_first(result.judgement.metrics):
-        telling = metric.verdict is not None or general(metric.name) == "step_time"
-        values = [_finite(side[metric.name].values) if metric.name in side else [] for side in sides]
-        if metric.evidence == "paired" or metric.pairs:
-            values = [list(side) for side in zip(*metric.pairs, strict=True)] or [[], []]
-        if metric.kind == "timed" and telling and (any(values) or metric.ci95 is not None):
-            limit = _limit(metric)
-            found.append(
-                {
-                    "name": words.visible(metric.name),
-                    "unit": words.visible(metric.unit),
-                    "base": values[0],
-                    "new": values[1],
-                    "paired": metric.evidence == "paired" or bool(metric.pairs),
-                    "middle": metric.base,
-                    "effect": metric.effect,
-                    "ci95": None if metric.ci95 is None else list(metric.ci95),
-                    "limit": limit,
-                    "limit_change": limit / metric.base - 1 if limit is not None and metric.base else None,
-                }
-            )
-    return found[:CHARTED]
-
-
-def _limit(metric: MetricVerdict) -> float | None:
-    """The value at which the limit is reached; `None` for a budget, and where there is none."""
-    if metric.limit is None or metric.base is None or metric.is_held_to_budget:
-        return None
-    try:
-        allowed = parse_limit(metric.name, metric.limit).allowed(metric.base, metric.unit)
-    except ValueError:
-        return None
-    return metric.base + (allowed if metric.better == "lower" else -allowed)
 
 
 def _history(result: Result) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import charts, compared, figures, memory, templating, traces, words
 from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
+from pytest_perfdl.report.evidence import pictures
 from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
@@ -398,6 +399,7 @@ def _environment() -> jinja2.Environment:
         recorded=recorded,
         listed_causes=listed_causes,
         members=members,
+        pictures=pictures,
         rest_of=rest_of,
         diff_lines=diff_lines,
         memory_gist=memory_gist,

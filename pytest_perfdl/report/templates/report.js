@@ -87,110 +87,6 @@
     ));
   };
 
-  // The evidence of a time's verdict: a dot for each paired round, or a mark for each process of both sides.
-  const fillEvidence = (place, found) => {
-    const isFirst = place.dataset.others === undefined;
-    const shown = found.metrics.filter(({ name }) => (name === found.headline) === isFirst);
-    for (const metric of shown) {
-      if (metric.paired) drawRounds(place, metric);
-      else drawProcesses(place, metric);
-    }
-  };
-  const inWords = ({ effect, ci95 }) => (effect === null || !ci95 ? "" : `Change ${percent(effect)}, 95% interval ${percent(ci95[0])} to ${percent(ci95[1])}. `);
-  const drawRounds = (place, metric) => {
-    const { name, unit, base: before, new: now, effect, ci95, limit_change: limit } = metric;
-    const changes = now.map((value, index) => value / before[index] - 1);
-    const text = changes.map((change, index) => `round ${index + 1}: ${quantity(before[index], unit)} → ${quantity(now[index], unit)}, ${percent(change)}`);
-    const ends = [0, ...changes, ...(ci95 ?? []), ...(limit === null ? [] : [limit])].map((share) => share * 100);
-    const [low, high] = [Math.min(...ends), Math.max(...ends)];
-    const room = (high - low) * 0.08 || 1;
-    const rows = Math.max(changes.length, 4);
-    chart(place, {
-      title: `${name}: change in each paired round`,
-      note: changes.length ? `${changes.length === 1 ? "1 round" : `${changes.length} rounds`}, baseline and current interleaved; one dot per round, the first on top` : "this run file holds the interval, not the rounds",
-      label: `${name}, change from baseline to current. ${changes.length ? `In paired rounds (${changes.length}): ${percent(Math.min(...changes))} to ${percent(Math.max(...changes))}. ` : ""}${inWords(metric)}${limit === null ? "" : `Limit ${percent(limit)}.`}`,
-      height: 92 + 11 * rows,
-      make: (colors) => ({
-        data: [{
-          type: "scatter", mode: "markers", x: changes.map((change) => change * 100), y: changes.map((_, index) => index + 1), text, hoverinfo: "text",
-          marker: { size: 8, color: colors.link, line: { color: colors.card, width: 1 } },
-        }],
-        layout: {
-          ...base(colors),
-          margin: { l: 10, r: 10, t: 32, b: 46 },
-          xaxis: axis(colors, { title: { text: "change, %", standoff: 4 }, range: [low - room, high + room], zeroline: false, ticksuffix: "%" }),
-          yaxis: axis(colors, { visible: false, range: [rows + 0.6, 0.4] }),
-          shapes: [
-            ...(ci95 ? [{ type: "rect", x0: ci95[0] * 100, x1: ci95[1] * 100, yref: "paper", y0: 0, y1: 1, fillcolor: colors.link, opacity: 0.16, line: { width: 0 }, layer: "below" }] : []),
-            ...(effect === null ? [] : [{ type: "line", x0: effect * 100, x1: effect * 100, yref: "paper", y0: 0, y1: 1, line: { color: colors.link, width: 1 } }]),
-            { type: "line", x0: 0, x1: 0, yref: "paper", y0: 0, y1: 1, line: { color: colors.quiet, width: 1 } },
-            ...(limit === null ? [] : [{ type: "line", x0: limit * 100, x1: limit * 100, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1.5 } }]),
-          ],
-          annotations: labels([
-            ...(limit === null ? [] : [{ x: limit * 100, text: `limit ${percent(limit)}`, color: colors.bad }]),
-            ...(ci95 ? [{ x: (ci95[0] + ci95[1]) * 50, text: "95% interval", color: colors.link }] : []),
-          ], low - room, high + room),
-        },
-      }),
-    });
-  };
-  // Two labels above a chart: away from each other where they are near, and never beyond the edge.
-  const labels = (wanted, low, high) => wanted.map(({ x, text, color }, index) => {
-    const other = wanted[1 - index];
-    const [from, near] = [(x - low) / (high - low), other && Math.abs(other.x - x) < (high - low) * 0.3];
-    const side = near ? (x < other.x || (x === other.x && index) ? "right" : "left") : "center";
-    const xanchor = from < 0.2 ? "left" : from > 0.8 ? "right" : side;
-    const isOver = near && xanchor !== side;
-    return { x, yref: "paper", y: 1, text, showarrow: false, xanchor, yanchor: "bottom", yshift: isOver ? 12 : 0, font: { color, size: 11 } };
-  });
-  const CURRENT = "current processes";
-  const RECORDED = "processes of the recording";
-  const described = (side, values, unit) => (values.length
-    ? `${side}: median ${quantity(median(values), unit)}, ${quantity(Math.min(...values), unit)} to ${quantity(Math.max(...values), unit)} in ${values.length === 1 ? "1 process" : `${values.length} processes`}. `
-    : "");
-  const drawProcesses = (place, metric) => {
-    const { name, unit, base: before, new: now, middle, effect, ci95, limit } = metric;
-    const interval = middle && effect !== null && ci95 ? [effect, ...ci95].map((share) => middle * (1 + share)) : null;
-    const [scale, word] = scaleOf([...before, ...now], unit);
-    const rows = [[CURRENT, now, "diamond"], [RECORDED, before, "circle-open"]].filter(([, values]) => values.length);
-    const narrow = (text) => text.replace(" ", "<br>");
-    chart(place, {
-      title: name,
-      note: `one mark per process; box: quartiles and median${interval ? "; interval: 95% interval of the change, from the baseline" : ""}`,
-      label: `${name}. ${described(RECORDED, before, unit)}${described(CURRENT, now, unit)}${inWords(metric)}`,
-      height: 70 + 38 * (rows.length + (interval ? 1 : 0)),
-      make: (colors) => {
-        const data = rows.map(([side, values, symbol]) => ({
-          type: "box", orientation: "h", name: side, x: values.map((value) => value / scale), y: values.map(() => narrow(side)),
-          boxpoints: "all", jitter: 0.6, pointpos: 0, width: 0.6, hoveron: "points", hoverinfo: "text",
-          text: values.map((value, index) => `${side}, ${index + 1}: ${quantity(value, unit)}`),
-          line: { color: side === RECORDED ? colors.quiet : colors.link, width: 1 }, fillcolor: "transparent",
-          marker: { symbol, size: 8, color: side === RECORDED ? colors.quiet : colors.link },
-        }));
-        if (interval) {
-          const [at, low, high] = interval.map((value) => value / scale);
-          data.unshift({
-            type: "scatter", mode: "markers", x: [at], y: ["95%<br>interval"], hoverinfo: "text",
-            text: [inWords(metric)],
-            error_x: { type: "data", symmetric: false, array: [high - at], arrayminus: [at - low], color: colors.ink, thickness: 2, width: 5 },
-            marker: { symbol: "line-ns-open", size: 12, color: colors.ink },
-          });
-        }
-        return {
-          data,
-          layout: {
-            ...base(colors),
-            xaxis: axis(colors, { title: { text: plain(word) }, zeroline: false }),
-            yaxis: axis(colors, { showgrid: false }),
-            shapes: limit === null ? [] : [{ type: "line", x0: limit / scale, x1: limit / scale, yref: "paper", y0: 0, y1: 1, line: { color: colors.bad, dash: "dash", width: 1 } }],
-            annotations: limit === null ? [] : [{ x: limit / scale, yref: "paper", y: 1, text: "limit", showarrow: false, yanchor: "bottom", font: { color: colors.bad } }],
-            margin: { ...base(colors).margin, t: 20 },
-          },
-        };
-      },
-    });
-  };
-
   const fillWaterfall = (place, found) => {
     for (const { call, base_ns: before, new_ns: now, timed, bars } of found.accounts) {
       if (!bars.length) continue;
@@ -497,7 +393,6 @@
   };
 
   const FILL = { rows: fillRows, waterfall: fillWaterfall, roofline: fillRoofline, modules: fillModules, peaks: fillPeaks, memory: fillMemory, history: fillHistory };
-  if (perfdl.hasCharts) FILL.evidence = fillEvidence;
   const fillPlace = (place, found) => {
     FILL[place.dataset.part]?.(place, found);
     if (place.dataset.part !== "timeline" || !perfdl.hasCharts) return;

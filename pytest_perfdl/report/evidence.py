@@ -1,0 +1,224 @@
+"""What the verdict on a time rests on, drawn: each paired round, or the processes of both sides.
+
+The pictures are part of the page as it is written: they need no script, and are there on paper and in a capture.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from markupsafe import Markup
+
+from pytest_perfdl.model.limits import parse_limit
+from pytest_perfdl.model.metrics import general
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
+from pytest_perfdl.report import words
+from pytest_perfdl.report.ticks import ticks
+from pytest_perfdl.results.run import Result
+from pytest_perfdl.results.verdict import MetricVerdict
+
+MOST = 6
+"""Most metrics of a test that are drawn."""
+WIDTH = 368
+_EDGE, _TOP, _BOTTOM = 8, 30, 34
+_ROUND, _FEWEST = 11, 4
+"""Height of a round, and the fewest rounds that a picture has room for."""
+_ROW = 34
+"""Height of a side's processes with their label."""
+_CROWDED = 0.3
+"""Part of the width below which two labels are put away from each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A drawing with what it is called."""
+
+    title: str
+    note: str
+    svg: Markup
+
+
+def pictures(result: Result) -> list[Picture]:
+    """Of each time with a verdict, and of the step's time; the worst first."""
+    drawn = []
+    for metric in words.metrics_worst_first(result.judgement.metrics):
+        telling = metric.verdict is not None or general(metric.name) == "step_time"
+        if metric.kind != "timed" or not telling:
+            continue
+        if metric.pairs or metric.evidence == "paired":
+            if _finite(_changes(metric)) or _interval(metric):
+                drawn.append(_of_rounds(metric))
+        elif any(sides := _processes(metric, result)):
+            drawn.append(_of_processes(metric, *sides))
+    return drawn[:MOST]
+
+
+def limit_change(metric: MetricVerdict) -> float | None:
+    """The change at which the limit is reached, as a ratio; `None` for a budget, and where there is none."""
+    if metric.limit is None or not metric.base or metric.is_held_to_budget:
+        return None
+    try:
+        allowed = parse_limit(metric.name, metric.limit).allowed(metric.base, metric.unit)
+    except ValueError:
+        return None
+    return allowed / metric.base if metric.better == "lower" else -allowed / metric.base
+
+
+def _changes(metric: MetricVerdict) -> list[float]:
+    return [new / base - 1 if base else math.nan for base, new in metric.pairs]
+
+
+def _interval(metric: MetricVerdict) -> tuple[float, float] | None:
+    return metric.ci95 if metric.ci95 is not None and all(map(math.isfinite, metric.ci95)) else None
+
+
+def _processes(metric: MetricVerdict, result: Result) -> tuple[list[float], list[float]]:
+    """The values of the recording's processes, and of the current ones."""
+    sides = [{} if side is None else side.metrics() for side in (result.base, result.new)]
+    base, new = (_finite(side[metric.name].values) if metric.name in side else [] for side in sides)
+    return base, new
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Places of values across a picture."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, values: Sequence[float]) -> _Axis:
+        low, high = min(values), max(values)
+        room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+        return cls(low - room, high + room)
+
+    def at(self, value: float) -> float:
+        return _EDGE + (value - self.low) / (self.high - self.low) * (WIDTH - 2 * _EDGE)
+
+
+def _of_rounds(metric: MetricVerdict) -> Picture:
+    """A dot for each round at its change, the first round on top; the limit a line, the interval a band."""
+    changes, interval, limit = _changes(metric), _interval(metric), limit_change(metric)
+    known = _finite(changes)
+    axis = _Axis.around([0.0, *known, *(interval or ()), *([] if limit is None else [limit])])
+    height = _ROUND * max(len(changes), _FEWEST)
+    drawn = [
+        *_frame(
+            axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in ticks(axis.low, axis.high, 4)]
+        )
+    ]
+    if interval:
+        low, high = (axis.at(end) for end in interval)
+        drawn.append(
+            f'<rect class="interval" x="{low:.1f}" y="{_TOP}" width="{max(high - low, 1):.1f}" height="{height}"/>'
+        )
+    drawn.append(_line("zero", axis.at(0.0), height))
+    if limit is not None:
+        drawn.append(_line("limit", axis.at(limit), height))
+    for number, (change, (base, new)) in enumerate(zip(changes, metric.pairs, strict=True)):
+        if math.isfinite(change):
+            values = f"{format_quantity(base, metric.unit)} → {format_quantity(new, metric.unit)}"
+            said = f"round {number + 1}: {values}, {format_percent(change)}"
+            y = _TOP + height * (number + 0.5) / len(changes)
+            drawn.append(_point("dot", axis.at(change), y, said))
+    labels = [("limit", f"limit {format_percent(limit)}", axis.at(limit))] if limit is not None else []
+    if interval:
+        labels.append(("interval", "95% interval", axis.at(sum(interval) / 2)))
+    drawn += _labels(labels)
+    drawn.append(_caption("change from baseline to current", height))
+    rounds = plural(len(changes), "paired round")
+    spread = f"{rounds}, {format_percent(min(known))} to {format_percent(max(known))}. " if known else ""
+    held = "" if limit is None else f"Limit {format_percent(limit)}."
+    label = f"{metric.name}, change from baseline to current: {spread}{_in_words(metric)}{held}"
+    note = f"{rounds}: one dot each, the first on top" if known else "this run file has the interval, not the rounds"
+    return Picture(metric.name, note, _svg(label, height, drawn))
+
+
+def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) -> Picture:
+    """A mark for each process of either side over the values, with the median; the interval around the baseline."""
+    interval, limit = _interval(metric), limit_change(metric)
+    ends = [metric.base * (1 + end) for end in interval] if interval and metric.base else []
+    held = [] if limit is None or metric.base is None else [metric.base * (1 + limit)]
+    axis = _Axis.around([*base, *new, *ends, *held])
+    rows = (("current processes", "", new), ("processes of the recording", " recorded", base))
+    sides = [(what, of, values) for what, of, values in rows if values]
+    height = _ROW * (len(sides) + bool(ends))
+    marks = [(tick, format_quantity(tick, metric.unit)) for tick in ticks(axis.low, axis.high, 3)]
+    drawn = [*_frame(axis, height, marks)]
+    told = []
+    for row, (what, of, values) in enumerate(sides):
+        top = _TOP + _ROW * row
+        median = statistics.median(values)
+        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">{what}</text>')
+        drawn.append(f'<path class="median" d="M{axis.at(median):.1f},{top + 14}v16"/>')
+        for number, value in enumerate(values):
+            said = f"{what}, {number + 1}: {format_quantity(value, metric.unit)}"
+            drawn.append(_point(f"dot{of}", axis.at(value), top + 22, said))
+        least, most = (format_quantity(end, metric.unit) for end in (min(values), max(values)))
+        count = plural(len(values), "process", "processes")
+        told.append(f"{what}: median {format_quantity(median, metric.unit)}, {least} to {most} in {count}. ")
+    if ends:
+        top = _TOP + _ROW * len(sides)
+        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">95% interval of the change, from the baseline</text>')
+        low, high = (axis.at(end) for end in ends)
+        drawn.append(f'<path class="whisker" d="M{low:.1f},{top + 18}v8m0,-4H{high:.1f}m0,-4v8"/>')
+    if held:
+        drawn.append(_line("limit", axis.at(held[0]), height))
+        drawn += _labels([("limit", f"limit {format_percent(limit or 0.0)}", axis.at(held[0]))])
+    drawn.append(_caption("one mark per process; line: median", height))
+    label = f"{metric.name}. {''.join(told)}{_in_words(metric)}"
+    return Picture(metric.name, "not paired: the recording against this run", _svg(label, height, drawn))
+
+
+def _in_words(metric: MetricVerdict) -> str:
+    interval = _interval(metric)
+    if interval is None or metric.effect is None or not math.isfinite(metric.effect):
+        return ""
+    low, high = map(format_percent, interval)
+    return f"Change {format_percent(metric.effect)}, 95% interval {low} to {high}. "
+
+
+def _frame(axis: _Axis, height: int, marks: Sequence[tuple[float, str]]) -> Iterator[str]:
+    for value, text in marks:
+        x = axis.at(value)
+        yield f'<path class="frame" d="M{x:.1f},{_TOP}v{height}"/>'
+        yield f'<text x="{x:.1f}" y="{_TOP + height + 14}" text-anchor="middle">{escape(words.visible(text))}</text>'
+
+
+def _point(kind: str, x: float, y: float, said: str) -> str:
+    return (
+        f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{escape(words.visible(said))}</title></circle>'
+    )
+
+
+def _line(kind: str, x: float, height: int) -> str:
+    return f'<path class="{kind}" d="M{x:.1f},{_TOP}v{height}"/>'
+
+
+def _caption(text: str, height: int) -> str:
+    return f'<text x="{WIDTH / 2:.0f}" y="{_TOP + height + 29}" text-anchor="middle">{text}</text>'
+
+
+def _labels(wanted: Sequence[tuple[str, str, float]]) -> Iterator[str]:
+    """Labels above the picture, away from each other where they are near, and never beyond its edge."""
+    for number, (kind, text, x) in enumerate(wanted):
+        others = [other for place, (_, _, other) in enumerate(wanted) if place != number]
+        near = [other for other in others if abs(other - x) < _CROWDED * WIDTH]
+        away = "middle" if not near else "end" if x < near[0] or (x == near[0] and number) else "start"
+        inside = "start" if x < 0.2 * WIDTH else "end" if x > 0.8 * WIDTH else away
+        y = _TOP - 6 - (12 if near and inside != away else 0)
+        yield f'<text class="{kind}" x="{x:.1f}" y="{y}" text-anchor="{inside}">{escape(text)}</text>'
+
+
+def _svg(label: str, height: int, drawn: Sequence[str]) -> Markup:
+    return Markup('<svg class="evidence" role="img" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
+        words.visible(label), WIDTH, _TOP + height + _BOTTOM, Markup("".join(drawn))
+    )

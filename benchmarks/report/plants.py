@@ -495,8 +495,6 @@ def main() -> int:
 
 def try_out(plant: Plant, kept: Path) -> int:
     """Make the project, measure both commits and keep what a user sees of the second; pytest's exit code."""
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="project-") as scratch:
         project = Path(scratch) / plant.name
         make(plant, project)
@@ -510,6 +508,8 @@ def try_out(plant: Plant, kept: Path) -> int:
         measured = pytest(project, "--perf")
         if not (project / "perf-report" / "run.json").is_file():
             raise SystemExit(f"{plant.name}: no report was written:\n{measured.stdout}{measured.stderr}")
+        # What was kept before stays until there is something to take its place.
+        shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(project / "perf-report", kept, ignore=shutil.ignore_patterns(".gitignore"))
         (kept / "terminal.txt").write_text(measured.stdout)
         (kept / "exit-code.txt").write_text(f"{measured.returncode}\n")

@@ -6,7 +6,7 @@
 Each project is made from nothing: a git repository with a model, a perf test, a good commit, and a bad edit, which is
 in the working tree or in a second commit. Baselines are recorded at the good commit (`pytest --perf-update`), then the
 bad code is measured (`pytest --perf`). What a user meets is kept in OUT/NAME: the report's folder, what the terminal
-printed at 100 columns (terminal.txt), the summary at 80 and 120 columns, and the exit code. The surfaces are then
+printed at 100 columns (terminal.txt), failure and summary at 80 and 120 columns, and the exit code. The surfaces are then
 compared with each other (`tests/unit/report/consistency.py`). Exit code 1 when a regression was not caught, or when a
 number contradicts another.
 """
@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 WIDTH = 100
 """Columns of the terminal that a project is measured in."""
 OTHER_WIDTHS = (80, 120)
-"""Columns that the summary is written for again, from the run file."""
+"""Columns that failure and summary are written for again, from the run file."""
 PROCESSES = 4
 
 
@@ -495,8 +495,6 @@ def main() -> int:
 
 def try_out(plant: Plant, kept: Path) -> int:
     """Make the project, measure both commits and keep what a user sees of the second; pytest's exit code."""
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="project-") as scratch:
         project = Path(scratch) / plant.name
         make(plant, project)
@@ -510,13 +508,15 @@ def try_out(plant: Plant, kept: Path) -> int:
         measured = pytest(project, "--perf")
         if not (project / "perf-report" / "run.json").is_file():
             raise SystemExit(f"{plant.name}: no report was written:\n{measured.stdout}{measured.stderr}")
+        # What was kept before stays until there is something to take its place.
+        shutil.rmtree(kept, ignore_errors=True)
         shutil.copytree(project / "perf-report", kept, ignore=shutil.ignore_patterns(".gitignore"))
         (kept / "terminal.txt").write_text(measured.stdout)
         (kept / "exit-code.txt").write_text(f"{measured.returncode}\n")
         if measured.stderr:
             (kept / "stderr.txt").write_text(measured.stderr)
     for width in OTHER_WIDTHS:
-        (kept / f"terminal-{width}.txt").write_text(summary(kept, width))
+        (kept / f"terminal-{width}.txt").write_text(shown(kept, width))
     return measured.returncode
 
 
@@ -557,13 +557,15 @@ def pytest(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
 
 
-def summary(kept: Path, width: int) -> str:
-    """The terminal's summary of a run file for a terminal of so many columns."""
+def shown(kept: Path, width: int) -> str:
+    """What the terminal says of a run file at so many columns: the text of the failures, and the summary."""
     from pytest_perfdl.report.reading import read_run
-    from pytest_perfdl.report.terminal import summary_lines
+    from pytest_perfdl.report.terminal import failure_text, summary_lines
 
     run = read_run(kept / "run.json", kept)
-    return "".join(f"{line.text}\n" for line in summary_lines(run, 0, width))
+    lines = [failure_text(result, run) for result in run.results if result.fails]
+    lines += [" perf summary ".center(width, "="), *(line.text for line in summary_lines(run, 0, width))]
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

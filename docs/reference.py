@@ -1,7 +1,7 @@
-"""Makes docs/reference/ from the code: options, ini keys, metrics, hooks, commands and file formats.
+"""Makes docs/reference/ from the code: fixture, marker, options, metrics, hooks, commands, what-if and file formats.
 
 python docs/reference.py            # rewrite the pages
-python docs/reference.py --check    # say which are not what the code says; exit code 1 then
+python docs/reference.py --check    # name the pages that differ from the code; exit code 1 if there are any
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import dataclasses
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
+from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
+from pytest_perfdl.fixture.perf import Comparison, Perf
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
 from pytest_perfdl.report import details
@@ -32,10 +35,242 @@ from pytest_perfdl.results.verdict import (
     MetricVerdict,
 )
 from pytest_perfdl.scaling.growth import Beside, Growth
+from pytest_perfdl.whatif import transforms  # noqa: F401  # registers them
+from pytest_perfdl.whatif.transform import TRANSFORMS
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 COUNTED_UNITS = {"1": "count", "B": "bytes", "flop": "FLOP"}
 MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"
+
+
+MARKER: dict[str, tuple[str, str]] = {
+    "limits": ("`{metric: limit}`", "How much each metric may get worse: see [Limits](#limits-and-budgets)."),
+    "budget": ("`{metric: bound}`", "A bound that each metric must keep, whatever the baseline: `45ms`, `2GiB`."),
+    "warmup": ("int", "Minimum number of warm-up steps (15). Warm-up goes on until step times settle."),
+    "steps": ("int", "Timed steps per process (40)."),
+    "repeats": ("int", "Processes that a test is measured in: 10 for recording, 1 before paired rounds."),
+    "threads": ("int", "Intra-op threads of a measured process (1)."),
+    "seed": ("int", "Seed of Python, numpy and torch before each call of `perf` (0)."),
+    "timeout": ("float", "Seconds that one process may take (600)."),
+    "resolution": (
+        "str",
+        'Slowdown that need not be excluded for `unchanged` when the time budget ends: `"6%"` (twice the limit).',
+    ),
+    "tags": ("tuple of str", "Free words, shown in reports."),
+    "scaling": (
+        "`{argument: sizes}`",
+        "Makes one test per size, and judges their times as a curve: see [Scaling](../how-to/scaling.md).",
+    ),
+    "loops": (
+        'int or `"auto"`',
+        'Runs of the step per timed step, for steps below about 100 us; `"auto"` chooses. Ini key: `perf_loops`.',
+    ),
+}
+"""Argument of the marker -> its type and what it does, with the default in parentheses."""
+
+MEANINGS: dict[str, tuple[str, str]] = {
+    "invalid": ("The measurement failed its own checks, or the test measured nothing.", "Read the reason; fix it."),
+    "regressed": (
+        "Slower, and past its limit; or a budget is exceeded; or a count is past a limit of its own.",
+        "Fix the code, or accept the change with `pytest --perf-update`.",
+    ),
+    "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
+    "outdated": (
+        "The test itself changed since its baseline: its code, parameters or measurement settings.",
+        "Record it again: `pytest --perf-update`.",
+    ),
+    "suspect": (
+        "Probably slower, but the rounds that fit into twice `--perf-budget` are too few to be certain.",
+        "Measure again with a larger `--perf-budget`.",
+    ),
+    "changed": ("A count differs from the baseline, and no time is judged.", "Check that you meant it; accept it."),
+    "inconclusive": (
+        "Neither a slowdown nor its absence is certain. The reason has the largest slowdown that is not excluded.",
+        "Measure on a quieter machine, or with a larger `--perf-budget`.",
+    ),
+    "incomparable": (
+        "Baselines exist for other hardware only, and the baseline commit cannot be measured here.",
+        "Fetch the whole history (`fetch-depth: 0`), or record a baseline here.",
+    ),
+    "improved": ("Faster by more than the limit.", "Nothing. `pytest --perf-update` keeps the gain."),
+    "unchanged": ("A slowdown of more than the limit is excluded.", "Nothing."),
+    "new": ("The test does not exist at the commit of `--perf-against`.", "Nothing."),
+    "unmeasured": ("The test was skipped, or failed as expected.", "Nothing."),
+    EVERY_ROUND: (
+        "A `suspect` whose `step_time` was past its limit in every one of enough rounds.",
+        "Treat it as `regressed`.",
+    ),
+}
+"""Verdict -> what it means and what to do."""
+
+
+def fixture_and_marker() -> str:
+    """The `perf` fixture and the marker, with every argument."""
+    rows = [(f"`{name}=`", *MARKER[name]) for name in [*KEYWORDS, *(name for name in MARKER if name not in KEYWORDS)]]
+    parts = [_FIXTURE.replace("{marker}", _table(("argument", "type", "what it does"), rows))]
+    for owner, kind in (("perf", Perf), ("perf.compare(...)", Comparison)):
+        for name, function in vars(kind).items():
+            if name == "__call__" or not name.startswith("_"):
+                parts.append(_method(owner, name, function))
+    return "".join(parts)
+
+
+_FIXTURE = """# The perf fixture and marker
+
+## The marker
+
+```python
+@pytest.mark.perf(limits={"step_time": "5%", "ops": 0}, budget={"peak_memory": "2GiB"})
+def test_train_step(perf, model, batch):
+    perf(train_step, model, batch, items=len(batch))
+```
+
+All arguments are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement settings: another
+value makes a baseline `outdated`. With `loops`, times and counts are those of one run of the step. Marks on a module, a
+class and a function are merged: mappings are joined, other values replaced by the inner one.
+
+Fixtures of every scope, parametrization, skip, xfail and capture behave as in any pytest test: each measured process
+runs the test under pytest. Hooks in `conftest.py` therefore run in these processes, too.
+
+{marker}
+A project that has its own marker, fixture, option or ini key of one of these names keeps it. Everything here has a
+second name: `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and `perfdl_steps`.
+
+### Limits and budgets
+
+| limit | the metric fails if it gets worse by |
+|---|---|
+| `3%` | more than 3 % |
+| `5%+20us` | more than 5 % and more than 20 us |
+| `2%+1MiB` | more than 2 % and more than 1 MiB |
+| `0` | anything: one more is too many |
+| `2pp` | more than 2 percentage points (utilization) |
+| `off` | never: it is only shown |
+
+The defaults are `step_time:3%`, `block_time:3%` and `peak_memory:2%+1MiB`; times that are not measured in paired rounds
+have at least 10 %. `per_kernel` (5 %) is the limit of each single kernel and operator; it is checked in paired rounds
+only. Other metrics are shown. A count without a limit is reported when it changes.
+
+A budget is an absolute bound: `{"step_time": "45ms"}`, or `{"flops_utilization": ">=40%"}` where more is better.
+
+## The fixture
+
+A test without the fixture measures its whole body as the step. Without `--perf`, everything runs once and nothing is
+measured.
+"""
+
+
+def _method(owner: str, name: str, function: Callable[..., object] | property) -> str:
+    """A section on a method or property, from its signature and docstring."""
+    shown = owner if name == "__call__" else f"{owner}.{name}"
+    text, _, rest = (inspect.getdoc(function) or "").partition("\nParameters\n----------\n")
+    text, _, _ = text.partition("\nRaises\n------\n")
+    rest = rest.partition("\nRaises\n------\n")[0]
+    signature = "" if isinstance(function, property) else _signature(function)
+    found = [f"\n### `{shown}`\n\n"]
+    if signature:
+        found.append(f"```python\n{shown}{signature}\n```\n\n")
+    found.append(_fenced(text.strip()).replace("`__call__`", "`perf(...)`") + "\n")
+    described = re.findall(r"(?m)^(\S[^\n]*)\n((?: {4}[^\n]*\n?|\n)+)", rest + "\n")
+    if described:
+        found.append(
+            "\n" + _table(("argument", "what it is"), [(f"`{key}`", " ".join(it.split())) for key, it in described])
+        )
+    return "".join(found)
+
+
+def _signature(function: Callable[..., object]) -> str:
+    """The arguments with their defaults, without `self` and types."""
+    signature = inspect.signature(function)
+    shown = [each.replace(annotation=inspect.Parameter.empty) for each in list(signature.parameters.values())[1:]]
+    return str(inspect.Signature(shown))
+
+
+def _fenced(text: str) -> str:
+    """A docstring with its indented examples in fences of Python."""
+    parts = re.split(r"(?m)^::\n\n((?: {4}.*\n?|\n)+)", text)
+    return "".join(
+        part if place % 2 == 0 else "```python\n" + inspect.cleandoc(part).rstrip() + "\n```\n\n"
+        for place, part in enumerate(parts)
+    ).rstrip()
+
+
+def whatif_optimizations() -> str:
+    """Every optimization of `perfdl whatif`, with its formula."""
+    own = {
+        name: function
+        for name, function in sorted(TRANSFORMS.items())
+        if function.__module__.startswith("pytest_perfdl.")
+    }
+    rows, sections = [], []
+    for name, function in own.items():
+        given = [
+            each.name + ("" if each.default is each.empty else f"={each.default}")
+            for each in list(inspect.signature(function).parameters.values())[1:]
+        ]
+        text = (inspect.getdoc(function) or "").partition("\nRaises\n------\n")[0].strip()
+        first, _, more = text.partition("\n")
+        rows.append((f"[`{name}`](#{name})", f"`{', '.join(given)}`" if given else "", first))
+        if more.strip():
+            sections.append(f"\n### {name}\n\n{first}\n\n{_escaped(more.strip())}\n")
+        else:
+            sections.append(f"\n### {name}\n\n{first}\n")
+    return _WHATIF.replace("{table}", _table(("name", "parameters", "what it does"), rows)) + "".join(sections)
+
+
+def _escaped(text: str) -> str:
+    """Prose of a docstring in which asterisks and underscores are none of Markdown's."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(
+        part if place % 2 else part.replace("*", "\\*").replace("<", "&lt;") for place, part in enumerate(parts)
+    )
+
+
+_WHATIF = """# What-if: optimizations, selections, constants
+
+For `perfdl whatif` and `perf.assert_whatif`; how to use them is in [Predict a change](../how-to/what-if.md).
+
+## Selecting tasks
+
+`--scale`, `--remove` and `perfdl trace --select` take conditions joined by commas. All of them must hold. A number
+or word may be given several times; then one of them must hold.
+
+| condition | selects |
+|---|---|
+| `step=3`, `step=3-5` | `ProfilerStep#3`, those from 3 to 5 |
+| `stream=7`, `rank=1` | work of a device stream; one rank of a job |
+| `kind=kernel`, `copy`, `memset`, `communication` | device work of this kind |
+| `kind=operator`, `call`, `input`, `gap` | host work of this kind |
+| `phase=forward`, `backward`, `optimizer` | operators of this phase, and what they launched |
+| `name~gemm`, `name=aten::mm` | by name: `~` a regular expression (any case), `=` the whole name with `*` and `?` |
+| `operator~norm`, `operator=aten::drop*` | work inside an operator of this name, or launched from there |
+| `module~mlp`, `module=Net.blocks.2` | work of this module, or of one inside it |
+| `shapes~64`, `line~train.py` | work of an operator with these shapes, or called on this line |
+
+In `perfdl trace`, steps, ranks, streams, kinds and phases narrow all numbers; names, operators, modules, shapes and
+lines choose the rows of tables.
+
+## Constants of the machine
+
+`--machine NAME=VALUE`, or `--machine FILE` with a JSON file of them. `perfdl constants` measures them.
+
+| constant | what it is |
+|---|---|
+| `memory_bytes_per_s` | memory bandwidth |
+| `pinned_bytes_per_s`, `pageable_bytes_per_s` | bandwidth of copies between host and device |
+| `network_bytes_per_s`, `network_latency_ns` | bandwidth and latency between ranks |
+| `memory_bytes` | capacity of the device's memory |
+| `cores` | CPU cores |
+| `contention` | how much longer a process computes beside another one |
+| `hand_over_ns` | time in which a DataLoader worker hands over a batch |
+| `float32=67Tflop`, ... | peak rate of an element type |
+
+Without `--machine`, constants are taken from the trace, or from the data sheet of its device. Nothing is guessed: a
+prediction that needs a missing constant names it.
+
+## Optimizations
+
+{table}"""
 
 
 def options() -> str:
@@ -51,12 +286,13 @@ def options() -> str:
     ]
     only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
     return (
-        "# Options and ini keys\n\nThe command line wins over the ini file. The marker wins over both in limits, "
-        "budgets, the resolution and the\ntimeout; the command line wins over the marker in warm-up, steps, repeats "
-        "and threads.\n\n"
-        "`--perf-steps` may be written `--perfdl-steps`, `perf_steps` in the ini file `perfdl_steps`, and so on: names "
-        "that no other plugin has. Where a project or another plugin has registered the short name, only the long one "
-        "is ours.\n\n"
+        "# Options and ini keys\n\nThe command line overrides the ini file. The [marker](fixture-and-marker.md) "
+        "overrides both for limits, budgets, the\nresolution and the timeout; the command line overrides the marker "
+        "for warm-up, steps, processes and threads.\n\n"
+        "Every option and ini key has a second name that no other plugin has: `--perfdl-steps` for `--perf-steps`,\n"
+        "`perfdl_steps` for `perf_steps`. Where a project or another plugin has registered the short name, use the "
+        "long one.\n\nExit codes are pytest's: 0 no test failed, 1 a test failed, 2 interrupted, 4 wrong usage, "
+        "5 no perf test was selected.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)
@@ -76,27 +312,30 @@ def metrics() -> str:
         if isinstance(each, CountedMetric)
     ]
     verdicts = [
-        (f"`{name}`", "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes")
-        for name in VERDICTS
+        (
+            f"`{name}`",
+            *MEANINGS[name],
+            "fails" if name in FAILS_BY_DEFAULT else "warns" if name in WARNS_BY_DEFAULT else "passes",
+        )
+        for name in (*VERDICTS, EVERY_ROUND)
     ]
-    verdicts.append((f"`{EVERY_ROUND}`", "fails"))
     return (
         '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
-        "`forward.step_time`.\n\n## Timed\n\n"
+        "`forward.step_time`.\n\n## Timed\n\nOne number per process. Times are measured without the profiler; what "
+        "comes from profiled steps is in the description.\n\n"
         + _table(("metric", "unit inside", "better", "what it is"), times)
-        + "\n## Counted\n\nLess is better. Exact, and compared exactly, where the context in the last column is "
-        "equal.\n\n"
+        + "\n## Counted\n\nLess is better. A count is exact, and compared exactly, where the context in the last "
+        "column is equal on both sides.\nElsewhere a difference is reported, with the context that differs.\n\n"
         + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
-        + "\n## Verdicts, worst first\n\nA test's verdict is the worst of its metrics'; a count that is "
-        "`changed` stands beside the verdict on times. `--perf-fail-on` takes these words, and\n"
-        f"`{EVERY_ROUND}`: a suspect whose step_time was past its limit in every one of enough rounds.\n\n"
-        + _table(("verdict", "by default"), verdicts)
+        + "\n## Verdicts, worst first\n\nThe verdict of a test is the worst of its metrics' verdicts. A count that "
+        "changed is reported beside the verdict on times.\n`--perf-fail-on` takes these words, or `all` for every "
+        "failure and warning.\n\n" + _table(("verdict", "what it means", "what to do", "by default"), verdicts)
     )
 
 
 def hooks() -> str:
     """The hooks that a project may implement."""
-    parts = ["# Hooks\n\nA project may implement these in its `conftest.py`.\n"]
+    parts = ["# Hooks\n\nA project can implement these in its `conftest.py`.\n"]
     for name, function in sorted(vars(hookspecs).items()):
         if name.startswith("pytest_perfdl_"):
             signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(function)))
@@ -173,7 +412,9 @@ def _described(kind: type, name: str) -> str:
 
 def commands() -> str:
     """The help of every subcommand."""
-    parts = ["# The perfdl command\n\nWhat pytest does with baselines and traces, without pytest.\n"]
+    parts = [
+        "# The perfdl command\n\nWorks on baselines, traces, run files and this machine, without running pytest.\n"
+    ]
     for name in sorted(_MODULES):
         module = _load(name)
         summary = " ".join((module.__doc__ or "").split("\n\n")[0].split())
@@ -228,12 +469,28 @@ def files() -> str:
 
 _FILES = """# File formats
 
-Durations are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %). What cannot be stated is null,
-never NaN.
+Durations are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %). Unknown values are null, never
+NaN.
+
+## The report folder
+
+`perf-report/` by default:
+
+| file | content |
+|---|---|
+| `index.html` | one self-contained page |
+| `traces/*.base.json.gz`, `*.new.json.gz` | Chrome traces of one observed step of either side |
+| `traces/*.diff.json.gz` | both steps in one Chrome trace, see [Read a trace diff](../how-to/read-trace-diff.md) |
+| `traces/*.speedscope.json` | both steps for [speedscope](https://www.speedscope.app) |
+| `run.json` | everything, for other programs; `--perf-json FILE` writes another copy |
+| `summary.md` | for a pull-request comment; on GitHub Actions also the job summary |
 
 ## Baselines
 
-`baselines/<key>/<test file>/<test>.json`, schema {record_schema}. One record:
+`baselines/<machine ID>/<test file>/<test>.json`, schema {record_schema}: one small file per test, sorted and rounded,
+to be committed and reviewed. The trace of one step lies beside it (`perf_baseline_trace = false` leaves it out). The
+machine ID is the hardware that decides whether times may be compared: accelerator, CPU model, instruction set, cores
+(fewer where a container has a CPU quota) and threads. One record:
 
 {record}
 ### A call
@@ -245,27 +502,35 @@ never NaN.
 ### A row: an operator, a kernel or a class of idle time
 
 {row}
-### An occasion: when repeats were measured
+### An occasion: a recording session
 
 {occasion}
 ## The run file
 
-`perf-report/run.json`, schema {run_schema}. At the top the key, the context, the date, the commit and how many tests
-have each verdict; in `tests` one object, on one line, for each test: its verdict and reason, `metrics` by name, `blame`
-(the parts that changed; entries of kind `memory` say by how many bytes tensors change the peak, and from when to when
-they are alive), `memory` (the [account](../memory.md) of each peak that changed), `growth` (what each step keeps),
-`work` (whether a slower step does more work), `operators` (what they had to do and took, of a
-mean step of either side, with FLOPs, bytes, the share of their roofline and what that is bound by), `source_diffs`,
-`integrity`, `traces` (paths beside the file), and the records of both sides,
-`record` and `base_record`.
+`perf-report/run.json`, schema {run_schema}. At the top are the machine ID (`key`), the context, the date, the commit
+and the number of tests with each verdict. `tests` has one object, on one line, for each test:
+
+| field | content |
+|---|---|
+| `verdict`, `reason` | the verdict of the test, and why |
+| `metrics` | by name: baseline, current, change, interval, limit, verdict |
+| `blame` | the causes; those of kind `memory` have bytes of the peak, and when they are alive |
+| `memory` | the [breakdown](../how-to/explain-memory.md) of each peak that changed |
+| `growth` | bytes that each step keeps |
+| `work` | whether a slower step does more work |
+| `operators` | of a mean step of either side: time, FLOPs, bytes, share of the roofline and what limits it |
+| `source_diffs` | changed lines of the functions that causes come from |
+| `integrity` | findings on the measurement |
+| `traces` | paths beside the file |
+| `record`, `base_record` | the records of both sides |
 
 ### A curve: a test's time over the sizes of a parameter
 
-`curves` of the size of a [scaling test](../scaling.md) that ran last; empty else. What has an interval is an
-object of `value`, `low` and `high`, the ends being those of the 95 % interval.
+`curves` of the size of a [scaling test](../how-to/scaling.md) that ran last; empty for other tests. A value with an
+interval is an object of `value`, `low` and `high`: the ends of the 95 % interval.
 
 {curve}
-Each of `sizes`, what was measured:
+Each of `sizes`, the measured ones:
 
 {size}
 Each of `fitted`, the curves that the page draws through them (a line, or a parabola where no line fits):
@@ -282,35 +547,31 @@ Its `beside`:
 {beside}
 ## The page
 
-`#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` what the N-th test (worst first) is
-drawn from, `#perfdl-names` the names that its rows have numbers for. A row is:
+`#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` the data of the N-th test (worst
+first), `#perfdl-names` the names that its rows refer to by number. A row is:
 
 {columns}
-Of a run of more than {folded} tests, those that are folded are compressed with gzip, in base64.
-
-## Traces
-
-`*.base.json.gz` and `*.new.json.gz` are one representative step each, `*.diff.json.gz` both; Chrome traces as
-[Perfetto](https://perfetto.dev) reads them. `*.speedscope.json` has both steps for
-[speedscope](https://www.speedscope.app). See [Read the trace of a regression](../how-to/reading-the-trace.md).
+In a run of more than {folded} tests, the data of collapsed tests is compressed with gzip, in base64.
 """
 
 PAGES = {
+    "fixture-and-marker.md": fixture_and_marker,
     "options.md": options,
-    "metrics.md": metrics,
+    "metrics-and-verdicts.md": metrics,
     "hooks.md": hooks,
-    "commands.md": commands,
+    "cli.md": commands,
+    "whatif-optimizations.md": whatif_optimizations,
     "files.md": files,
 }
 
 
 def made(name: str) -> str:
-    """A page's text as the code says it today."""
+    """The text of a page, from the code."""
     return MADE + PAGES[name]()
 
 
 def _fields(kind: type) -> str:
-    """The fields of a dataclass with what the line under each says."""
+    """The fields of a dataclass with the docstring under each."""
     rows = [(f"`{field.name}`", _under(kind, field.name), f"`{field.type}`") for field in dataclasses.fields(kind)]
     return _table(("field", "what it is", "type"), rows)
 
@@ -336,8 +597,8 @@ def main() -> int:
             stale.append(name)
             if "--check" not in sys.argv:
                 path.write_text(made(name), encoding="utf-8")
-    told = "not what the code says" if "--check" in sys.argv else "rewrote"
-    print(f"{told}: {', '.join(stale)}" if stale else "all pages are what the code says")
+    done = "differ from the code" if "--check" in sys.argv else "rewrote"
+    print(f"{done}: {', '.join(stale)}" if stale else "all pages agree with the code")
     return int(bool(stale) and "--check" in sys.argv)
 
 

@@ -27,7 +27,7 @@ from unittest import mock
 from pytest_perfdl.cli import main as perfdl
 from pytest_perfdl.model.errors import ReportError
 from pytest_perfdl.report.reading import read_run
-from pytest_perfdl.report.terminal import failure_text, summary_lines
+from pytest_perfdl.report.terminal import failure_text
 from pytest_perfdl.results.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,15 +151,16 @@ def _failure(run: Run) -> str:
     return failure_text(failing, run)
 
 
-def _summary(run: Run) -> str:
-    return "\n".join(line.text for line in summary_lines(run, 0, WIDTH))
+def _curve(run: Run) -> str:
+    """The test with the verdict on a curve."""
+    return failure_text(next(result for result in run.results if result.curves), run)
 
 
 RUNS = {
     "failure": (RUN, _failure),
     "tutorial": (DATA / "tutorial" / "run.json", _failure),
     "memory": (DATA / "memory.json", _failure),
-    "curve": (DATA / "sizes.json", _summary),
+    "curve": (DATA / "sizes.json", _curve),
 }
 """Recorded runs of pytest, and what is shown of each."""
 

@@ -1,4 +1,4 @@
-"""Says which regressions are planted (see plants.py), and refuses to run with one that does not exist."""
+"""Prints which regressions are planted (see plants.py), and rejects names that do not exist."""
 
 import sys
 from pathlib import Path

@@ -1,9 +1,8 @@
-"""Regressions that can be switched on in the examples, to see what `pytest --perf` says about them.
+"""Regressions that can be switched on in the examples, to see what `pytest --perf` reports.
 
-`PERFDL_PLANT=tanh_gelu pytest --perf examples/` measures the examples as somebody's well-meant change would
-have left them. The test files stay as they are, as they would in life: plants live in models/, where a line
-asks `planted("...")`. `PERFDL_PLANT_IN=FOLDER` plants only in the checkout that lies there, so that another
-checkout measured beside it, the base revision in its worktree, stays clean.
+`PERFDL_PLANT=tanh_gelu pytest --perf examples/` measures the examples as a well-meant change would have left them. The
+test files stay the same: plants are in models/, where a line calls `planted("...")`. `PERFDL_PLANT_IN=FOLDER` plants
+only in the checkout in that folder, so that the baseline commit, measured in another checkout, stays unchanged.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ class UnknownPlant(ValueError):
 
 @dataclass(frozen=True)
 class Plant:
-    """A regression and what a measurement must find out about it."""
+    """A regression and what a measurement must find."""
 
     tests: tuple[str, ...]
     """Node ids of the tests that it slows down or changes."""
     caught_by: Literal["time", "counts", "both"]
-    """Which metrics must tell: timed, counted or both. Under "time" every counted metric stays equal; under
-    "counts" the time changes by less than a timed verdict can promise to find."""
+    """Which metrics must detect it: timed, counted or both. For "time" every counted metric stays equal; for
+    "counts" the time changes by less than a timed verdict reliably detects."""
     description: str
     expected_cause: tuple[str, ...]
-    """Patterns of the operators or idle classes that may rightly be named first; "" where none needs to be."""
+    """Patterns of the operators or idle classes that are a correct first cause; "" where none is needed."""
 
     def explains(self, cause: str) -> bool:
-        """Whether `cause` is a right name for what this plant does."""
+        """Whether `cause` is a correct first cause for this plant."""
         return any(fnmatchcase(cause, pattern) for pattern in self.expected_cause)
 
 

@@ -9,7 +9,7 @@ comparisons stand to what is demanded.
     python benchmarks/blame/run.py --count 5 --unchanged 5    # hours; shows the time left
     python benchmarks/blame/run.py --end-to-end               # by pytest on a scratch repository, minutes each
     python benchmarks/blame/run.py --table
-    python benchmarks/blame/run.py --docs                     # writes what was found so far into docs/blame.md
+    python benchmarks/blame/run.py --docs                     # writes results into docs/explanation/benchmarks.md
     python benchmarks/blame/run.py --again                    # asks anew of what was measured, after a change of blame
 """
 
@@ -35,7 +35,7 @@ from pytest_perfdl.model.units import format_quantity  # noqa: E402
 RESULTS = ROOT / "perf-report" / "blame.jsonl"
 MEASURED = ROOT / "perf-report" / "blame"
 """Where rounds are kept."""
-DOCS = ROOT / "docs" / "blame.md"
+DOCS = ROOT / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- blame-table -->\n", "<!-- /blame-table -->\n"
 """Between these lines of it the tables stand."""
 DEFAULT_SECONDS = 60.0
@@ -184,7 +184,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="pairs of processes in a comparison (6)")
     parser.add_argument("--end-to-end", action="store_true", help="by pytest --perf-against on a scratch repository")
     parser.add_argument("--table", action="store_true", help="only print what was found so far")
-    parser.add_argument("--docs", action="store_true", help="only write what was found so far into docs/blame.md")
+    parser.add_argument(
+        "--docs", action="store_true", help="only write what was found so far into docs/explanation/benchmarks.md"
+    )
     parser.add_argument("--again", action="store_true", help="judge anew what was measured, and print it")
     parser.add_argument("--measured", type=Path, default=MEASURED, metavar="DIR", help="where rounds are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE", help="where comparisons are kept")

@@ -268,7 +268,7 @@ RECOMMENDER: Mapping[str, Plant] = {
     ),
     "pairs_one_by_one": Plant(
         "recommender",
-        "each pair of features multiplied by itself: more launches of smaller kernels",
+        "each pair of features multiplied separately: more launches of smaller kernels",
         "counts",
         15,
         (
@@ -309,7 +309,7 @@ RECOMMENDER: Mapping[str, Plant] = {
     ),
     "trend_in_float64": Plant(
         "recommender",
-        "figures kept in float64: a dtype widened, a slower kernel of the same name",
+        "statistics kept in float64: a dtype widened, a slower kernel of the same name",
         "duration",
         2,
         ("aten::exp",),

@@ -1,7 +1,7 @@
 """How good are the decisions? Ours beside other tools' rules on one recording, as one table.
 
     python benchmarks/decision_quality/run.py                          # some minutes, prints Markdown
-    python benchmarks/decision_quality/run.py --before REV --readme    # puts the table into README.md
+    python benchmarks/decision_quality/run.py --before REV --docs    # puts the table into docs/
     python benchmarks/decision_quality/run.py --suites 1000            # false alarms of whole suites
     python benchmarks/decision_quality/run.py --twin                   # the gate beside its twin
 
@@ -166,7 +166,7 @@ def table(tallies: Tallies, *, intervals: bool) -> Iterator[str]:
     """Lines of the Markdown table."""
     shares = sorted({share for found in tallies.values() for share in found})
     found_at = (f"+{share:.0%} found" for share in shares[1:])
-    heads = ("rule", "false alarms", *found_at, "unchanged: said so", "its bound", "seconds to a verdict")
+    heads = ("rule", "false alarms", *found_at, "`unchanged` on unchanged code", "bound", "seconds per test")
     yield f"| {' | '.join(heads)} |"
     yield f"|---|{'---:|' * (len(heads) - 1)}"
     for name, found in tallies.items():
@@ -212,18 +212,27 @@ def caption(recorded: Recorded, tallies: Tallies) -> str:
     none = Tally(0, every[0].decisions, 0.0).interval()[1]
     kinds = Counter((run.workload, run.cell, bool(run.share), run.share) for run in rounds)
     counts = [min((n for kind, n in kinds.items() if kind[2] is slowed), default=0) for slowed in (False, True)]
+    models = ", ".join(WORKLOADS.get(name, name) for name in recorded.workloads)
+    rounds_each = f"{counts[0]} rounds of unchanged code and {counts[1]} of each slowdown"
+    notes = [f"At least {rounds_each} for a workload and a row{quiet(rounds)}."]
+    notes.append(f"Slower code busy-waits for that share of each step{arrived(recorded)}.")
+    notes.append(
+        f"Each share is of {every[0].decisions} decisions or more, drawn from these runs with a fixed seed. Its 95 % "
+        f"interval (Wilson) is ±{100 * widest:.0f} points at the widest, and up to {100 * none:.1f} % where none was "
+        "counted. Another day or machine would give other numbers; that is not in the interval."
+    )
+    notes.append(
+        "The limit of pytest-perfdl is 3 % unless the row names another, so +3 % is not past it. *Bound* is the median "
+        "of the slowdown that is excluded with 97.5 %."
+    )
+    notes.append("Every rule gets warmed-up steps of processes in the pinned environment of pytest-perfdl.")
+    notes.append(
+        "Seconds are those of fresh processes, as measured; two numbers are for unchanged code and for +5 %. "
+        f"{ours_taken(recorded)}"
+    )
     return (
-        f"Recorded: {processes} processes, and {len(rounds)} rounds of two processes that take turns, of "
-        f"{', '.join(WORKLOADS.get(name, name) for name in recorded.workloads)}{place(recorded.machine)}; "
-        f"at least {counts[0]} rounds unchanged and {counts[1]} of each slowdown for a workload and a row"
-        f"{quiet(rounds)}. "
-        f"What is slower busy-waits for that share{arrived(recorded)}. Each share is of "
-        f"{every[0].decisions} decisions or more, drawn from these runs (seeded), its 95 % interval (Wilson) "
-        f"±{100 * widest:.0f} points at the widest and up to {100 * none:.1f} % for none found; what another day or "
-        "machine would give is not in it. Our limit is 3 % unless said otherwise, so +3 % is not past it; our bound is "
-        "what is excluded with 97.5 %, the median. Every rule gets warmed-up steps of processes in our pinned "
-        "environment. Seconds are those of fresh processes, as measured; two numbers are for unchanged code and for "
-        f"+5 %. {ours_taken(recorded)}"
+        f"Recorded: {processes} processes, and {len(rounds)} rounds of two interleaved processes, of {models}"
+        f"{place(recorded.machine)}.\n\n" + "\n".join(f"- {note}" for note in notes)
     )
 
 
@@ -242,7 +251,7 @@ def arrived(recorded: Recorded) -> str:
                 medians[share] = statistics.median(ratios) - 1
         if any(seen < ARRIVED * share for share, seen in medians.items()):
             seen = ", ".join(f"{by:+.1%} at {share:+.0%}" for share, by in medians.items())
-            found.append(f"; a part of it reaches {WORKLOADS.get(name, name)}: in the first row {seen}")
+            found.append(f"; only a part of it reaches {WORKLOADS.get(name, name)}: in the first row {seen}")
     return "".join(found)
 
 
@@ -255,8 +264,8 @@ ARRIVED = 0.75
 def ours_taken(recorded: Recorded) -> str:
     """What is in our seconds."""
     if any(isinstance(run, First) for run in recorded.runs):
-        return "Ours hold everything but checkouts: the first process of each side, which counts, and all rounds."
-    return "Ours leave out the profiled steps, some seconds for each test."
+        return "For pytest-perfdl they include everything but checkouts: the first process of each side and all rounds."
+    return "For pytest-perfdl they leave out the profiled steps, some seconds for each test."
 
 
 WORKLOADS: Mapping[str, str] = {
@@ -272,7 +281,7 @@ def quiet(rounds: Sequence[Round]) -> str:
     if not known:
         return "; what else the machine did meanwhile is not known"
     busy = sum(load >= QUIET for load in known)
-    return f"; others kept {QUIET:.0%} of a processor or more busy at {percent(busy / len(known))} % of the quiet ones"
+    return f"; other processes used {QUIET:.0%} of a CPU or more at {percent(busy / len(known))} % of the quiet ones"
 
 
 def place(machine: Mapping[str, Any]) -> str:
@@ -282,7 +291,7 @@ def place(machine: Mapping[str, Any]) -> str:
     return f", on {machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}, one thread, {machine['date']}"
 
 
-def into_readme(path: Path, text: str) -> None:
+def into_docs(path: Path, text: str) -> None:
     """Replace what stands between the markers.
 
     Raises
@@ -347,7 +356,7 @@ def beside_twin(recorded: Recorded, decisions: int, seed: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the table, or put it into README."""
+    """Print the table, or put it into the documentation."""
     options = arguments()
     if not options.recorded.exists():
         print(f"{options.recorded} is not there: record.py makes it", file=sys.stderr)
@@ -381,8 +390,8 @@ def lines(recorded: Recorded, options: argparse.Namespace) -> Iterator[str]:
         earlier = decided_before(options.before, part, options.decisions, options.seed) if options.before else {}
         tallies = decide_all(part, options.decisions, options.seed, options.jobs) | earlier
         text = report(part, tallies, intervals=options.intervals)
-        if options.readme:
-            into_readme(ROOT / "README.md", text)
+        if options.docs:
+            into_docs(ROOT / "docs" / "explanation" / "benchmarks.md", text)
         yield from ([f"## {part.workloads[0]}\n"] if options.per_workload else [])
         yield text
 
@@ -397,12 +406,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--before", metavar="REV", help="also decide as this earlier version of the project does")
     parser.add_argument("--intervals", action="store_true", help="show every interval")
     parser.add_argument("--per-workload", action="store_true", help="one table for each workload")
-    parser.add_argument("--readme", action="store_true", help="also replace the table in README.md")
+    parser.add_argument("--docs", action="store_true", help="also replace the table in docs/explanation/benchmarks.md")
     parser.add_argument("--suites", type=int, default=0, metavar="N", help="only count suites that raise an alarm")
     parser.add_argument("--twin", action="store_true", help="only hold the gate against its twin without a model")
     options = parser.parse_args()
-    if options.readme and (options.per_workload or options.suites or options.twin):
-        parser.error("--readme takes the one table of all workloads")
+    if options.docs and (options.per_workload or options.suites or options.twin):
+        parser.error("--docs takes the one table of all workloads")
     return options
 
 

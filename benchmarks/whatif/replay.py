@@ -156,7 +156,7 @@ def ranks(paths: list[Path]) -> tuple[str, ...]:
 
 
 HEAD = (
-    *("trace", "tasks", "span ms", "const", "pinned", "unexplained", "inferred", "trust"),
+    *("trace", "tasks", "span ms", "const", "pinned", "unexplained", "inferred", "confidence"),
     *("held out, worst step", "held out, period", "graph s", f"{WHATIFS} what-ifs s"),
     f"{WHATIFS} structural what-ifs s",
 )

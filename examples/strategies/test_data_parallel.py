@@ -10,7 +10,7 @@ import torch.multiprocessing as mp
 
 
 def other_rank(file, stop):
-    """The second process: answers every all-reduce of the first, until told to stop."""
+    """The second process: answers every all-reduce of the first, until the stop signal."""
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=1, world_size=2)
     while True:
         size = torch.zeros(1, dtype=torch.long)
@@ -22,7 +22,7 @@ def other_rank(file, stop):
 
 
 def reduce(tensor):
-    """Tell the other rank how much is coming, and add it up."""
+    """Send the other rank the size, then reduce."""
     dist.broadcast(torch.tensor([tensor.numel()]), 0)
     dist.all_reduce(tensor)
 

@@ -1,4 +1,4 @@
-"""Matrix products in bfloat16, where the processor has instructions for them."""
+"""Matrix products in bfloat16, where the CPU has instructions for them."""
 
 import pytest
 import torch

@@ -89,9 +89,13 @@ def told(name):
     return list(found.values())
 
 
-GENERAL = [
-    name for name in DOCUMENTS if name not in ("README.md", "CHANGELOG.md", "docs/tutorial.md", "examples/README.md")
-]
+def place_of(shown, folder):
+    """Where a command runs: those of our Makefile in this repository."""
+    return ROOT if shown.text.startswith("make ") else folder
+
+
+TUTORIALS = ("docs/tutorials/first-regression.md", "docs/tutorials/gpu.md")
+GENERAL = [name for name in DOCUMENTS if name not in ("README.md", "CHANGELOG.md", *TUTORIALS, "examples/README.md")]
 
 
 def test_the_examples(project):
@@ -112,7 +116,7 @@ def test_a_document(name, recorded, tmp_path):
     story = Story()
     for number, shown in enumerate(told(name)):
         make = states.STATES.get(shown.state)
-        story.run(shown, make(recorded, tmp_path / str(number)) if make else folder)
+        story.run(shown, make(recorded, tmp_path / str(number)) if make else place_of(shown, folder))
     story.end()
 
 
@@ -123,35 +127,35 @@ def test_the_readme_from_nothing(recorded, tmp_path):
         if make := states.STATES.get(shown.state):
             story.run(shown, make(recorded, tmp_path / str(number)))
         else:
-            story.run(shown, ROOT if shown.text.startswith("make ") else folder)
+            story.run(shown, place_of(shown, folder))
         if shown.text.startswith("pytest --perf-update"):
             must(COMMIT, folder)
     story.end()
 
 
-def test_the_tutorial_from_nothing(tmp_path):
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_from_nothing(name, tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     must("git init -q -b main", folder)
-    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"(?s)```python\n(.*?)```", text) if "def test_" in block]
-    (diff,) = re.findall(r"(?s)```diff\n(.*?)```", text)
+    path = re.search(r"`(tests/test_\w+\.py)`:", text)[1]
     (folder / "tests").mkdir()
-    (folder / "tests" / "test_speed.py").write_text(code, encoding="utf-8")
-    line_of_diff = text[: text.index("```diff")].count("\n") + 1
-    applied, story = False, Story()
-    for shown in [each for each in in_document("docs/tutorial.md") if whole(each)]:
-        if not applied and int(shown.place.rpartition(":")[2]) > line_of_diff:
-            states.apply_diff(folder, "tests/test_speed.py", diff)
-            applied = True
-        if shown.state == "mended":
-            undone = states.copy_of(folder, tmp_path / "mended")
+    (folder / path).write_text(code, encoding="utf-8")
+    diffs = [(text[: found.start()].count("\n") + 1, found[1]) for found in re.finditer(r"(?s)```diff\n(.*?)```", text)]
+    story = Story()
+    for shown in [each for each in in_document(name) if whole(each)]:
+        while diffs and int(shown.place.rpartition(":")[2]) > diffs[0][0]:
+            states.apply_diff(folder, path, diffs.pop(0)[1])
+        if shown.state == "fixed":
+            undone = states.copy_of(folder, tmp_path / "fixed")
             must("git checkout -q tests", undone)
             story.run(shown, undone)
         else:
             story.run(shown, folder)
     story.end()
-    assert applied
+    assert not diffs
 
 
 # Runs that fail, and what they show.

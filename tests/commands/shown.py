@@ -3,7 +3,7 @@
 In a document a command stands
 
 - after `$ ` in a ```` ```console ```` fence,
-- after `run: ` in a ```` ```yaml ```` fence,
+- after `run: ` or `entry: ` in a ```` ```yaml ```` fence,
 - on a line of a block that is indented by four spaces, or
 - between backticks, if it begins with `pytest`, `perfdl` or `python` and goes on.
 
@@ -65,8 +65,8 @@ def in_document(name):
             fence = mark[1] if fence is None else None
             note, pending = (pending, {}) if fence is not None else ({}, {})
         elif fence == "console" and line.startswith("$ "):
-            found.append(Shown(_without_comment(line[2:]), place, **note))
-        elif fence == "yaml" and (run := re.match(r"[ -]*run: (?!\|)(.+)", line)):
+            found.append(Shown(_without_comment(line[2:]), place, **{**note, **_comment(line)}))
+        elif fence == "yaml" and (run := re.match(r"[ -]*(?:run|entry): (?!\|)(.+)", line)):
             found.append(Shown(_without_comment(run[1]), place, **{**note, **_comment(run[1])}))
         elif fence is None and line.startswith("    ") and _STARTS.match(line[4:]):
             found.append(Shown(_without_comment(line[4:]), place, **pending))

@@ -29,8 +29,8 @@ def test_the_collection_finds_what_is_shown():
     assert len([each for each in ALL if each.runs]) >= 90
     assert {each.place.partition(":")[0] for each in ALL} >= {
         "README.md",
-        "docs/tutorial.md",
-        "docs/how-to/updating-baselines.md",
+        "docs/tutorials/first-regression.md",
+        "docs/how-to/update-baselines.md",
         "examples/README.md",
         "pytest_perfdl/baseline/files.py",
     }

@@ -5,7 +5,7 @@
 
 points.csv          times of a formula, with noise of a fixed seed
 mixer.json.gz       three steps of the Mixer of examples/ on images that are jittered before they are cropped
-tutorial/           the run of docs/tutorial.md in which the test fails
+tutorial/           the run of docs/tutorials/first-regression.md in which the test fails
 memory.json         a run of TIED, below, in which the head has weights of its own
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
@@ -147,8 +147,8 @@ def mixer() -> None:
 
 
 def tutorial() -> None:
-    """What docs/tutorial.md says, step by step."""
-    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    """What docs/tutorials/first-regression.md says, step by step."""
+    text = (ROOT / "docs" / "tutorials" / "first-regression.md").read_text(encoding="utf-8")
     code, change = (re.search(rf"(?s)```{kind}\n(.*?)```", text) for kind in ("python", "diff"))
     before, after = (line[1:].strip() for line in change[1].splitlines())
     with regressed("tests/test_speed.py", code[1], (before, after)) as report:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.model.metrics import METRICS
+from pytest_perfdl.results.verdict import EVERY_ROUND, VERDICTS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -35,7 +37,7 @@ def test_every_table_of_the_reference_has_rows():
     for name in REFERENCE.PAGES:
         for table in re.findall(r"(?:^\|.*\n)+", REFERENCE.made(name), re.MULTILINE):
             assert table.count("\n") > 2, f"{name}: {table}"
-    commands = REFERENCE.made("commands.md")
+    commands = REFERENCE.made("cli.md")
     assert "### `perfdl scaling predict`" in commands
     assert "| `--at NAME=VALUE,...` |" in commands
     assert "| `POINTS` |" in commands
@@ -52,7 +54,7 @@ def test_all_output_in_the_documentation_is_a_sample(name):
     """Outside of samples are commands, code and settings, never what a program printed."""
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
     for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
-        assert kind in {"console", "python", "yaml", "ini", "diff"}, f"a fence of {kind or 'no kind'}: {body}"
+        assert kind in {"console", "python", "yaml", "ini", "json", "diff"}, f"a fence of {kind or 'no kind'}: {body}"
         if kind == "console":
             assert all(line.startswith("$ ") for line in body.splitlines()), body
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)
@@ -61,7 +63,7 @@ def test_all_output_in_the_documentation_is_a_sample(name):
 
 
 def test_the_tutorial_shows_what_its_own_change_did():
-    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    text = (DOCS / "tutorials" / "first-regression.md").read_text(encoding="utf-8")
     change = re.search(r"(?s)```diff\n(.*?)```", text)[1].splitlines()
     shown = next(found["body"] for found in SAMPLES.SAMPLE.finditer(text) if found["name"] == "tutorial")
     assert {line.replace(" ", "") for line in change} <= {line.replace(" ", "") for line in shown.splitlines()}
@@ -162,11 +164,39 @@ def test_every_metric_of_a_run_is_described():
     assert {name for test in run["tests"] for name in test["metrics"] if " " not in name} <= set(METRICS)
 
 
-def test_the_readme_lists_every_metric():
+def test_the_readme_names_metrics_that_exist():
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
-    listed = text[text.index("What is measured:") :].partition("\n\n")[0]
-    percentiles = {name for name in METRICS if name.startswith("step_p")}
-    assert set(re.findall(r"`(\w+)`", listed)) == set(METRICS) - percentiles
+    table = text[text.index("## What it measures") :].partition("\nLimits are set")[0]
+    named = set(re.findall(r"`(\w+)`", table))
+    assert len(named) > 12
+    assert named <= set(METRICS)
+
+
+def test_the_readme_has_the_numbers_of_the_benchmarks():
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    page = (DOCS / "explanation" / "benchmarks.md").read_text(encoding="utf-8")
+    measured = {row[0]: row[1:] for row in rows_of(page)}
+    for label, source in {
+        "**pytest-perfdl**, `--perf` and `--perf-against`": "**pytest-perfdl** (forked, pinned, quiet)",
+        "**pytest-perfdl**, without git (unpaired)": "**pytest-perfdl**, unpaired",
+        "pytest-benchmark 5.3, `mean:5%`": "pytest-benchmark 5.3, `mean:5%`",
+        "asv continuous": "asv continuous",
+    }.items():
+        (shown,) = [row[1:] for row in rows_of(readme) if row[0] == label]
+        alarms, _, five, ten, _, _, seconds = measured[source]
+        assert shown == [alarms, five, ten, seconds], label
+    processes, rounds = re.search(r"Recorded: (\d+) processes, and (\d+) rounds", page).groups()
+    assert f"On {processes} recorded processes and {rounds} recorded rounds" in readme
+
+
+def rows_of(text):
+    """The cells of every row of every table."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_every_argument_of_the_marker_and_every_verdict_is_described():
+    assert set(KEYWORDS) <= set(REFERENCE.MARKER)
+    assert set(REFERENCE.MEANINGS) == {*VERDICTS, EVERY_ROUND}
 
 
 def test_every_picture_of_the_documentation_is_there():
@@ -184,6 +214,14 @@ def test_links_stay_in_the_documentation(page):
         found = (page.parent / target).resolve()
         assert found.exists(), target
         assert found.is_relative_to(DOCS), target
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "examples/README.md"])
+def test_links_of_the_other_documents_lead_somewhere(name):
+    page = DOCS.parent / name
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+        assert not anchor or target, anchor
 
 
 def test_the_files_that_contributing_names_are_there():

@@ -136,7 +136,7 @@ class Wait(IntEnum):
     """What a device event waited for last."""
 
     NOTHING = 0
-    """Nothing known: it was launched before the window's start, or its launch is not in the trace."""
+    """Nothing known: it was launched earlier than the window, or its launch is not in the trace."""
     STREAM = 1
     LAUNCH = 2
     EVENT = 3

@@ -41,7 +41,7 @@ class Quality:
     inferred_share: float
     """Span during which the critical path waits because of an edge that only times suggest."""
     held_share: float
-    """Share of the path before a release: work from before the window's start, or launches that the trace lacks."""
+    """Share of the path before a release: work from earlier than the window, or launches that the trace lacks."""
     contradicted: int
     """Edges that were left out because they led in a circle."""
     trust: Trust

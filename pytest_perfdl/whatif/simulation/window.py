@@ -13,7 +13,7 @@ from pytest_perfdl.whatif.simulation.lags import anchors, settled
 def between(graph: TaskGraph, start: int, end: int) -> TaskGraph:
     """The tasks that ran between two moments (nanoseconds), cut there.
 
-    What a task waited for before the window's start becomes its release. Steps are those that lie inside whole.
+    What a task waited for earlier than the window becomes its release. Steps are those that lie inside whole.
 
     Raises
     ------

@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     found = config.stash.get(SETTINGS, None)
     if found is None or config.option.collectonly:
         return
-    # A conftest file deeper down may have registered the marker for itself meanwhile.
+    # A conftest file in a subdirectory may have registered the marker in the meantime.
     config.stash[SETTINGS] = found = dataclasses.replace(found, markers=short_names.markers(config))
     if not found.enabled:
         config.stash[SMOKED] = sum(perf_items.is_perf_test(item, found.markers) for item in items)

@@ -1,7 +1,7 @@
 """Figures from a `Trace`: pure functions that read columns and return frozen values.
 
 A trace's rows first get what they belong to (`events`), then the time of each step is accounted for (`account`), what
-waited for what is worked out (`waiting`), and times are held against the hardware (`efficiency`); `overview` joins all
+waited for what is worked out (`waiting`), and times are compared with the hardware (`efficiency`); `overview` joins all
 that into what `perfdl trace` says. `ranks` compares the processes of one job. All times are integer nanoseconds, and
 definitions are in the functions' docstrings.
 

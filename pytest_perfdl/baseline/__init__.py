@@ -1,7 +1,7 @@
 """Records on disk: the committed baselines of a project.
 
-`layout` says where the baseline of a test lies, `text` how it is written so that the same record always gives
-the same bytes, `files` loads and saves (`Store`), `append` joins repeats of two occasions. `code` is what of the
-repository a record was measured on, `recorded_commit` the commit that has it, `same` whether the tree still does.
-Nothing here judges, and nothing is deleted but exemplar traces that a newly saved record replaces.
+`layout` defines the path of a test's baseline, `text` its format (the same record always gives the same bytes), `files`
+loads and saves (`Store`), `append` joins two recordings. `code` is the code of the repository with which a record was
+measured, `recorded_commit` finds the commit that has it, `same` checks whether the working tree still has it. Nothing
+is deleted except traces that a new record replaces.
 """

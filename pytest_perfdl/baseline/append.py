@@ -1,4 +1,4 @@
-"""Joining the repeats of two occasions: a baseline of several days knows the machine's drift."""
+"""Joins two recordings: a baseline from several days includes machine drift."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_perfdl.model.metrics import BYTE_SCOPE, COUNT_SCOPE, scope
 from pytest_perfdl.model.record import Call, Row, Series
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.record import Record
+    from pytest_perfdl.model.record import MeasurementPlan, Record
 
 
 def append(base: Record, new: Record) -> Record:
@@ -24,8 +24,8 @@ def append(base: Record, new: Record) -> Record:
     Raises
     ------
     BaselineError
-        One line that says why the two are not repeats of one thing: another test, key, plan or test source,
-        other calls or metrics, a context in which counted metrics would differ, or counts that do differ.
+        The two are not comparable: different test, machine ID, measurement settings or test source, different calls or
+        metrics, a context in which counted metrics differ, or different counts; the message is one line.
     """
     try:
         base, new = parse(dump(base)), parse(dump(new))
@@ -33,9 +33,9 @@ def append(base: Record, new: Record) -> Record:
         raise BaselineError(f"cannot append to the baseline of {new.test}: a record {error}") from error
     for what, before, after in (
         ("test", base.test, new.test),
-        ("key", base.key.slug, new.key.slug),
+        ("machine ID", base.key.slug, new.key.slug),
         ("test source", base.test_hash, new.test_hash),
-        ("plan", base.plan.shape, new.plan.shape),
+        ("measurement settings", _differing(base.plan, new.plan), _differing(new.plan, base.plan)),
         ("calls", [call.name for call in base.calls], [call.name for call in new.calls]),
     ):
         _agree(new, what, before, after)
@@ -54,11 +54,17 @@ def append(base: Record, new: Record) -> Record:
     )
 
 
+def _differing(plan: MeasurementPlan, other: MeasurementPlan) -> str:
+    """The settings of a plan that differ from another one's, as text."""
+    others = other.shape
+    return ", ".join(f"{name}={value}" for name, value in plan.shape.items() if value != others[name])
+
+
 def _agree(record: Record, what: str, before: object, after: object) -> None:
     if before != after:
         raise BaselineError(
-            f"cannot append to the baseline of {record.test}: not the same {what} ({before} there, {after} now); "
-            "record it anew with pytest --perf-update=all"
+            f"cannot append to the baseline of {record.test}: different {what} (baseline {before}, current {after}). "
+            "Record it again with pytest --perf-update=all"
         )
 
 

@@ -1,7 +1,7 @@
-"""The code that a test was measured on: the repository's files that it loaded or read, by content.
+"""The code with which a test was measured: the repository's files that it loaded or read, by content.
 
-The hash of a whole tree would be another one for every change of a file that the test never sees. So each file has its
-own, git's hash of its content after git's filters (line ends, large file storage): the one that trees of commits have.
+The hash of a whole tree would change with every file, even one that the test never uses. So every file has its git
+hash: of its content after git's filters (line ends, large file storage), as in the trees of commits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The baselines of a project as files: load, look beside, save.
+"""The baselines of a project as files: loading and saving.
 
-A save touches the files of one test under one key and nothing else; they are complete or as they were.
+Saving changes only the files of one test with one machine ID, atomically.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
 
 _RECORD_AGAIN = "restore it from git, or record it again with pytest --perf-update=all"
-_ELSEWHERE = "make it writable, or choose another folder with --perf-dir"
-_MOVE_AWAY = "move away what stands in its place, or choose another folder with --perf-dir"
+_ELSEWHERE = "make it writable, or choose another directory with --perf-dir"
+_MOVE_AWAY = "another file or directory is in its place: move it, or choose another directory with --perf-dir"
 _WHAT_TO_DO = {
-    errno.ENOSPC: "free some space and record again",
-    errno.EDQUOT: "free some space and record again",
+    errno.ENOSPC: "free disk space and record again",
+    errno.EDQUOT: "free disk space and record again",
     errno.EROFS: _ELSEWHERE,
     errno.EACCES: _ELSEWHERE,
     errno.EPERM: _ELSEWHERE,
@@ -198,19 +198,19 @@ class Store:
         path = self.path(record.test, record.key.slug)
         broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
         if broken:
-            raise BaselineError(f"{self.shown(path)} is not written: the measurement is invalid ({broken[0]})")
+            raise BaselineError(f"{self.shown(path)} not written: the measurement is invalid ({broken[0]})")
         try:
             data = text.dump(record)
             text.parse(data)
         except RecordError as error:
-            raise BaselineError(f"{self.shown(path)} is not written: the record {error}") from error
+            raise BaselineError(f"{self.shown(path)} not written: the record {error}") from error
         with self._acting("written", path):
             if not path.parent.resolve().is_relative_to(self.base.resolve()):
-                raise BaselineError(f"{self.shown(path)} is not written: its folder is a link to elsewhere")
+                raise BaselineError(f"{self.shown(path)} not written: its directory is a link to another place")
         return data
 
     def remove(self, node_id: str, slug: str) -> tuple[Path, ...]:
-        """Remove a baseline and the exemplar traces beside it, where it lies under another key now.
+        """Remove a baseline and its traces, if it has another machine ID now.
 
         Returns
         -------
@@ -233,7 +233,7 @@ class Store:
         return tuple(gone)
 
     def check_writable(self) -> None:
-        """See, before anything is measured, whether baselines can be written.
+        """Check, before anything is measured, whether baselines can be written.
 
         Raises
         ------
@@ -260,9 +260,8 @@ class Store:
             raise BaselineError(f"{self.shown(path)} {error}: {_RECORD_AGAIN}") from error
         if record.test != node_id or self.path(node_id, record.key.slug) != path:
             raise BaselineError(
-                f"{self.shown(path)} holds {visible(record.test)} under key {visible(record.key.slug)}, "
-                "which belongs elsewhere: "
-                f"{_RECORD_AGAIN}"
+                f"{self.shown(path)} is a baseline of {visible(record.test)} with machine ID "
+                f"{visible(record.key.slug)}, which has another path: {_RECORD_AGAIN}"
             )
         return record
 
@@ -272,7 +271,7 @@ class Store:
 
     @contextlib.contextmanager
     def _acting(self, done: str, path: Path) -> Iterator[None]:
-        """Turn the system's errors into one line for people."""
+        """Turn errors of the system into a `BaselineError` of one line."""
         try:
             yield
         except OSError as error:

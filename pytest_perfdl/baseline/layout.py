@@ -50,7 +50,7 @@ def baseline_path(folder: Path, key_slug: str, node_id: str) -> Path:
     """
     file, found, rest = node_id.partition("::")
     if not found or not file or not rest:
-        raise ValueError(f"{node_id!r} is not the node id of a test in a file")
+        raise ValueError(f"{node_id!r} is not the node id of a test")
     python = file.endswith(".py")
     folders = [_limited(_escaped(part), part) for part in file.removesuffix(".py").split("/")]
     if not python:

@@ -1,7 +1,7 @@
-"""One writer at a time in a folder of baselines.
+"""A lock for a directory of baselines: one writer at a time.
 
-The lock is held on the folder itself, so that nothing lies among the files that are committed, and the system lets go
-of it when its holder dies, also in another container.
+The directory itself is locked, so there is no lock file among committed files, and the system releases the lock when
+its holder dies, even in another container.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _lock(descriptor: int) -> bool:
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise OSError(errno.EBUSY, f"another process has been writing there for {_SECONDS} s") from None
+                raise OSError(errno.EBUSY, f"another process has held the lock for {_SECONDS} s") from None
             time.sleep(_EVERY_SECONDS)
         except OSError:
             return False

@@ -1,9 +1,9 @@
-"""Which commit holds the code that a baseline was recorded on.
+"""Finds the baseline commit: the one with the code that the baseline was recorded with.
 
-A baseline is recorded before the commit that carries it, so the commit named in it is only its parent, without the
-change that was meant. What tells is the content of the files that its test loaded or read: a commit that has them is
-the baseline's code, whatever it is called, and whatever else it changes. So a squash merge, a rebase and the merge of
-another pull request leave a baseline with its pair.
+A baseline is recorded before the commit that contains it, so the commit named in it is only its parent, without the
+recorded change. The content of the files that its test loaded or read decides: a commit that has them has the
+baseline's code, whatever else it changes. So baselines keep their commit across squash merges, rebases and merges of
+other pull requests.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MOST_PATHS = 24
 """Paths that git is asked for at once."""
 _TELLING = 4
 """Files, of those that a commit has otherwise, that are asked for before the others."""
-_SHALLOW = "the clone is shallow: fetch the whole history (fetch-depth: 0)"
-_NO_COMMIT = "no commit has the code that the baseline was recorded on"
+_SHALLOW = "the clone is shallow: fetch the full history (fetch-depth: 0)"
+_NO_COMMIT = "no commit has the code of the baseline"
 
 Files = Mapping[str, str]
 """Path from the repository's top -> first digits of the content's hash."""
@@ -36,12 +36,12 @@ Files = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class BaselineCode:
-    """A commit with the code of a baseline; without one, why there is none, as one line."""
+    """A commit with the code of a baseline, or the reason why there is none, in one line."""
 
     commit: str | None
     reason: str = ""
     note: str = ""
-    """What is odd about the commit, as one line: that it was taken although it does not have all files as recorded."""
+    """A note if the commit differs from the recorded files, in one line."""
     base: Record | None = None
     """The baseline whose code it is."""
 
@@ -55,7 +55,7 @@ def pair_of(
     *,
     prefer: Sequence[str] = (),
 ) -> BaselineCode:
-    """The commit to pair the working tree with, from all baselines of a test.
+    """The baseline commit, from all baselines of a test.
 
     Its own baseline supplies it, else the newest of those under other keys for which there is one: code does not depend
     on where it was timed.
@@ -76,7 +76,7 @@ def pair_of(
         if found.commit is not None:
             return found
         first = first or found
-    return first or BaselineCode(None, "there is no baseline")
+    return first or BaselineCode(None, "no baseline")
 
 
 def code_of(
@@ -90,7 +90,7 @@ def code_of(
     Parameters
     ----------
     base, path
-        The baseline and its file. With repeats of several occasions the last one's code counts.
+        The baseline and its file. With repeats of several recordings the last one's code counts.
     root
         Folder in the repository.
     without
@@ -100,9 +100,9 @@ def code_of(
     """
     top = top_of(root)
     if top is None:
-        return BaselineCode(None, trouble(root) or "there is no git repository", base=base)
+        return BaselineCode(None, trouble(root) or "no git repository", base=base)
     if base.code is None and base.occasions[-1].tree is None:
-        return BaselineCode(None, "the baseline does not say which code it was recorded on", base=base)
+        return BaselineCode(None, "the baseline does not contain hashes of its code", base=base)
     found = _by_tree(base, path, root, without) if base.code is None else _by_content(base, path, top, prefer)
     if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
         found = BaselineCode(None, _SHALLOW)
@@ -114,9 +114,9 @@ def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> B
     files = base.code.files
     head = git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     if head is None:
-        return BaselineCode(None, "the repository has no commit yet")
+        return BaselineCode(None, "the repository has no commits")
     if not files:
-        return BaselineCode(None, "the baseline names no file of the repository")
+        return BaselineCode(None, "the baseline lists no files of this repository")
     if commit := having(top, files, (*prefer, head)) or having(top, files, candidates(top, files)):
         return BaselineCode(commit)
     if git(top, "rev-parse", "--is-shallow-repository") == "true":
@@ -125,13 +125,15 @@ def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> B
     carrier = _carrier(top, path)
     if carrier is None:
         uncommitted = present(top, files) == files
-        return BaselineCode(None, f"{_NO_COMMIT}: commit it with the baseline" if uncommitted else _NO_COMMIT)
+        return BaselineCode(
+            None, f"{_NO_COMMIT}: commit the code together with the baseline" if uncommitted else _NO_COMMIT
+        )
     there = contents(top, carrier, list(files))
     other = [name for name, content in files.items() if there.get(name, "")[:SHORT_HASH] != content]
     return BaselineCode(
         carrier,
-        note=f"no commit has all files as the baseline was recorded with, so it is paired with {carrier[:9]}, which "
-        f"last changed the baseline's file; other there: {some(other)}",
+        note=f"no commit has exactly the files of the baseline; compared with {carrier[:9]}, which last changed the "
+        f"baseline file and differs in: {some(other)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether a test would run the very code that its baseline was recorded on, in the same environment."""
+"""Checks whether a test would run exactly the code of its baseline, in the same environment."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def difference(
     """
     code = base.code
     if code is None:
-        return "the baseline does not say which code it was recorded on"
+        return "the baseline does not contain hashes of its code"
     if not code.is_whole:
         ignored = f" ({some(code.ignored)})" if code.ignored else ""
-        return f"the baseline's test used files whose content is not noted{ignored}"
+        return f"the test used files whose content is not in the baseline{ignored}"
     if base.test_hash != test_hash:
         return "the test changed"
     if (base.plan.threads, base.plan.seed) != (plan.threads, plan.seed):

@@ -1,4 +1,4 @@
-"""How a record is written: sorted, indented, one row a line, and always the same bytes for the same record."""
+"""The text format of a record: sorted, indented, one row per line, the same bytes for the same record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dump(record: Record) -> bytes:
     try:
         return (_lines(to_json(record), "") + "\n").encode()
     except ValueError as error:
-        raise RecordError(f"holds a number that is not finite ({error})") from error
+        raise RecordError(f"contains a number that is not finite ({error})") from error
 
 
 def parse(data: bytes) -> Record:
@@ -56,10 +56,10 @@ def parse(data: bytes) -> Record:
     except RecursionError as error:
         raise RecordError("is damaged: nested too deeply") from error
     except ValueError as error:
-        raise RecordError("is damaged: it has a number of over 4300 digits") from error
+        raise RecordError("is damaged: a number has over 4300 digits") from error
     record = from_json(decoded)
     if not record.calls or not all(call.series for call in record.calls):
-        raise RecordError("holds no measurement: it has no call, or a call without metrics")
+        raise RecordError("contains no measurement: it has no call, or a call without metrics")
     return record
 
 

@@ -60,10 +60,10 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     path = _file(Path(source))
     if path.suffix in _SNAPSHOTS:
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
-        what = "says of no allocation who made it: call torch.cuda.memory._record_memory_history() first"
+        what = "does not say who made its allocations: call torch.cuda.memory._record_memory_history() before"
     elif not is_trace(path):
         found = {name: change.new for name, change in _of_run(path, tests).items()}
-        what = "has no account of a peak: run it with pytest --perf --perf-memory=all"
+        what = "has no memory breakdown: measure with `pytest --perf --perf-memory=all`"
     else:
         found = {_named(account): account for account in trace_accounts(one_run(read(path)))}
         what = "has no memory events with addresses: record it with profile_memory=True"
@@ -95,7 +95,7 @@ def _of_run(path: Path, tests: str) -> dict[str, MemoryChange]:
                 changes = [converted(each, MemoryChange) for each in test.data.get("memory") or ()]
                 found |= {f"{test.id} {change.call}".strip(): change for change in changes}
     except (RecordError, TypeError) as error:
-        raise CommandError(f"{path} is not a whole run file: {error}") from error
+        raise CommandError(f"{path} is damaged: {error}") from error
     return found
 
 

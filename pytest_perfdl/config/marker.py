@@ -44,7 +44,7 @@ class MarkerOptions:
     timeout: float | None = None
     """Time limit of one measured process, in seconds."""
     resolution: str | None = None
-    """Largest slowdown that need not be excluded for `unchanged` when the time budget ends: "6%"."""
+    """When the time budget ends, the test is `unchanged` if a slowdown above this is excluded: "6%"."""
     tags: tuple[str, ...] | None = None
     """Arbitrary labels, shown in reports."""
     scaling: Mapping[str, Sequence[float]] | None = None

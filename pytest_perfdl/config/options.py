@@ -160,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-resolution",
-        "largest slowdown, such as 6%, that need not be excluded for `unchanged` when the time budget ends",
+        "when the time budget ends, a test is `unchanged` if a slowdown above this, such as 6%, is excluded",
         ini="perf_resolution",
         metavar="PERCENT",
         default="twice the limit",
@@ -184,8 +184,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-memory",
-        "which tests get a breakdown of peak memory by tensor (one more process for baseline and current): `changed`: "
-        "tests whose peak memory differs from the baseline or whose memory grows, `all`, or `off`",
+        "breakdown of peak memory by tensor, from one more process for baseline and current: `changed` (only if peak "
+        "memory differs from the baseline or memory grows), `all` tests, or `off`",
         ini="perf_memory",
         choices=("changed", "all", "off"),
         default="changed",

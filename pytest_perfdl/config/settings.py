@@ -55,7 +55,7 @@ class Settings:
     budget: float
     """Time limit of the paired rounds of one test, in seconds."""
     resolution: float | None
-    """Largest slowdown (a fraction) that need not be excluded for `unchanged`; `None` for twice the limit."""
+    """Slowdown (a fraction) to exclude for `unchanged` when the time budget ends; `None` for twice the limit."""
     pin: Literal["auto", "off"]
     """Whether both processes of a paired round may be pinned to one CPU."""
     calibrate: Literal["auto", "off"]

@@ -1,29 +1,29 @@
-"""Records in, verdicts out: whether a test got slower, and by what.
+"""Records in, verdicts out: whether a test got slower, and why.
 
-Pure functions, which measure nothing and read no files. First everything but times is judged:
+Pure functions, which measure nothing and read no files. First everything except times is decided:
 
     found = untimed.standing(new, base, others, limits)
 
-then its times, by rounds of paired processes where there is something to pair with,
+then times, in paired rounds if the baseline commit is available,
 
     rule = stopping_rule.Gate(settle.held(found, limits), tests)
     while (outcome := rule.look(rounds, spent)).open:
         rounds += ...
     judgement = settle.settle(found, new, base, now, outcome.verdicts, rounds, limits, rows)
 
-and by further repeats where there is not:
+and otherwise with further repeats:
 
-    fresh, left = ...                       # draw repeats until none is left, or
+    fresh, left = ...                       # measure repeats until none is left, or
                                             # stored_repeats.settled(found, base, fresh, left, limits)
     judgement = stored_repeats.confirm(found, base, fresh, limits, remaining=left)
 
-- Words: `results.verdict` holds them, `reasons` makes sentences of them.
-- Beside times: `counted` compares exactly, `budget` holds to absolute bounds.
-- Pairs: `round_data` is what was measured, `stats.evidence` what it says of one time, `stopping_rule` the rule for a
-  step's times, `kernels` that for its rows, `alternatives` asks the same of two alternatives.
-- Without pairs: `stored_repeats` by `stats.ranks`; `log_ratios` compares repeats, `machine_drift` says what the
-  machine had to do with it.
-- `blame` says what changed inside the step.
+- Text: `results.verdict` has the words, `reasons` the sentences.
+- Without timing: `counted` compares exactly, `budget` checks absolute bounds.
+- Paired rounds: `round_data` is the data, `stats.evidence` the statistics of one time, `stopping_rule` the rule for
+  step times, `kernels` the rule for kernels and operators, `alternatives` applies it to `perf.compare`.
+- Without paired rounds: `stored_repeats` with `stats.ranks`; `log_ratios` compares repeats, `machine_drift` measures
+  changes of the machine.
+- `blame` finds what changed inside the step.
 
-Importing this package imports nothing heavy.
+This package imports nothing heavy.
 """

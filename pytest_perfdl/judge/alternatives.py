@@ -1,9 +1,8 @@
-"""What a test expects of two alternatives, judged by the same rounds as a suspect; and of a curve (`bounded`).
+"""Verdicts on `perf.compare`, with the same paired rounds as for a suspect; and on bounds of a curve (`bounded`).
 
-*Not slower within w* is the gate itself. *Faster by p* is the gate with the sides exchanged: that the first
-alternative takes longer than the second by more than `1 / (1 - p) - 1`. That there is a difference at all is shown at
-the level of a false alarm, that it is large enough with a probability of 95 %; what is shown not to hold fails, what is
-neither is `inconclusive`.
+*Not slower within w* is the gate itself. *Faster by p* is the gate with exchanged sides: the first alternative takes
+longer than the second by more than `1 / (1 - p) - 1`. A difference is shown with the false-positive rate of the run,
+its size with a probability of 95 %; a refuted assertion fails, an undecided one is `inconclusive`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What changed inside the step: rows of two records joined by kind and name.
+"""Finds what changed inside the step: rows of two records joined by kind and name.
 
-Rows are means over profiled steps, and those of a call add up to its profiled step, so their differences add
-up to the step's. Only what stands out of the noise is named: with a hundred rows a step, something always
-differs.
+Rows are means over profiled steps, and the rows of a call add up to its profiled step, so their differences add up to
+the step's difference. Only differences above the noise are reported: with a hundred rows per step, some always differ.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _verdict(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
         return "regressed", f"{size}outside the {held}" + (" in all processes" if number > 1 else "")
     if number:
         return "inconclusive", f"{size}outside the {held} in {number} of {len(series.values)} processes"
-    return "unchanged", f"{size}within its {held}"
+    return "unchanged", f"{size}within the {held}"
 
 
 def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Verdict, str]:
@@ -85,7 +85,7 @@ def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
     size = "" if shown is None else f"{reasons.value(shown, series.unit)}, "
     count, mean = len(series.values), fmean(series.values)
     if not _exceeds(mean, series, budget):
-        return "unchanged", f"{size}within its {held}"
+        return "unchanged", f"{size}within the {held}"
     if count < _LEAST_VALUES:
         return "inconclusive", f"{size}outside the {held}; at least {_LEAST_VALUES} processes needed, {count} measured"
     width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)

@@ -1,12 +1,12 @@
-"""Kernels and operators held against the baseline one by one, however little of the step each is.
+"""Compares kernels and operators with the baseline one by one, however small their part of the step is.
 
-A kernel may be half as slow again and move the step by no more than its noise. So besides the step every row of it is
-held to the limit `per_kernel`, by the profiled steps of the same rounds and the same evidence as a metric
-(`stopping_rule`): a row fails a test when its evidence is at least `tests * rows / ALPHA` and it is over its limit with
-a probability of `stopping_rule.OVER`. Rows below functions that the source's change touches have a level of their own:
-they are fewer, so they need fewer rounds. A row whose count changed is no matter of time: that is `changed`.
+A kernel may be 1.5 times slower and change the step by less than its noise. So every row of the step is also compared
+with the limit `per_kernel`, using the profiled steps of the same rounds and the same statistics as for metrics
+(`stopping_rule`): a row fails a test if its evidence is at least `tests * rows / ALPHA` and it is over its limit with a
+probability of `stopping_rule.OVER`. Rows below functions with source changes have a separate level: they are fewer, so
+they need fewer rounds. A row with another count is `changed`, and its time is not compared.
 
-Which rows are judged is fixed before the signs of the rounds are seen, by their share of both sides together.
+The rows to compare are fixed before the signs of the rounds are known, by their share of both sides together.
 """
 
 from __future__ import annotations

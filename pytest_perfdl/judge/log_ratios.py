@@ -1,6 +1,6 @@
-"""Repeats of two occasions as log ratios, and limits on the same scale.
+"""Repeats of two recordings as log ratios, and limits on the same scale.
 
-The unit is the repeat, one process's series of steps, and the quantity its logarithm.
+The unit is the repeat (the steps of one process), and the quantity its logarithm.
 """
 
 from __future__ import annotations

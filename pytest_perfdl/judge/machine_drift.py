@@ -1,8 +1,9 @@
-"""How fast the machine is now and was at the baseline, as the reference load shows it.
+"""Machine drift: the speed of the machine now and when the baseline was recorded, from the reference load.
 
-The reference load (`machine.reference_load`) is work of ours that is timed around every repeat, so a change of its time
-is the machine's. Where times of another occasion are held against those of now it is named, and decides nothing: a step
-that waits for memory follows the clock less than the reference load does, one that waits for a device not at all.
+The reference load (`machine.reference_load`) is a fixed workload that is timed around every repeat, so a change of its
+time is a change of the machine. It is reported when current times are compared with recorded ones, but decides nothing:
+a step that waits for memory depends less on the CPU clock than the reference load, one that waits for a device not at
+all.
 """
 
 from __future__ import annotations

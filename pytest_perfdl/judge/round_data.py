@@ -1,8 +1,8 @@
-"""What verdicts on times rest on: rounds, each of one fresh process a side, in an order drawn by a coin.
+"""The data of verdicts on times: paired rounds, one fresh process of each side, in random order.
 
-The process is the replicate: however many steps it ran, it gives one positive number a metric. The coin is what the
-false-alarm promise rests on: with it, two unchanged sides differ in nothing but where their code lies, so the signs of
-the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
+The process is the statistical unit: however many steps it ran, it gives one positive number per metric. The false-alarm
+guarantee depends on the random order: with it, two unchanged sides differ only in the place of their code, so the signs
+of the log ratios are coin flips, whatever the noise, its tails, its modes or its drift.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Start = Literal["forked", "started"]
 ONE_ORDER_ALPHA = 1e-4
 """Orders are called fixed when a coin gives all of them alike less often than this: from 15 rounds on."""
 ALIKE = 2
-"""Rounds with the same times on both sides that are put down to shared state where they are half of all or more: some
+"""Rounds with the same times on both sides that count as shared state if they are at least half of all: some
 may be a coarse clock's."""
 
 
@@ -54,7 +54,7 @@ class Round:
     work_head: Mapping[str, StepWork] = field(default_factory=dict)
     start: Start = "started"
     core: int | None = None
-    """The processor that both were bound to while they warmed up and were timed; `None` where they were free."""
+    """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""
     together: bool = True
     """Whether both were alive at once and took turns; else one ran after the other, in this order."""
 

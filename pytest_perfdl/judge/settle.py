@@ -1,4 +1,4 @@
-"""A judgement with what rounds of paired processes said of its times."""
+"""Completes a judgement with the verdicts on times from paired rounds."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
-"""The judgement of a test's times by rounds: one rule, asked after every round, says whether to measure on.
+"""Verdicts on a test's times from paired rounds: one rule, applied after every round, decides whether to continue.
 
     gate = Gate(held, tests=40)
     rounds, outcome = [], gate.look([])
     while outcome.open:
         rounds += ...                                   # one more; or the budget ends:
         outcome = gate.look(rounds, Spent(seconds, budget))
-    outcome.verdicts                                    # one MetricVerdict a metric
+    outcome.verdicts                                    # one MetricVerdict per metric
 
-The unit is the round, one fresh process of each side (`round_data`). What rounds say of a metric is the estimate of how
-much slower it is, and the evidence that it is slower at all (`evidence`). A test ends
+The unit is the round, one fresh process of each side (`round_data`). For every metric, rounds give an estimate of the
+slowdown, and the evidence that there is one (`evidence`). A test ends
 
-- `regressed` when the evidence of all its metrics together (their mean) is at least `tests / ALPHA`, and a metric whose
-  own evidence is at least `OWN_EVIDENCE` is over its limit with a probability of `OVER`. For unchanged code the first
-  happens in at most `ALPHA` of all runs, whatever the noise; the second keeps code that is slower by less than the
-  limit from failing, as far as the estimate is right.
-- `unchanged` when more than the limit is excluded with `EXCLUDED`, after `LEAST_ROUNDS` rounds among which both sides
-  went first once; `improved` instead where the mirrored evidence says so.
+- `regressed` if the combined evidence of its metrics (their mean) is at least `tests / ALPHA`, and a metric with an
+  evidence of at least `OWN_EVIDENCE` is over its limit with a probability of `OVER`. For unchanged code the former
+  happens in at most `ALPHA` of all runs, whatever the noise; the latter keeps slowdowns below the limit from failing,
+  as far as the estimate is right.
+- `unchanged` if a slowdown above the limit is excluded with `EXCLUDED`, after `LEAST_ROUNDS` rounds in which both sides
+  ran first at least once; `improved` if the mirrored evidence shows it.
 
-Only the budget ends it otherwise: `suspect` where a metric is over its limit with a probability of `OVER`, after twice
-the budget; `unchanged` with its bound where that is within the resolution; `inconclusive` for the rest.
+Otherwise the time budget ends it: `suspect` if a metric is over its limit with a probability of `OVER`, after twice the
+budget; `unchanged` with its bound if that is within the resolution; `inconclusive` in all other cases.
 """
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ class Gate:
     tests: int = 1
     """Number of tests, and of comparisons in them, that share `ALPHA`."""
     resolution: float | None = None
-    """Largest slowdown (a fraction) that need not be excluded for `unchanged` when the time budget ends; default: twice
-    the limit."""
+    """Slowdown (a fraction) to exclude for `unchanged` when the time budget ends; `None` for twice the limit."""
     least: int = LEAST_ROUNDS
     """Minimum number of rounds to exclude anything."""
 

@@ -1,10 +1,10 @@
-"""Times judged where there is nothing to pair with: fresh repeats against the stored ones.
+"""Verdicts on times without paired rounds: fresh repeats against the recorded ones.
 
-A time is `regressed` when the exact one-sided rank test of the fresh repeats against the baseline's, each first
-worsened by the whole limit, gives `UNPAIRED_ALPHA` or less. That assumes that both sets are exchangeable, which
-processes of different days are not quite: with a drift of 3 to 5 % between occasions and ten stored repeats, five
-fresh ones raise 0 to 0.4 % false alarms a test at a limit of 10 %, and 3 to 5 % at a limit of 3 % (statistics.md,
-section 8). Hence the built-in limit of 10 %, and the word "unpaired".
+A time is `regressed` if the exact one-sided rank test of the fresh repeats against the baseline's, worsened by the
+whole limit, gives `UNPAIRED_ALPHA` or less. That assumes that both sets are exchangeable, which processes of different
+days are not quite: with a drift of 3 to 5 % between recordings and ten recorded repeats, five fresh ones have a
+false-positive rate of 0 to 0.4 % per test at a limit of 10 %, and 3 to 5 % at a limit of 3 % (statistics.md, section
+8). So the built-in limit is 10 %, and the result is labeled "unpaired".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons
-from pytest_perfdl.judge.untimed import broken_reason, judgement, open_times, outdated, stands, with_modes
+from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Sensitivity
@@ -77,7 +77,7 @@ def confirm(
         _confirmed(metric, base, fresh, limits, remaining) if metric.name in times else metric
         for metric in found.metrics
     )
-    settled_ = judgement(fresh, base, metrics, *stands(fresh, base, others))
+    settled_ = judgement(fresh, base, metrics, *baseline_verdict(fresh, base, others))
     return replace(settled_, integrity=_joined(found, fresh))
 
 

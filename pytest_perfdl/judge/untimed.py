@@ -55,7 +55,7 @@ def standing(
     changes = context_changes(base, new)
     if broken := broken_reason(new):
         return Judgement(new.test, "invalid", broken, integrity=new.integrity, context_changes=changes)
-    verdict, why = stands(new, base, others)
+    verdict, why = baseline_verdict(new, base, others)
     base = base and _with_growth_of(base, new)
     measured = (_with_growth_of(new, base) if base is not None else new).metrics()
     metrics = [
@@ -165,7 +165,7 @@ def misfit(limits: Limits, metric: MetricVerdict) -> str:
     return ""
 
 
-def stands(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
+def baseline_verdict(new: Record, base: Record | None, others: Sequence[Record]) -> tuple[Verdict | None, str]:
     """The verdict from the baselines alone, with its reason."""
     if base is not None:
         why = outdated(base, new)

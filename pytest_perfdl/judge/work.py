@@ -1,7 +1,7 @@
-"""Whether a slower step does more work, or does the same work worse.
+"""Whether a slower step does more work, or the same work less efficiently.
 
-The operators' FLOPs, bytes and element types are known from their shapes, exactly, on both sides; their times from the
-profiled steps of all rounds.
+The operators' FLOPs, bytes and element types are known exactly from their shapes, on both sides; their times are from
+the profiled steps of all rounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the measurement runs on, and whether it can be relied on.
+"""The machine of a measurement: its state, its noise and its peak rates.
 
-`state` tells what others did meanwhile and binds processes to cores; `reference_load` times work of ours, so that a
-change of the machine's speed is not taken for one of the code; `free_memory` is what is left of it. `fitness`
-examines a machine as a whole for `perfdl check`.
+`state` observes other load and pins processes to CPUs; `reference_load` times a fixed workload, to distinguish changes
+of the machine from changes of the code; `free_memory` reads the free memory. `fitness` checks a machine for
+`perfdl check`.
 
-What it can do at most is in `peaks` (data sheets) and `constants` (measured, `baselines/<key>/machine.json`);
-`utilization` holds a step's operators against that.
+Peak rates are in `peaks` (data sheets) and `constants` (measured, `baselines/<machine ID>/machine.json`);
+`utilization` relates the work of a step to them.
 """

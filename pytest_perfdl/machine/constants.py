@@ -1,7 +1,7 @@
-"""What a machine can do, as far as utilization and predictions need it: measured, given, or from data sheets.
+"""Rates of a machine that utilization and predictions need: measured, given, or from data sheets.
 
-`baselines/<key>/machine.json` holds what `measure.calibration` measured under a key, for all of its tests and both
-sides of a comparison; `perfdl constants` adds what predictions ask for.
+`baselines/<machine ID>/machine.json` has the rates from `measure.calibration`, for all tests with this ID and both
+sides of a comparison; `perfdl constants` adds the rates that predictions need.
 """
 
 from __future__ import annotations
@@ -19,46 +19,45 @@ from pytest_perfdl.model.errors import MissingMachineConstant
 from pytest_perfdl.system.files import write_files
 
 FILE = "machine.json"
-"""Its name in the folder of a key."""
+"""Name of the file in the directory of a machine ID."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates in bytes a second, `None` where nobody knows."""
+    """Rates of a machine; `None` if unknown. Bandwidths are in bytes per second."""
 
     memory_bytes_per_s: float | None = None
-    """Of the memory that the kernels work on, as streaming kernels reach it."""
+    """Memory bandwidth that streaming kernels reach."""
     pinned_bytes_per_s: float | None = None
     """Copies from pinned host memory to the device."""
     pageable_bytes_per_s: float | None = None
     network_bytes_per_s: float | None = None
-    """Between ranks, for one all-reduce: `B` of 2 (n - 1) / n S / B."""
+    """Between ranks, for one all-reduce of `S` bytes on `n` ranks: `B` in 2 (n - 1) / n S / B."""
     network_latency_ns: float = 0.0
-    """Of one message; an all-reduce over a ring of n ranks has 2 (n - 1) of them one after the other."""
+    """Latency of one message; a ring all-reduce of n ranks has 2 (n - 1) of them in sequence."""
     memory_bytes: int | None = None
     """Memory of one device."""
     cores: int | None = None
-    """Processor cores that DataLoader workers can use."""
+    """CPU cores that DataLoader workers can use."""
     contention: float | None = None
-    """Time of a computation beside another process that computes, over its time alone: 1 on cores of their own, up to 2
-    on two threads of one core."""
+    """Slowdown of a computation when another process computes: 1 on separate cores, up to 2 on two threads of one
+    core."""
     hand_over_ns: float | None = None
-    """Host time of taking a finished batch from a DataLoader's worker."""
+    """CPU time to receive a finished batch from a DataLoader worker."""
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
     """Peak rates by element type: measured, or from data sheets."""
     bandwidths: tuple[tuple[int, float], ...] = ()
-    """Working sets in bytes, ascending, and the bytes a second that an operator of that size reads and writes."""
+    """Working-set sizes in bytes, ascending, with the bandwidth of an operator of that size."""
     cache_bytes: int | None = None
     """Size of the last-level cache."""
     event_ns: float | None = None
-    """What the profiler adds to the time of an operator, shapes recorded."""
+    """Profiler overhead per operator, with recorded shapes."""
     ratios: Mapping[str, Mapping[str, tuple[float, float, float]]] = field(default_factory=dict)
-    """Time of an operator in another form over its time as it is: by form ("bfloat16", "float16", "channels_last"),
-    then by operator and shapes as `operator_key` has them; the lower quartile, the median and the upper quartile of
-    interleaved replays."""
+    """Relative time of an operator in another form: by form ("bfloat16", "float16", "channels_last"), then by operator
+    and shapes (`operator_key`); lower quartile, median and upper quartile of interleaved replays."""
     spread: Mapping[str, float] = field(default_factory=dict)
-    """Of what was measured: half the distance between the quartiles of the repeats, over their median. By element type,
-    and by working set in bytes."""
+    """Relative spread of measured rates: half the interquartile range of the repeats, divided by their median. By
+    element type, and by working-set size in bytes."""
     source: Mapping[str, str] = field(default_factory=dict)
     """Origin of the values."""
     key: str = ""

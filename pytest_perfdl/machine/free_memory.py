@@ -1,4 +1,4 @@
-"""How much of the memory that this process may use is free (Linux)."""
+"""Fraction of the memory available to this process that is free (Linux)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processors and devices can do at most: measured (`constants`), or from their makers' data sheets."""
+"""Peak rates of CPUs and devices: measured (`constants`), or from the vendors' data sheets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ELEMENT_TYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8")
-"""What rates of arithmetic are told apart by."""
+"""Element types with separate peak rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak rates of a processor or of one device."""
+    """Peak rates of a CPU or of one device."""
 
     flops_per_s: Mapping[str, float]
     """FLOP/s by element type (`ELEMENT_TYPES`); one multiply-add is 2."""
     bytes_per_s: float
     """Bytes per second of the memory."""
     source: str = ""
-    """Where the figures are from."""
+    """Origin of the rates."""
     bandwidths: tuple[tuple[int, float], ...] = ()
-    """Working sets in bytes, ascending, and the bytes per second that an operator of that size reads and writes: more
-    in caches. Empty where only `bytes_per_s` is known."""
+    """Working-set sizes in bytes, ascending, with the bandwidth of an operator of that size (higher in caches). Empty
+    if only `bytes_per_s` is known."""
     cache_bytes: int | None = None
-    """Size of the last-level cache; `None` where nobody knows."""
+    """Size of the last-level cache in bytes; `None` if unknown."""
 
     def bandwidth(self, working_set: float) -> float:
-        """Bytes per second for a working set in bytes: between two that are known linear in the logarithm of it.
+        """Bytes per second for a working set in bytes, interpolated linearly in its logarithm.
 
         >>> Peaks({}, 1e9, bandwidths=((1024, 4e9), (4096, 2e9))).bandwidth(2048)
         3000000000.0
@@ -46,10 +46,10 @@ class Peaks:
     def least_ns(
         self, flops: float, moved: float, dtype: str, calls: int = 1, overwritten: float = 0.0
     ) -> tuple[float, float] | None:
-        """Least time of some equal calls in nanoseconds: of all their arithmetic, and of all bytes that they move.
+        """Minimum time of some equal calls in nanoseconds: of all their FLOPs, and of all bytes that they move.
 
-        Bytes that are overwritten in place are moved twice and take room once. `None` where the rate of the element
-        type is not known. The larger of both is the roofline (S. Williams, A. Waterman, D. Patterson, "Roofline",
+        Bytes that are overwritten in place are moved twice but need memory once. `None` if the rate of the element
+        type is unknown. The larger of both is the roofline (S. Williams, A. Waterman, D. Patterson, "Roofline",
         CACM 52(4), 2009).
 
         >>> Peaks({"float32": 1e12}, 1e10).least_ns(2e9, 1e6, "float32")
@@ -63,9 +63,9 @@ class Peaks:
 
     @classmethod
     def of_device(cls, name: str) -> Peaks | None:
-        """The peaks of a device as `deviceProperties` names it; `None` for a device that is not in the table.
+        """The peak rates of a device, by its name in `deviceProperties`; `None` if it is not in the table.
 
-        The table holds data-sheet figures: dense, without sparsity, at boost clock, with products of 8- and 16-bit
+        The table has data-sheet values: dense, without sparsity, at boost clock, with products of 8- and 16-bit
         floats added up in float32 (in float16, GeForce devices are twice as fast). `float32` and `float64` are those
         of the fastest unit that computes in full precision, `tf32` is apart: which of them a product of float32
         matrices uses is seen in its kernels. A type that the device's matrix units lack, or that its maker gives no

@@ -1,8 +1,8 @@
-"""A fixed workload of ours: where its time changes the machine has changed, not the code under test.
+"""A fixed workload: if its time changes, the machine changed, not the code under test.
 
-`reference_ns` is short enough to be timed around every test; `drift` compares what it gave before and after, and the
-record keeps one figure a repeat, so that a later run knows how fast the machine was (`judge.machine_drift`).
-`machine_noise` runs a longer one in blocks and says what differences this machine can tell apart at best.
+`reference_ns` is short enough to run around every test; `drift` compares its times before and after, and the record has
+one value per process, so that later runs know the speed of the machine (`judge.machine_drift`). `machine_noise` runs a
+longer workload in blocks, to find the smallest difference that this machine can detect.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def reference_ns(repeats: int = 3, run_delay_ns: Callable[[], int] = _no_delay) 
     repeats
         Runs to time, each about 5 ms.
     run_delay_ns
-        The scheduler's account of how long this thread waited for a processor that others had
+        The scheduler's account of how long this thread waited for a CPU that other processes used
         (`machine.run_delay_reader`): that is not the machine's speed, and is taken off.
 
     Returns

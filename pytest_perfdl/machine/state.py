@@ -1,4 +1,4 @@
-"""The machine's state around a measurement: processor time, page faults, other load, clocks, swapping, tracers."""
+"""The state of the machine around a measurement: CPU time, page faults, other load, clocks, swapping, tracers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Usage:
     cpu_ns: int
     system_ns: int
     run_delay_ns: int
-    """How long this thread was ready to run and did not, because others had the processor."""
+    """How long this thread was ready to run and did not, because other processes used the CPU."""
     minor_faults: int
 
     @classmethod
@@ -35,7 +35,7 @@ class Usage:
 
 
 _HELPING = 0.1
-"""Processors that other threads keep busy on average before they count as working for the step."""
+"""CPUs that other threads keep busy on average before they count as working for the step."""
 
 
 _LEAST_HELP = 0.001
@@ -52,7 +52,7 @@ class Helpers:
     """What those that have ended had used."""
     wall_s: float
     threads_s: float
-    """Processor time of all threads but this one."""
+    """CPU time of all threads but this one."""
 
     @classmethod
     def now(cls) -> Helpers:
@@ -109,11 +109,11 @@ def run_delay_reader() -> Iterator[Callable[[], int]]:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Processor time used up, by who had it, over one window or several; the kernel counts in ticks of 10 ms."""
+    """CPU time by user, over one window or several; the kernel counts in ticks of 10 ms."""
 
     wall_s: float
     others_s: float
-    """What others used of the processors that this process may run on, stolen time included."""
+    """What others used of the CPUs that this process may run on, stolen time included."""
     helpers_s: float
     """What the step's own helpers used: this process group's processes and threads but the step's thread."""
 
@@ -136,18 +136,18 @@ class Load:
 
     @property
     def others(self) -> float:
-        """Processors that others kept busy on average."""
+        """CPUs that others kept busy on average."""
         return max(0.0, self.others_s / self.wall_s)
 
     @property
     def helpers(self) -> float:
-        """Processors that the step's own helpers kept busy on average; what ticks may be wrong by is none."""
+        """CPUs that the step's own helpers kept busy on average; what ticks may be wrong by is none."""
         return max(0.0, self.helpers_s / self.wall_s - _WRONG_BY)
 
 
 _LEAST_WINDOW_S = 0.2
 _WRONG_BY = 0.1
-"""Processors: two ticks in the shortest window."""
+"""CPUs: two ticks in the shortest window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Busy:
 
 
 def _group_ticks() -> int:
-    """Processor time of every process in this process group, ended children included."""
+    """CPU time of every process in this process group, ended children included."""
     group, total = os.getpgrp(), 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -204,15 +204,15 @@ class Surroundings:
     """What the machine did during a timed pass besides the step; `None` where the system does not say."""
 
     clocks_mhz: tuple[float, ...] = ()
-    """Clock of the processor that the step ran on, before and after."""
+    """Clock of the CPU that the step ran on, before and after."""
     throttled: int | None = None
     """Most times that any one core was slowed down for its temperature or power."""
     swapped_pages: int | None = None
     """Pages to and from the disk, of all processes."""
     stolen_ticks: int | None = None
-    """Processors' time that a hypervisor gave to others although this system wanted to run."""
+    """CPU time that a hypervisor gave to others although this system wanted to run."""
     busy_ticks: int | None = None
-    """Processors' time in which this system ran or wanted to; a tick is 10 ms on most systems."""
+    """CPU time in which this system ran or wanted to; a tick is 10 ms on most systems."""
     major_faults: int = 0
     """Pages that this process waited for the disk for."""
 
@@ -285,8 +285,8 @@ def _read(path: Path) -> str:
 
 
 def _clock_mhz(root: Path) -> float | None:
-    """Clock of the processor that this thread runs on: cpufreq's figure, else that of `/proc/cpuinfo`."""
-    # The name, in parentheses, may hold anything; the processor is the 39th field of all (proc(5)).
+    """Clock of the CPU that this thread runs on: cpufreq's figure, else that of `/proc/cpuinfo`."""
+    # The name, in parentheses, may hold anything; the CPU is the 39th field of all (proc(5)).
     fields = _read(root / "proc/thread-self/stat").rpartition(")")[2].split()
     if len(fields) < 37:
         return None
@@ -320,7 +320,7 @@ def _swapped_pages(root: Path) -> int | None:
 
 
 def _busy_ticks(root: Path) -> tuple[int | None, int | None]:
-    """Ticks of all processors in which something ran or wanted to, and of those the stolen ones."""
+    """Ticks of all CPUs in which something ran or wanted to, and of those the stolen ones."""
     try:
         name, *fields = _read(root / "proc/stat").split("\n", 1)[0].split()[:9]
         user, nice, system, _idle, _wait, irq, softirq, stolen = map(int, fields)
@@ -332,13 +332,13 @@ def _busy_ticks(root: Path) -> tuple[int | None, int | None]:
 
 
 class Binding:
-    """Binds all tasks of this process to one processor, until they are freed."""
+    """Binds all tasks of this process to one CPU, until they are freed."""
 
     def __init__(self) -> None:
         self._before: dict[int, set[int]] = {}
 
     def bind(self, core: int) -> None:
-        """Let every task run on this processor only, those too that they start later.
+        """Let every task run on this CPU only, those too that they start later.
 
         Raises
         ------

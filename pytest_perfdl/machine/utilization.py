@@ -15,9 +15,9 @@ from pytest_perfdl.machine.peaks import Peaks
 NO_LIMITS = "peak rates of this machine are unknown"
 """Why metrics that need peak rates are absent."""
 TELLING = 0.8
-"""Share of the operators' time that a figure rests on, below which it says so."""
+"""Coverage below which a metric is marked as incomplete."""
 _IN_CACHE = 0.5
-"""Share of the bytes in operators that fit into the last-level cache from which on there is no figure of the memory."""
+"""Share of bytes in operators that fit into the last-level cache from which memory bandwidth is not computed."""
 
 Bound = Literal["compute", "memory", "cache"]
 """What a least time is of: arithmetic, or bytes, which come from a cache where what the call uses fits into it."""
@@ -72,13 +72,13 @@ class OperatorWork:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """Figures of a mean step, by name of metric."""
+    """Utilization metrics of a mean step, by name."""
 
     values: Mapping[str, float]
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Why there is no figure, in one line."""
+    """Reasons for absent metrics, one line per metric."""
     coverage: float | None = None
-    """Share of the operators' time in operators with a cost model, which the figures rest on; `None` for no time."""
+    """Fraction of operator time in operators with a cost model, which the metrics cover; `None` for no time."""
 
 
 def mix_of(work: Sequence[OperatorWork]) -> dict[str, float]:
@@ -95,7 +95,7 @@ def utilization(
     peaks: Peaks | None,
     mix: Mapping[str, float] | None = None,
 ) -> Utilization:
-    """Figures of operators that took part in `steps` profiled steps, for steps that take `step_ns` unprofiled.
+    """Utilization by the operators of `steps` profiled steps, for steps that take `step_ns` unprofiled.
 
     - `achieved_flops`: FLOPs over the step's time, per second.
     - `flops_utilization`: the sum over element types of FLOPs over that type's peak, over the step's time. Arithmetic
@@ -111,7 +111,7 @@ def utilization(
     ----------
     mix
         Share of each element type in the FLOPs of the side that this one is compared with: both sides' FLOPs are then
-        held against the same peak. Another type than before would otherwise hide in another peak.
+        related to the same peak rate. Otherwise a change of the element type would be hidden by its peak rate.
     """
     covered = [each for each in work if each.flops is not None and each.bytes is not None]
     spent, whole = sum(each.time_ns for each in covered), sum(each.time_ns for each in work)

@@ -1,8 +1,7 @@
-"""Inside the worker: the step runs here, and only here torch is imported, inside functions.
+"""Code that runs in the worker: the step runs here, and torch is imported only here, inside functions.
 
-`commands` says what can be asked and answered, `program` executes it around the step, with one module per
-pass (`timed_pass`, `profiled_pass`, `counted_pass`); `environment` looks at where it runs; `calibration` measures
-what the machine can do at most, in a process of its own; `assemble` turns the
-answers of several workers into a `Record`. `commands` and `assemble` are also used by the orchestrating
-process and import nothing heavy.
+`commands` defines the protocol, `program` executes commands around the step, with one module per pass (`timed_pass`,
+`profiled_pass`, `counted_pass`); `environment` describes the machine and its software; `calibration` measures peak
+rates of the machine in a separate process; `assemble` joins the results of several workers to a `Record`. The
+orchestrating process also uses `commands` and `assemble`, which import nothing heavy.
 """

@@ -1,4 +1,4 @@
-"""From the answers of several workers to one `Record`."""
+"""Joins the results of several workers to one `Record`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from pytest_perfdl.machine.constants import Machine
 
 CONTENDED = 0.05
-"""Share of the timed steps for which others may have the processor before that time is taken off."""
+"""Share of the timed steps for which other processes may use the CPU before that time is taken off."""
 CONTENDED_CODES = frozenset({"contended", "waiting", "stolen-time"})
 """Codes of the findings that say that other processes used the CPU, or may have."""
 SYSTEM_SHARE = 0.3
-"""Share of processor time in the kernel above which a measurement says so."""
+"""Share of CPU time in the OS kernel that is reported above this value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ def assemble(
     commit: str | None,
     machine: Machine | None = None,
 ) -> Record:
-    """Join repeats, at least one with at least one call, into a record of one occasion.
+    """Join repeats, at least one with at least one call, into a record of one recording.
 
-    `machine` has the limits that utilization is held against; without it, those metrics that need one are absent.
+    `machine` has the peak rates for utilization; without it, metrics that need them are absent.
     """
     first = repeats[0].calls[0].info
     calls, findings = [], []
@@ -280,7 +280,7 @@ def _step_times(result: CallResult | SideResult) -> dict[str, float]:
     else:
         found["step_time"] = of_call(0.25)
     if result.info.key.parts.get("threads") == 1:
-        # With more threads processor time counts spinning.
+        # With more threads CPU time counts spinning.
         found["cpu_time"] = result.timed.per_step("cpu_ns")
     return found
 

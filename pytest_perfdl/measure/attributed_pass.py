@@ -1,7 +1,7 @@
-"""The attributed pass: whose memory it is that a step has at its peak, and what accumulates over steps.
+"""The attributed pass: a breakdown of peak memory by tensor, and of memory that grows from step to step.
 
-It belongs to a process of its own, which records every allocation from before the test's module is imported on
-(`begin`); its steps are few, and slower than others.
+It runs in a separate process, which records every allocation from before the import of the test module (`begin`); it
+runs few steps, which are slower.
 """
 
 from __future__ import annotations

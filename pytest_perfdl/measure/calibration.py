@@ -1,10 +1,10 @@
-"""What this machine can do at most, in some seconds: arithmetic by element type, and bandwidth by working set.
+"""Measures peak rates of this machine in a few seconds: FLOP/s by element type, and bandwidth by working-set size.
 
-These are the limits that utilization is held against (`machine.constants`). Every figure is the upper decile of short
-repeats: what else the machine does makes some of them slower, and none faster. All figures are repeated in turns, so
-that each sees the whole time of the calibration.
+Utilization is relative to these rates (`machine.constants`). Every rate is the upper decile of short repeats, since
+other load makes repeats slower and never faster. The repeats of all rates are interleaved, so that each rate covers the
+whole duration.
 
-Torch is imported with this module: nothing loads it but what measures.
+This module imports torch; only measuring processes import it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ REPEAT_NS = 4_000_000
 SIDES = (256, 512, 1024, 2048)
 """Of square matrices; on a device up to eight times as many."""
 _LONGEST_NS = 80_000_000
-"""Of one product: types that a processor only emulates are timed at a small size."""
+"""Of one product: types that a CPU only emulates are timed at a small size."""
 SMALLEST_SET, LARGEST_SET = 2**18, 2**30
 """Bytes of the working sets."""
 CACHES = 4
 """The largest working set over the last-level cache."""
 _UNKNOWN_CACHE = 2**25
 DISTURBED = 0.1
-"""Processors that others may keep busy meanwhile."""
+"""Maximum CPU use of other processes during the measurement."""
 _EVENTS = 2000
 """Operators whose profiling is timed."""
 

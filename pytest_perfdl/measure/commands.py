@@ -1,7 +1,7 @@
-"""What a measuring process can be told to do and what it answers.
+"""Commands to a measuring process, and its replies.
 
-The protocol is command-driven, one command at a time: a measurement with another shape is another sequence of
-the same commands. `one_repeat` is the usual one, `one_side` that of one of two processes that alternate.
+The process executes one command at a time; a different kind of measurement is a different sequence of the same
+commands. `one_repeat` is the usual sequence, `one_side` the one of a process in a paired round.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Settle:
     """Longest that the steps after the first may take; those in which something compiles do not count."""
     period: int = 1
     core: int | None = None
-    """Processor that the process is bound to from here on to the end of the timed steps."""
+    """CPU that the process is bound to from here on to the end of the timed steps."""
     loops: int = 1
     """Calls of the function in each step from here on to the end of the timed steps."""
     longest_ns: float = math.inf
@@ -168,7 +168,7 @@ class Block:
     cpu_ns: int
     system_ns: int
     run_delay_ns: int
-    """How long the step's thread waited for a processor that others had."""
+    """How long the step's thread waited for a CPU that other processes used."""
     minor_faults: int
 
 
@@ -180,12 +180,12 @@ class Timed:
     wait_ns: tuple[int, ...]
     """Of each step, how long it waited for data; empty unless the call iterates."""
     delay_ns: tuple[int, ...]
-    """Of each step, how long its thread waited for a processor that others had; empty for steps on a device."""
+    """Of each step, how long its thread waited for a CPU that other processes used; empty for steps on a device."""
     blocks: tuple[Block, ...]
     compiles: tuple[str, ...]
-    """What torch.compile compiled meanwhile."""
+    """Compilations by torch.compile during the timed steps."""
     load: Load | None
-    """Who used the processors meanwhile; `None` where that is not known."""
+    """Use of the CPUs during the timed steps; `None` if unknown."""
     tracer: str
     reference_before: tuple[int, ...] = ()
     """Nanoseconds of each run of the reference load directly before the steps; empty where it was not asked for."""
@@ -246,7 +246,7 @@ class Counted:
     peak_memory: float | None
     static_memory: float | None
     growth: float | None = None
-    """Bytes that each step keeps; `None` where nobody looked."""
+    """Bytes that every step leaves allocated; `None` if not measured."""
     findings: tuple[Finding, ...] = ()
 
 
@@ -371,7 +371,7 @@ def one_side(
     pace
         The sizes, which both share; by default what the test asks for.
     core
-        Processor that both are bound to while they warm up and are timed.
+        CPU that both are bound to while they warm up and are timed.
     loops
         How many calls make a step, of both; by default one.
     """

@@ -1,6 +1,6 @@
-"""What torch.compile did in this process, read from Dynamo's own counters without importing it.
+"""What torch.compile did in this process, from Dynamo's counters, without importing Dynamo.
 
-They are no part of torch's public interface: where one of its versions keeps them otherwise, nothing is known.
+The counters are not public interface of torch: if a version stores them differently, these metrics are absent.
 """
 
 from __future__ import annotations

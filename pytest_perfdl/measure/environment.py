@@ -1,4 +1,4 @@
-"""Where a measurement ran: the key that decides comparability, and the context that is only shown."""
+"""The machine ID, which decides whether times are comparable, and the context, which is only shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe(threads: int, key_extra: tuple[str, ...]) -> tuple[Key, Mapping[str
 
 
 def former(threads: int, key_extra: tuple[str, ...]) -> tuple[str, ...]:
-    """Names that the key of this process had before it told ARM processors and quotas apart, if it had another."""
+    """Names that the key of this process had before it told ARM CPUs and quotas apart, if it had another."""
     context = _context(threads)
     before, now = (_key(host, threads, key_extra, context).slug for host in (_former_host(Path("/")), _host(Path("/"))))
     return () if before == now else (before,)
@@ -44,7 +44,7 @@ def _key(host: Mapping[str, Scalar], threads: int, key_extra: tuple[str, ...], c
 
 
 def _host(root: Path) -> dict[str, Scalar]:
-    """The processors: which, and how many of them may be used."""
+    """The CPUs: which, and how many of them may be used."""
     blocks = _cpuinfo(root)
     processors = _former_host(root)
     arm = [block for block in blocks if "CPU part" in block and "model name" not in block]
@@ -63,7 +63,7 @@ def _host(root: Path) -> dict[str, Scalar]:
 
 
 def _former_host(root: Path) -> dict[str, Scalar]:
-    """What keys held at first: of ARM processors nothing but the architecture, and processors whatever the quota."""
+    """What keys held at first: of ARM CPUs nothing but the architecture, and CPUs whatever the quota."""
     import torch
 
     fields = next(iter(_cpuinfo(root)), {})
@@ -78,7 +78,7 @@ def _former_host(root: Path) -> dict[str, Scalar]:
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
-    """What the kernel says of each processor (Linux)."""
+    """What the kernel says of each CPU (Linux)."""
     try:
         text = (root / "proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -92,7 +92,7 @@ def _cpuinfo(root: Path) -> list[dict[str, str]]:
 
 @functools.cache
 def _brand() -> str:
-    """What macOS calls its processor, such as "Apple M2 Pro"."""
+    """What macOS calls its CPU, such as "Apple M2 Pro"."""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)

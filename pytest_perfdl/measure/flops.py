@@ -1,7 +1,7 @@
-"""FLOPs of a step by torch.utils.flop_counter (1 FMA = 2 FLOP), with what it does not know added.
+"""FLOPs of a step from torch.utils.flop_counter (1 FMA = 2 FLOP), with formulas for operators that it lacks.
 
-On the CPU it returns 0 for scaled_dot_product_attention, for an LSTM under no_grad and for int8 linear: the
-first two are registered here; whatever else does arithmetic and is not counted is listed by name.
+On the CPU it returns 0 for scaled_dot_product_attention, for an LSTM under no_grad and for int8 linear. Formulas for
+the first two are registered here; other operators without a formula are listed by name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measuring in the process that pytest runs in, for debugging: the same script, without a worker."""
+"""Measures in pytest's process, for debugging: the same commands, without a worker."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LocalHost:
         """Of no use: nothing is forked or pinned."""
 
     def expect(self, expectation: object) -> None:
-        """Two alternatives are judged in processes of their own only."""
+        """Alternatives are compared in separate processes only."""
 
     def start_call(self, call: CallInfo) -> None:
         """Begin the script of a call."""

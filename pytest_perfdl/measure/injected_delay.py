@@ -1,10 +1,10 @@
-"""A known delay in every step, to see whether a slowdown of that size is found (`--perf-inject`).
+"""A known delay in every step, to check that a slowdown of that size is detected (`--perf-inject`).
 
-The delay is a wait of the host on its clock, inside the step: no operator, no allocation of a tensor, so counted
-metrics stay as they are. It is a share of what a step takes without it, fixed once the warm-up has settled.
+The delay is a busy wait on the CPU inside the step: no operator, no allocation, so counted metrics do not change. It is
+a fraction of step time, fixed after warm-up.
 
-On a device the host first waits for the device, since a host that runs ahead would hide the delay. Such a step is
-slowed down by the share and by the run-ahead that it lost: at least by the share.
+On a device the CPU first waits for the device, because launches ahead of the device would hide the delay. Such a step
+is slowed down by the fraction plus the lost launch-ahead: at least by the fraction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Delay:
         self.wait_ns = max(0, round(self.share * statistics.fmean(medians)))
 
     def wait(self, part: float = 1.0) -> None:
-        """Wait as long as that, or for a part of it, keeping the processor busy."""
+        """Wait as long as that, or for a part of it, keeping the CPU busy."""
         synchronize()
         end = perf_counter_ns() + round(self.wait_ns * part)
         while perf_counter_ns() < end:
@@ -79,7 +79,7 @@ class Delay:
                 return result
 
     def mark_injected(self, profiled: Profiled) -> Profiled:
-        """The measurement with a note that it was slowed down on purpose, so that nobody takes it for a real one."""
+        """The measurement, with a note that it was slowed down on purpose."""
         if not self.share:
             return profiled
         note = Finding(

@@ -1,8 +1,8 @@
-"""A range in the profile around every line of the user's code that runs, so that an allocation has a line.
+"""Records a profiler range around every executed line of the user's code, so that allocations have a source line.
 
-The profiler's own stacks name functions by the line where they begin, and record every frame of torch. Here Python's
-tracing says which line of the user's code runs, and frames of torch, of installed packages and of Python's library cost
-one call of a function each: what they do belongs to the line that called them.
+The profiler's stacks name functions by their first line, and record every frame of torch. Here Python's tracing records
+the executed line; frames of torch, of installed packages and of the standard library cost one callback per function,
+and their allocations belong to the line that called them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Every allocation of a test from before its setup on: who made it, for what, and when it was freed.
+"""Records every allocation of a test from before its setup, with place, purpose and lifetime.
 
-torch keeps no history of the host's allocations. The profiler tells of each one, with its address, while it records; a
-range around every line of the user's code gives it a line (`memory_lines`), ranges around modules a module, and a
-backward operator has the line and module of its forward operator, by sequence number. The same holds on devices, whose
-allocators report to the profiler too.
+torch keeps no history of CPU allocations. The profiler reports them with their address; ranges around every line of
+user code give the line (`memory_lines`), ranges around modules the module, and a backward operator has the line and
+module of its forward operator, by sequence number. Allocations on devices are reported in the same way.
 
 The table of allocations is made when recording ends: see `MemoryRecorder.stop`.
 """

@@ -1,10 +1,9 @@
-"""A range in the profile around every module's forward pass, named by the module's path in its model.
+"""Records a profiler range around every module's forward pass, named by the module's path in the model.
 
-The profiler names modules by class and number of the instance, and only where it records Python stacks, which
-doubles the time of small steps. Ranges from hooks cost some microseconds a module, and carry the names that the
-model's author gave: "GPT.blocks.0.attn". They are torch's fast ranges: `record_function` goes through the dispatcher
-and takes 5 us whether it is recorded or not, 20 with cold caches. The profiler calls those operators; the reader of
-traces knows better.
+The profiler names modules by class and instance number, and only when it records Python stacks, which doubles the time
+of small steps. Ranges from hooks cost some microseconds per module, and have the names in the model:
+"GPT.blocks.0.attn". They are torch's fast ranges: `record_function` goes through the dispatcher and takes 5 us whether
+it is recorded or not, 20 us with cold caches. The profiler reports them as operators; the trace reader corrects this.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Before a test's fixtures are built: the process is made as steady as it can be."""
+"""Prepares the process before a test's fixtures are set up, to reduce noise."""
 
 from __future__ import annotations
 

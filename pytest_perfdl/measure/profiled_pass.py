@@ -1,4 +1,4 @@
-"""The profiled pass: a few steps under torch.profiler with shapes. It explains; it never times a verdict."""
+"""The profiled pass: a few steps under torch.profiler with shapes, for causes and never for verdicts on times."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def record(
 
     What `after_step` does belongs to the step's range.
 
-    Returns how long each of the last `steps` waited for a processor that others had, in nanoseconds.
+    Returns how long each of the last `steps` waited for a CPU that other processes used, in nanoseconds.
     """
     profiler: _Profiler = (
         _DeviceProfiler(path, warmup, steps, memory, stacks)

@@ -1,7 +1,7 @@
 """Executes commands around the step of a test.
 
-A loop over function calls, a loop that the test author writes (`perf.steps`) and a training loop that only calls
-back (`perf.step`) all drive the same program, which runs one pass after another (`steps.Steps`).
+A loop over function calls, a loop in the test (`perf.steps`) and a training loop that only calls back (`perf.step`) all
+drive the same program, which runs one pass after another (`steps.Steps`).
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Program:
                     delayed, start = run_delay_ns(), perf_counter_ns()
                     aside = (yield False) or NOTHING
                     taken = perf_counter_ns() - start - aside.setup_ns
-                    # Others may have the processor now and then while the step has long settled.
+                    # Other processes may use the CPU while the step has long settled.
                     durations.append(taken - (run_delay_ns() - delayed))
                     setups += aside.setup_ns
                     before, compiled = compiled, compiling.events()

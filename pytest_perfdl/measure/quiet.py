@@ -1,4 +1,4 @@
-"""Keeps the profiler's own chatter from users: it writes to descriptor 2 directly, past Python."""
+"""Suppresses the profiler's messages, which it writes directly to descriptor 2."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Operators run again as a trace recorded them, and in another form in turns; and what else a prediction asks of here.
+"""Replays operators of a trace, interleaved with a changed form, and measures other constants that predictions need.
 
-Torch is imported with this module: nothing loads it but what measures.
+This module imports torch; only measuring processes import it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[t
 
 
 def contention() -> float:
-    """How much longer the host computes while another process does too; 1 at least: two processors may be one core."""
+    """How much longer the host computes while another process does too; 1 at least: two CPUs may be one core."""
     matrix = torch.randn(256, 256)
 
     def spent() -> float:

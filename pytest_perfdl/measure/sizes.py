@@ -1,7 +1,7 @@
-"""How many steps a process runs of a test: what the test asks for, less where its share of the budget ends first.
+"""The number of steps that a process runs: the requested number, or fewer to fit into the time budget.
 
-What is reduced is said (`Sizes.told`). A quarter of the seconds is for the warm-up, half for the timed steps, and a
-quarter for those that are profiled and counted.
+A reduction is reported (`reduction_note`). A quarter of the time is for warm-up, half for timed steps, and a quarter
+for profiled and counted steps.
 """
 
 from __future__ import annotations

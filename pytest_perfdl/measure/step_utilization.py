@@ -1,4 +1,4 @@
-"""How well the steps of one process use the machine: figures of the profiled operators over the time of timed steps."""
+"""Utilization of one process: work of the profiled operators, relative to the time of the timed steps."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def step_utilization(
     step_ns: float,
     mix: Mapping[str, float] | None = None,
 ) -> Utilization:
-    """The metrics of one process, shares in percent; empty but for the processor's where it profiled nothing.
+    """The metrics of one process, shares in percent; empty but for the CPU's where it profiled nothing.
 
     Parameters
     ----------
     machine
-        Whose limits they are held against; `None` where none are known.
+        Peak rates of the machine; `None` if unknown.
     step_ns
         What a timed step takes.
     mix

@@ -1,6 +1,6 @@
-"""What a pass over steps is: a generator that yields whenever a step is to be run.
+"""A pass over steps: a generator that yields whenever a step is to be run.
 
-It gets back what of that step must not count, and returns what it measured.
+It receives the time to exclude from that step, and returns its measurement.
 """
 
 from __future__ import annotations

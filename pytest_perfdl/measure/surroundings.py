@@ -1,4 +1,4 @@
-"""What the machine did around the timed passes: one figure a repeat for the record, and findings with what to do."""
+"""The state of the machine around the timed passes: one reference time per process, and findings with remedies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_perfdl.measure.commands import CallResult, SideResult, Timed
 
 CHANGED = 0.10
-"""Change of the reference load's time, or of the processor's clock, within a timed pass from which it is reported."""
+"""Change of the reference load's time, or of the CPU clock, within a timed pass from which it is reported."""
 STOLEN = 0.05
-"""Share of the processors' busy time that a hypervisor may give away before a word about it."""
+"""Share of the CPU busy time that a hypervisor may give away before a word about it."""
 _LEAST_BUSY_TICKS = 20
 """Fewer ticks than these make no share."""
 

@@ -1,4 +1,4 @@
-"""What each tensor that Python can reach is for: parameter, gradient, optimizer state, or something else."""
+"""The role of every tensor that Python can reach: parameter, gradient, optimizer state or other."""
 
 from __future__ import annotations
 

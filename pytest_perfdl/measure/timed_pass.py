@@ -1,7 +1,7 @@
-"""The timed pass: steps in blocks, no profiler, the device synchronized around blocks only.
+"""The timed pass: steps in blocks, without the profiler, synchronizing the device around blocks only.
 
-Synchronizing around each step would hide what a regression may be made of: lost run-ahead of the host, and
-waiting in `.item()`. On a device single steps come from events on the stream, which need no synchronization.
+Synchronizing around every step would hide causes of regressions: lost launch-ahead of the CPU, and waits in `.item()`.
+On a device single steps are timed by events on the stream, which need no synchronization.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Clock(Protocol):
         ...
 
     def delays_ns(self) -> list[int]:
-        """How much of each of these others had the processor; empty where it is not known."""
+        """How much of each of these other processes used the CPU; empty where it is not known."""
         ...
 
 
 class _HostClock:
     """The host's clock: right when every operator runs on the host.
 
-    For each step it also asks the scheduler how long others had the processor. Asking takes 2 µs, between the
+    For each step it also asks the scheduler how long other processes used the CPU. Asking takes 2 µs, between the
     steps; a step that is short is not asked about, since being interrupted makes a step long.
     """
 

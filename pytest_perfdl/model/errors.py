@@ -1,48 +1,48 @@
-"""Every exception that the package raises for what may go wrong, in one tree.
+"""All exceptions of the package, in one tree.
 
-    PerfdlError                     one line for people says what is wrong, where, and what to do
-    +-- InputError                  what was given cannot be used; also a ValueError
+    PerfdlError                     the first line says what is wrong, where, and what to do
+    +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError, ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
     |   +-- ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
     +-- CommandError, ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError, SideError (SideSkipped)
-    |                               the other side of a comparison cannot be had, or measured
-    +-- WorkerError                 a process that measures
+    |                               the baseline commit cannot be checked out or measured
+    +-- WorkerError                 problems with worker processes
         +-- WorkerDied (TestAbsent), WorkerTimeout, StepsTooLong, ForkError, ChannelClosed, ChannelTimeout
 
-How a *test* fails is pytest's own kind of failure: see `failures`. Importing this imports nothing.
+Failures of *tests* are pytest failures: see `failures`. This module imports nothing.
 """
 
 from __future__ import annotations
 
 
 class PerfdlError(Exception):
-    """What went wrong; the message is one line for people, and what follows it are details."""
+    """Base class; the first line of the message is complete, further lines are details."""
 
 
 class InputError(PerfdlError, ValueError):
-    """A file, an option or an argument cannot be used."""
+    """A file, an option or an argument is invalid."""
 
 
 class WorkerError(PerfdlError):
-    """A process that measures cannot go on."""
+    """A worker process failed."""
 
 
 class TraceError(InputError):
-    """A trace cannot be read; the message is one line for people."""
+    """A trace cannot be read; the message is one line."""
 
 
 class ScalingError(InputError):
-    """Points cannot be read, fitted or predicted from; the message is one line for people."""
+    """Points cannot be read, fitted or predicted from; the message is one line."""
 
 
 class SelectionError(InputError):
-    """A selection cannot be understood or holds nothing; the message is one line for people."""
+    """A selection is invalid or empty; the message is one line."""
 
 
 class SourceError(InputError):
-    """There is nothing to compare in a source; the message is one line for people."""
+    """A source has nothing to compare; the message is one line."""
 
 
 class BaselineError(InputError):
@@ -50,11 +50,11 @@ class BaselineError(InputError):
 
 
 class RecordError(InputError):
-    """A stored record cannot be used; the message is one line for people."""
+    """A stored record is invalid; the message is one line."""
 
 
 class NewerRecordError(RecordError):
-    """A stored record is of a schema that only a newer version reads."""
+    """A stored record has a schema of a newer version."""
 
 
 class RunFileError(InputError):
@@ -66,33 +66,33 @@ class LogError(InputError):
 
 
 class OutcomeError(InputError):
-    """Data is not what a run of a suite left; the message is one line for people."""
+    """Data is not from a run of a suite; the message is one line."""
 
 
 class ConstantsError(InputError):
-    """Nothing can be measured here for this trace; the message is one line for people."""
+    """Machine rates cannot be read or measured; the message is one line."""
 
 
 class MissingConstant(InputError):
-    """A constant that a prediction rests on is not known; the message says which, and how to give it."""
+    """A constant that a prediction needs is missing; the message says which, and how to give it."""
 
     @property
     def in_python(self) -> str:
-        """The message for those who give constants in a test."""
+        """The message for tests, which pass constants as arguments."""
         return str(self)
 
 
 class MissingMachineConstant(MissingConstant):
-    """The same of a constant of the machine.
+    """A constant of the machine is missing.
 
     Parameters
     ----------
     what
-        What is not known.
+        The missing value.
     given
-        What would tell it.
+        What to give instead.
     name
-        The constant, where it is a single one.
+        Name of the constant, if it is a single one.
     """
 
     def __init__(self, what: str, given: str = "it", name: str = "") -> None:
@@ -106,48 +106,48 @@ class MissingMachineConstant(MissingConstant):
 
 
 class NotApplicable(InputError):
-    """The graph has nothing that a transform could change; the message says what is missing."""
+    """The graph has nothing that a transform could change; the message is the reason."""
 
 
 class CycleError(InputError):
-    """The tasks of a graph wait for each other in a circle; the message names one of them."""
+    """The graph has a cycle; the message names one of its tasks."""
 
 
 class CommandError(PerfdlError):
-    """The command cannot go on; the message is one line for people."""
+    """A command failed; the message is one line."""
 
 
 class ReportError(PerfdlError):
-    """The report cannot be written; the message is one line for people."""
+    """The report cannot be written; the message is one line."""
 
 
 class ChromeTraceError(PerfdlError):
-    """An exemplar cannot be drawn; the message is one line for people."""
+    """The trace of a step cannot be drawn; the message is one line."""
 
 
 class RunFailed(PerfdlError):
-    """The suite cannot be measured; the message is one line for people."""
+    """The test suite cannot be measured; the message is one line."""
 
 
 class CheckoutError(PerfdlError):
-    """A revision cannot be checked out or set up; the message is one line for people."""
+    """A revision cannot be checked out or set up; the message is one line."""
 
 
 class SideError(PerfdlError):
-    """A side cannot be measured or did not run its own code; the first line says why."""
+    """A side cannot be measured or did not run its own code; the first line is the reason."""
 
     def __init__(self, message: str, *, invalid: bool) -> None:
         super().__init__(message)
         self.invalid = invalid
-        """Whether what was measured means nothing, rather than that nothing was measured."""
+        """Whether the measurement is invalid, rather than absent."""
 
 
 class SideSkipped(SideError):
-    """The side has the test and does not run it: by a skip, or as its xfail mark expects."""
+    """The side has the test, but it is skipped or expected to fail there."""
 
 
 class WorkerDied(WorkerError):
-    """The worker ended without finishing its test; the message says how, with the end of its output."""
+    """The worker exited without finishing its test; the message has the exit code and the end of its output."""
 
 
 class TestAbsent(WorkerDied):
@@ -157,7 +157,7 @@ class TestAbsent(WorkerDied):
 
 
 class WorkerTimeout(WorkerError):
-    """The worker did not finish in time; the message holds where it stood."""
+    """The worker did not finish in time; the message has its stacks."""
 
 
 class StepsTooLong(WorkerError):
@@ -165,12 +165,12 @@ class StepsTooLong(WorkerError):
 
 
 class ForkError(WorkerError):
-    """Workers cannot be forked; the message says why, in one line."""
+    """Workers cannot be forked; the message is the reason, in one line."""
 
 
 class ChannelClosed(WorkerError):
-    """The other side is gone; nothing more will come."""
+    """The other process closed the connection."""
 
 
 class ChannelTimeout(WorkerError):
-    """Nothing came before the deadline."""
+    """No message before the deadline."""

@@ -1,4 +1,4 @@
-"""How a perf test fails: by pytest's own kind of failure, without a traceback into this package."""
+"""Exceptions that fail a perf test: pytest failures, without a traceback into this package."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""What a project demands of a metric: how far it may worsen, and what it may never exceed.
+"""What a project requires of a metric: its largest change for the worse, and its absolute bound.
 
-A *limit* is held against the baseline, a *budget* is absolute. Both are written as text at the edges
-(marker, command line, ini), parsed once, and travel as frozen values. The unit of a metric of the user's
-own is known only after measuring, so absolute parts stay text here and are read when they are judged.
+A *limit* is relative to the baseline, a *budget* is absolute. Both are written as text (marker, command line, ini),
+parsed once, and kept as frozen values. The unit of a custom metric is known only after the measurement, so absolute
+parts remain text here and are converted later.
 
     3%          worse by more than 3 % of the baseline
     5%+20us     by more than 5 %, and by more than 20 us: both must be exceeded
     0, 12       more than this many occurrences
-    -2pp        down by more than 2 percentage points (for a metric of which more is better)
+    -2pp        down by more than 2 percentage points (for a metric with better="higher")
     2%+1MiB     by more than 2 %, and by more than 1 MiB
-    off         not judged
+    off         not compared
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Spec = str | int | float
-"""A limit or a budget as an author writes it."""
+"""A limit or a budget as written in a marker or option."""
 Sign = Literal["", "+", "-"]
 Relation = Literal["", "<=", ">="]
 
 UNPAIRED_LIMIT = 0.10
-"""Least relative limit of a time that is held against repeats of another occasion (statistics.md, section 8)."""
+"""Minimum relative limit of a time that is compared without paired rounds (statistics.md, section 8)."""
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _PART = rf"({_NUMBER})\s*([A-Za-zµ%/]*)"
@@ -40,21 +40,21 @@ _LIMIT = re.compile(rf"\s*([-+]?)\s*{_PART}\s*(?:\+\s*{_PART}\s*)?")
 _EXAMPLES = "write it as 3%, 5%+20us, 0, -2pp or off"
 _RELATIONS: tuple[Relation, ...] = ("<=", ">=")
 PER_KERNEL = "per_kernel"
-"""Stands for the time of every single kernel and operator: not a metric, but what each of them is held to."""
+"""Name for the limit of the time of every single kernel and operator; not a metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How far a metric may worsen; both parts must be exceeded. No part at all means "off"."""
+    """Largest allowed change of a metric for the worse; both parts must be exceeded. No part means "off"."""
 
     text: str
-    """As the author wrote it."""
+    """As written."""
     relative: float | None = None
     """Part of the baseline's value: 0.03 for "3%"."""
     absolute: str | None = None
     """Quantity such as "20us", without a sign."""
     sign: Sign = ""
-    """Which way the author says is worse, where that was said."""
+    """Direction of the change for the worse, if given."""
 
     @property
     def off(self) -> bool:
@@ -62,7 +62,7 @@ class Limit:
         return self.relative is None and self.absolute is None
 
     def allowed(self, base: float, unit: str) -> float:
-        """The largest worsening of a metric of value `base` that passes, in its base unit `unit`.
+        """The largest allowed change for the worse of a metric with value `base`, in its base unit `unit`.
 
         It is the larger of the two parts, since both must be exceeded; infinite when off.
 
@@ -75,7 +75,7 @@ class Limit:
         return relative if self.absolute is None else max(relative, _resolve(self.absolute, unit))
 
     def check(self, unit: str, better: Literal["lower", "higher"]) -> None:
-        """See whether the limit fits a metric of this unit and direction.
+        """Check that the limit fits a metric with this unit and direction.
 
         Raises
         ------
@@ -85,16 +85,16 @@ class Limit:
         self.allowed(0.0, unit)
         if self.sign == ("-" if better == "lower" else "+"):
             change = "a decrease" if self.sign == "-" else "an increase"
-            raise ValueError(f"{self.text!r} limits {change}, but {better} is better")
+            raise ValueError(f"{self.text!r} limits {change}, but {better} values are better")
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """An absolute ceiling of a metric, or its floor where higher is better."""
+    """An absolute upper bound of a metric, or a lower bound if higher values are better."""
 
     text: str
     relation: Relation = ""
-    """Which of them the author says it is, where that was said."""
+    """The relation, if given."""
 
     @property
     def off(self) -> bool:
@@ -102,7 +102,7 @@ class Budget:
         return self.text == "off"
 
     def bound(self, unit: str) -> float:
-        """The ceiling or floor in the metric's base unit.
+        """The bound in the metric's base unit.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Budget:
         return _resolve(self.text, unit)
 
     def check(self, unit: str, better: Literal["lower", "higher"]) -> None:
-        """See whether the budget fits a metric of this unit and direction.
+        """Check that the budget fits a metric with this unit and direction.
 
         Raises
         ------
@@ -121,8 +121,8 @@ class Budget:
         """
         self.bound(unit)
         if self.relation == (">=" if better == "lower" else "<="):
-            kind = "a floor" if self.relation == ">=" else "a ceiling"
-            raise ValueError(f"'{self.relation}{self.text}' is {kind}, but {better} is better")
+            kind = "a lower bound" if self.relation == ">=" else "an upper bound"
+            raise ValueError(f"'{self.relation}{self.text}' is {kind}, but {better} values are better")
 
     def phrase(self, better: Literal["lower", "higher"]) -> str:
         """The budget as a relation: "<= 45ms"."""
@@ -130,7 +130,7 @@ class Budget:
 
 
 def is_budget(text: str) -> bool:
-    """Whether what a metric was held to, as reports show it, is a budget's phrase rather than a limit.
+    """Whether a text, as in reports, is a budget rather than a limit.
 
     >>> is_budget("<= 45ms"), is_budget("3%")
     (True, False)
@@ -191,7 +191,7 @@ class Limits:
         return _most_specific(self.limits, full_name)
 
     def is_off(self, full_name: str) -> bool:
-        """Whether somebody said that a metric has no limit."""
+        """Whether a metric's limit is set to "off"."""
         demand = self.limits.get(full_name) or self.limits.get(general(full_name))
         return demand is not None and demand.off
 
@@ -208,14 +208,14 @@ class Limits:
         return replace(self, limits={name: _unpaired(name, limit) for name, limit in self.limits.items()})
 
     def unmatched(self, full_names: Iterable[str]) -> tuple[str, ...]:
-        """Names in these limits and budgets that no measured metric answers to, such as a misspelt one."""
+        """Names in these limits and budgets that match no measured metric, such as misspelled ones."""
         measured = tuple(full_names)
         kernels = (f"{full.rpartition('.')[0]}.{PER_KERNEL}".lstrip(".") for full in measured)
         known = {name for full in (*measured, *kernels) for name in (full, general(full))}
         return tuple(sorted({*self.limits, *self.budgets} - known))
 
 
-_NOT_JUDGED = "it has no better or worse, and is only shown"
+_NOT_JUDGED = "the metric cannot have one, because neither higher nor lower values are better"
 
 
 def parse_limit(metric: str, text: Spec) -> Limit:
@@ -234,18 +234,18 @@ def parse_limit(metric: str, text: Spec) -> Limit:
         return Limit("off")
     match = None if isinstance(text, bool) else _LIMIT.fullmatch(written)
     if match is None:
-        raise ValueError(f"limit of {metric}: {written!r} is not a limit: {_EXAMPLES}")
+        raise ValueError(f"limit of {metric}: {written!r} is not a valid limit: {_EXAMPLES}")
     sign, *rest = match.groups()
     parts = [(number, unit) for number, unit in (rest[:2], rest[2:]) if number is not None]
     shares = [float(number) / 100 for number, unit in parts if unit == "%"]
     amounts = [f"{number}{unit}" for number, unit in parts if unit != "%"]
     if len(shares) > 1 or len(amounts) > 1:
-        raise ValueError(f"limit of {metric}: {written!r} has two parts of one sort: {_EXAMPLES}")
+        raise ValueError(f"limit of {metric}: {written!r} has two percentages or two absolute parts: {_EXAMPLES}")
     limit = Limit(written, shares[0] if shares else None, amounts[0] if amounts else None, cast("Sign", sign))
     if not all(map(math.isfinite, shares)):
         raise ValueError(f"limit of {metric}: {written!r} is not finite")
     if general(metric) == PER_KERNEL and (limit.absolute is not None or limit.sign == "-"):
-        raise ValueError(f"limit of {metric}: {written!r} is not a share: write it as 5% or off")
+        raise ValueError(f"limit of {metric}: {written!r} is not a percentage: write it as 5% or off")
     if not metrics.is_judged(metric):
         raise ValueError(f"limit of {metric}: {_NOT_JUDGED}")
     unit = metrics.unit(metric)
@@ -269,7 +269,7 @@ def parse_budget(metric: str, value: Spec) -> Budget:
     if isinstance(value, bool) or not written:
         raise ValueError(f"budget of {metric}: {written!r} is not a quantity")
     if general(metric) == PER_KERNEL:
-        raise ValueError(f"budget of {metric}: kernels have a limit only")
+        raise ValueError(f"budget of {metric}: kernels can have a limit, but no budget")
     if not metrics.is_judged(metric):
         raise ValueError(f"budget of {metric}: {_NOT_JUDGED}")
     relation: Relation = next((sign for sign in _RELATIONS if written.startswith(sign)), "")
@@ -299,7 +299,7 @@ def parse_limit_option(text: str) -> tuple[str, Limit]:
     """
     metric, colon, spec = (part.strip() for part in text.rpartition(":"))
     if not colon or not metric or not spec:
-        raise ValueError(f"{text.strip()!r} is not METRIC:SPEC, such as step_time:3%")
+        raise ValueError(f"{text.strip()!r}: expected METRIC:SPEC, such as step_time:3%")
     return metric, parse_limit(metric, spec)
 
 
@@ -308,7 +308,7 @@ def _resolve(text: str, unit: str) -> float:
     if text.endswith("pp"):
         scale = {"%": 1.0, "1": 0.01}.get(unit)
         if scale is None:
-            raise ValueError(f"{text!r} is in percentage points, the metric is in {unit}")
+            raise ValueError(f"{text!r} is in percentage points, but the metric's unit is {unit}")
         return parse_quantity(text[:-2], "1") * scale
     try:
         return parse_quantity(text, unit)
@@ -342,4 +342,4 @@ def _most_specific(demands: Mapping[str, Demand], full_name: str) -> Demand | No
 
 
 BUILT_IN = Limits.parse({"step_time": "3%", "block_time": "3%", "peak_memory": "2%+1MiB", PER_KERNEL: "5%"})
-"""What holds unless a project says otherwise."""
+"""The default limits."""

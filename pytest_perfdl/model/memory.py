@@ -1,4 +1,4 @@
-"""What the memory at a peak consists of: every byte belongs to one row."""
+"""Breakdown of the memory at a peak: every byte belongs to one row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pytest_perfdl.model.step_part import common_module
 Category = Literal[
     "parameters", "gradients", "optimizer state", "activations", "temporaries", "inputs", "other", "allocator"
 ]
-"""`activations` are saved for the backward pass, `other` is what was allocated before anybody looked, and `allocator`
-what a device's allocator adds: rounding."""
+"""`activations` are saved for the backward pass, `other` was allocated before recording started, and `allocator` is
+rounding by a device's allocator."""
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 OF_PARAMETERS: frozenset[Category] = frozenset({"parameters", "gradients", "optimizer state"})
-"""What there is because there is a parameter."""
+"""Categories that belong to parameters."""
 Phase = Literal["setup", "input", "forward", "backward", "optimizer", ""]
-"""In which part of a test memory was allocated: before its steps, fetching a batch, or in a step."""
+"""The part of a test in which memory was allocated: before its steps, fetching a batch, or in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Held:
     dtype: str
     shape: tuple[int, ...]
     category: Category | None = None
-    """`None` where it is nothing of a model or an optimizer."""
+    """`None` if it does not belong to a model or an optimizer."""
     name: str = ""
-    """Of the parameter or buffer that it is, or belongs to: "GPT.lm_head.weight"."""
+    """Name of its parameter or buffer: "GPT.lm_head.weight"."""
     shared: tuple[str, ...] = ()
     """Other names of the same parameter."""
 
@@ -44,41 +44,41 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRow:
-    """Tensors alive at the peak that are alike: of one line, module and phase, one type and shape."""
+    """Similar tensors alive at the peak: same line, module, phase, type and shape."""
 
     category: Category
     module: str
-    """Path of the module that they were allocated in or, of parameters, belong to; empty where none is known."""
+    """Path of the module that allocated them, or that has the parameters; empty if unknown."""
     line: str
-    """The innermost line of the user's code, "model.py(41): GPT.__init__"; empty where it is not known."""
+    """The innermost line of user code, "model.py(41): GPT.__init__"; empty if unknown."""
     phase: Phase
     operator: str
-    """That allocated them; empty where none is known."""
+    """The operator that allocated them; empty if unknown."""
     dtype: str
-    """"float32"; empty where it is not known."""
+    """"float32"; empty if unknown."""
     shape: str
-    """"[8, 128, 256]"; empty where it is not known."""
+    """"[8, 128, 256]"; empty if unknown."""
     tensors: int
-    """Allocations; tensors that share one storage are one."""
+    """Number of allocations; tensors with shared storage count once."""
     bytes: int
     lives_from: int
-    """When the first of them was allocated, in nanoseconds from the step's beginning; negative for before it."""
+    """When the first was allocated, in nanoseconds from the start of the step; negative for before."""
     lives_to: int | None
-    """When the last of them was freed; `None` for not within the step."""
+    """When the last was freed; `None` if not within the step."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters, or of those that gradients and optimizer state belong to; at most a few.
 
     A parameter that several modules share has all of their names.
     """
     callers: tuple[str, ...] = ()
-    """The lines of the user's code that led to `line`, the nearest first."""
+    """The lines of user code that called `line`, nearest first."""
     kept: bool = False
-    """Whether it was allocated in an earlier step, and is neither of a model nor of an optimizer."""
+    """Whether it was allocated in an earlier step, and belongs neither to a model nor to an optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccount:
-    """The memory of one device at its peak."""
+    """Breakdown of the memory of one device at its peak."""
 
     device: str
     """`cpu`, `cuda:0`."""
@@ -86,31 +86,31 @@ class MemoryAccount:
     """The largest first. Their bytes add up to `peak_bytes`."""
     peak_bytes: int
     at_ns: int
-    """When the peak was first reached, in nanoseconds from the step's beginning."""
+    """When the peak was first reached, in nanoseconds from the start of the step."""
     step_ns: int
-    """Length of the step, slower than an ordinary one where lines were recorded."""
+    """Duration of the step, which recording of lines makes slower."""
     curve: Sequence[tuple[int, int]] = ()
     """Allocated bytes over the step, thinned out: (nanoseconds, bytes)."""
     notes: tuple[str, ...] = ()
-    """What is not as it should be, or not known."""
+    """Problems and missing parts."""
     reserved_bytes: int | None = None
-    """What the allocator holds of the device at the peak; `None` where it holds nothing apart."""
+    """Memory that the allocator reserves at the peak; `None` if it reserves none."""
     moment: MemoryRow | None = None
-    """What the allocation that reached the peak belongs to; `None` where most was allocated before the step."""
+    """The row of the allocation that reached the peak; `None` if the peak was before the step."""
     passed: tuple[MemoryRow, ...] = ()
-    """What the step allocated that was not alive at the peak: the largest rows."""
+    """The largest rows that the step allocated and that were not alive at the peak."""
     step_ends: tuple[int, ...] = ()
-    """Allocated bytes at the end of each step that was recorded, garbage collected."""
+    """Allocated bytes at the end of every recorded step, after garbage collection."""
     growing: tuple[MemoryRow, ...] = ()
-    """Of what was allocated in each of the last steps and not freed since, the last step's part; largest first."""
+    """Memory that every one of the last steps allocated and did not free (last step only); largest first."""
 
     @property
     def residual(self) -> int:
-        """Bytes that no row has; 0."""
+        """Bytes that are in no row; 0."""
         return self.peak_bytes - sum(row.bytes for row in self.rows)
 
     def by_category(self) -> dict[Category, int]:
-        """Bytes of each category that there is."""
+        """Bytes by category, without empty ones."""
         found = dict.fromkeys(CATEGORIES, 0)
         for row in self.rows:
             found[row.category] += row.bytes
@@ -118,8 +118,8 @@ class MemoryAccount:
 
 
 Movement = Literal["new", "gone", "more", "fewer", "larger", "smaller", "dtype", "longer", "shorter", "moment"]
-"""What became of tensors at the peak. `dtype`: another element type; `longer` and `shorter`: allocated on both sides,
-and alive at the peak of one; `moment`: the same, where the peak is at another moment."""
+"""How tensors at the peak changed. `dtype`: different element type; `longer` and `shorter`: allocated on both sides,
+but alive at the peak of one only; `moment`: the same, if the peak is at a different time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class RowChange:
 
     @property
     def bytes(self) -> int:
-        """By how much it changes the peak."""
+        """Its contribution to the change of the peak."""
         return (self.new.bytes if self.new else 0) - (self.base.bytes if self.base else 0)
 
     @property
     def row(self) -> MemoryRow:
-        """The row as it is now, or as it was."""
+        """The current row, or the baseline's if it is gone."""
         row = self.new or self.base
         assert row is not None
         return row
@@ -145,26 +145,26 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCause:
-    """Rows that changed for one reason: of the same parameters, or allocated at the same line."""
+    """Rows with a common cause: of the same parameters, or allocated at the same line."""
 
     changes: tuple[RowChange, ...]
-    """The first says where it comes from."""
+    """The first one locates the cause."""
     shared: str = ""
-    """The parameter that the other side shares with the cause's; empty where it shares none."""
+    """The parameter that the baseline shares with the cause's; empty if there is none."""
 
     @property
     def bytes(self) -> int:
-        """By how much they change the peak together."""
+        """Their total contribution to the change of the peak."""
         return sum(change.bytes for change in self.changes)
 
     @property
     def row(self) -> MemoryRow:
-        """What says where it comes from."""
+        """The row that locates the cause."""
         return self.changes[0].row
 
     @property
     def movement(self) -> Movement:
-        """What became of the tensors that say where it comes from."""
+        """How the tensors of that row changed."""
         return self.changes[0].movement
 
     @property
@@ -177,29 +177,29 @@ class MemoryCause:
 
 @dataclass(frozen=True, slots=True)
 class MemoryAdvice:
-    """What would lower a peak."""
+    """A suggestion to lower a peak."""
 
     how: str
-    """What to do, in the words of PyTorch."""
+    """The change, as PyTorch code."""
     predicted_peak_bytes: int
     saved_bytes: int
     step_change: float | None
-    """Predicted change of the step's time, as a share of it; `None` where it is not known."""
+    """Predicted relative change of step time; `None` if unknown."""
     example: str
-    """File that shows it before and after; empty where there is none."""
+    """File with an example; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """How the peak of one call's step differs from the other side's."""
+    """The change of the peak of one call, relative to the baseline."""
 
     call: str
     base: MemoryAccount | None
-    """`None` where the other side was not accounted for."""
+    """`None` without a breakdown of the baseline."""
     new: MemoryAccount
     causes: tuple[MemoryCause, ...] = ()
-    """What says most about the change first. Their bytes add up to that of the peaks."""
+    """Most informative first. Their bytes add up to the change of the peak."""
     growth: int = 0
-    """Bytes that each step keeps."""
+    """Bytes that every step leaves allocated."""
     advice: tuple[MemoryAdvice, ...] = ()
-    """What would lower the peak, what saves most first."""
+    """Suggestions, largest saving first."""

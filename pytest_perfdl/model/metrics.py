@@ -1,6 +1,6 @@
-"""The metrics that every project has: one entry each, which limits, judgement, reports and documentation read.
+"""The built-in metrics: one table, from which limits, verdicts, reports and documentation are made.
 
-What measures them is in `measure`: `assemble` computes each of these from a call's results.
+`measure.assemble` computes them from the results of a call.
 """
 
 from __future__ import annotations
@@ -11,122 +11,122 @@ from dataclasses import dataclass
 from pytest_perfdl.model.record import Better
 
 COUNT_SCOPE = ("torch", "flags", "device")
-"""Context in which operators, launches and arithmetic are exact."""
+"""Context fields that must be equal for operators, launches and FLOPs to be compared exactly."""
 BYTE_SCOPE = (*COUNT_SCOPE, "threads", "cpu_capability")
-"""Context in which sizes and allocations are exact too."""
+"""The same for sizes and allocations."""
 CONTEXT = ("python", "os", *BYTE_SCOPE, "cuda", "cudnn", "driver")
-"""Everything that a record's context may hold; the last three where steps use a device."""
+"""All context fields; the last three only if steps use a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedMetric:
-    """A metric that is measured and judged with statistics."""
+    """A metric that is measured and compared statistically."""
 
     what: str
-    """As the documentation says it."""
+    """Description for the documentation."""
     unit: str = "ns"
     """Base unit, in which values are stored."""
     better: Better = "lower"
     is_utilization: bool = False
-    """Whether it says how well the machine is used: removing work that was wasted may worsen it."""
+    """Whether it measures utilization, which may get worse when unnecessary work is removed."""
     is_judged: bool = True
-    """Whether it can have a limit: more of it is better, or less is."""
+    """Whether it can have a limit, because higher or lower values are better."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountedMetric:
-    """A metric that is exact within a context, and compared exactly; less is better."""
+    """A metric that is exact in a given context, and compared exactly; lower values are better."""
 
     what: str
     unit: str = "1"
     scope: tuple[str, ...] = COUNT_SCOPE
-    """Names of the context that must be equal."""
+    """Context fields that must be equal."""
     per_step: bool = True
-    """Whether it is a mean per step, so that reports write "a step" after it."""
+    """Whether it is a mean per step, so that reports show it per step."""
     reproducible: bool = True
-    """Whether the same code gives it again whatever else the machine does, so that another value on the baseline's own
-    code says that the pair is broken."""
+    """Whether the same code always gives the same value, so that another value on the baseline's code means that the
+    comparison is broken."""
 
 
 def _share(description: str, better: Better = "higher") -> TimedMetric:
-    """A metric of how well the machine is used, in percent."""
+    """A utilization metric in percent."""
     return TimedMetric(description, "%", better, is_utilization=True)
 
 
 GROWTH = "growth"
-"""The metric that only calls have whose memory grows."""
+"""This metric exists only for calls whose memory grows."""
 
 METRICS: Mapping[str, TimedMetric | CountedMetric] = {
-    "step_time": TimedMetric("lower quartile of the timed steps, one number for each repeat"),
-    "block_time": TimedMetric("mean over all timed steps: sees what every n-th step does"),
-    "cpu_time": TimedMetric("processor time of the process for a step"),
-    "kernel_time": TimedMetric("sum of the durations of the kernels that a step launches"),
-    "data_wait": TimedMetric("time that a step waits for its batch"),
-    "compile_time": TimedMetric("time that torch.compile takes before the first measured step"),
-    "throughput": TimedMetric("items a second, of a call with `items=`", "items/s", "higher"),
-    "step_p25": TimedMetric("25th percentile of single steps"),
-    "step_p50": TimedMetric("median of single steps"),
-    "step_p95": TimedMetric("95th percentile of single steps"),
-    "step_p99": TimedMetric("99th percentile of single steps"),
+    "step_time": TimedMetric("lower quartile of the timed steps, one value per process"),
+    "block_time": TimedMetric("mean of all timed steps; includes work of every n-th step"),
+    "cpu_time": TimedMetric("CPU time of the process per step"),
+    "kernel_time": TimedMetric("total duration of the kernels of a step"),
+    "data_wait": TimedMetric("time per step spent waiting for the batch"),
+    "compile_time": TimedMetric("time spent in torch.compile before the first measured step"),
+    "throughput": TimedMetric("items per second, for calls with `items=`", "items/s", "higher"),
+    "step_p25": TimedMetric("25th percentile of step times"),
+    "step_p50": TimedMetric("median of step times"),
+    "step_p95": TimedMetric("95th percentile of step times"),
+    "step_p99": TimedMetric("99th percentile of step times"),
     "achieved_flops": TimedMetric(
-        "FLOPs of the operators with a cost model, over the step's time", "flop/s", "higher", is_utilization=True
+        "FLOPs of operators with a cost model, divided by step time", "flop/s", "higher", is_utilization=True
     ),
     "flops_utilization": _share(
-        "those FLOPs by element type, each over the machine's peak of it, over the step's time; with the element types "
-        "of the baseline's side, arithmetic done twice included"
+        "the same FLOPs, relative to the machine's peak rate for their element types (those of the baseline); "
+        "recomputation counts"
     ),
     "mfu": _share(
-        "the `model_flops=` of a call over the step's time, over the machine's peak of the type of most FLOPs"
+        "`model_flops=` of a call divided by step time, relative to the machine's peak rate for the main element type"
     ),
     "bandwidth_utilization": _share(
-        "bytes that the operators must move, over the bandwidth of each one's own working set, over the step's time"
+        "bytes that operators must move, relative to the bandwidth for their working-set size, divided by step time"
     ),
     "roofline": _share(
-        "least time of the operators with a cost model at the machine's roofline, over the time that they took"
+        "minimum time of operators with a cost model (roofline of the machine), relative to their measured time"
     ),
     "host_overhead": _share(
-        "Python and waiting outside of operators, less what profiling adds, over the step's time", "lower"
+        "time outside operators (Python, waiting), without profiler overhead, relative to step time", "lower"
     ),
     "cpu_utilization": TimedMetric(
-        "processor time of the process over wall time and threads; spinning raises it, so it has no better or worse",
+        "CPU time of the process, relative to wall time and threads; busy waiting increases it, so it has no limit",
         "%",
         "higher",
         is_utilization=True,
         is_judged=False,
     ),
-    "device_busy": _share("time in which anything runs on the device, over the span of its events"),
-    "sm_efficiency": _share("share of the multiprocessors that have a block to run, from launch geometry: an estimate"),
-    "occupancy": _share("estimated achieved occupancy of the kernels, weighted by their time: a bound"),
-    "launch_gap": _share("time of a step in which the device is idle because the host launches late", "lower"),
-    "tensor_core_share": _share("kernels on tensor cores, by their names, over all kernels' time"),
+    "device_busy": _share("time during which the device is busy, relative to the device span (first to last event)"),
+    "sm_efficiency": _share("fraction of multiprocessors with a block to run, estimated from launch sizes"),
+    "occupancy": _share("estimated occupancy of the kernels, weighted by time (upper bound)"),
+    "launch_gap": _share("time per step during which the device is idle because the CPU launches late", "lower"),
+    "tensor_core_share": _share("time of tensor-core kernels (by name), relative to all kernels"),
     "exposed_copies": _share(
-        "copies behind which nothing computes or communicates, over the span of the device's events", "lower"
+        "copies that overlap with neither computation nor communication, relative to the device span", "lower"
     ),
-    "overlap": _share("communication during which something computes, over all communication"),
+    "overlap": _share("fraction of communication time that overlaps with computation"),
     "exposed_communication": _share(
-        "communication behind which nothing computes, over the span of the device's events", "lower"
+        "communication that does not overlap with computation, relative to the device span", "lower"
     ),
-    "ops": CountedMetric("operators that a step runs"),
-    "kernels": CountedMetric("kernels that a step launches, copies and memsets not counted"),
-    "launches": CountedMetric("calls that launch device work"),
-    "flops": CountedMetric("arithmetic of a step, by torch.utils.flop_counter: a multiply-add is two", "flop"),
-    "allocations": CountedMetric("allocations of a step", scope=BYTE_SCOPE, reproducible=False),
-    "alloc_bytes": CountedMetric("bytes that a step allocates", "B", BYTE_SCOPE, reproducible=False),
-    "peak_memory": CountedMetric("most bytes allocated at once", "B", BYTE_SCOPE, per_step=False, reproducible=False),
+    "ops": CountedMetric("number of operators per step"),
+    "kernels": CountedMetric("number of kernels per step, without copies and memsets"),
+    "launches": CountedMetric("number of calls that launch device work"),
+    "flops": CountedMetric("FLOPs per step, from torch.utils.flop_counter; a multiply-add counts as two", "flop"),
+    "allocations": CountedMetric("number of allocations per step", scope=BYTE_SCOPE, reproducible=False),
+    "alloc_bytes": CountedMetric("bytes allocated per step", "B", BYTE_SCOPE, reproducible=False),
+    "peak_memory": CountedMetric("peak of allocated bytes", "B", BYTE_SCOPE, per_step=False, reproducible=False),
     "static_memory": CountedMetric(
         "bytes of parameters and optimizer state", "B", BYTE_SCOPE, per_step=False, reproducible=False
     ),
     GROWTH: CountedMetric(
-        "bytes that each step keeps, garbage collected, where each of the last five keeps some; absent where none does",
+        "bytes that every step leaves allocated after garbage collection; absent if one of the last five leaves none",
         "B",
         BYTE_SCOPE,
         reproducible=False,
     ),
-    "h2d_bytes": CountedMetric("bytes that a step copies to the device", "B"),
+    "h2d_bytes": CountedMetric("bytes copied to the device per step", "B"),
     "recompiles": CountedMetric("recompilations in the timed steps", per_step=False, reproducible=False),
     "graph_breaks": CountedMetric("graph breaks of torch.compile", per_step=False, reproducible=False),
 }
-"""By name, in the order of the documentation. An author's own metrics have no entry."""
+"""By name, in the order of the documentation. Custom metrics have no entry."""
 
 
 def general(metric: str) -> str:

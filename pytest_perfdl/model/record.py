@@ -1,8 +1,7 @@
-"""The one noun of the system: what one test measured in one environment.
+"""The measurement of one test in one environment.
 
-A baseline file holds a `Record`, a run holds `Record`s, a judgement takes two. This module knows their
-parts, `record_json` their JSON form; neither imports anything heavy, so that the orchestrating process may hold
-records without numpy or torch.
+A baseline file holds a `Record`, a run holds `Record`s, a comparison takes two. This module defines their parts,
+`record_json` their JSON form; both import nothing heavy, so the orchestrating process needs neither numpy nor torch.
 
 Units: every duration is an integer number of nanoseconds, every size a number of bytes.
 """
@@ -23,9 +22,9 @@ LoopCount = int | Literal["auto"]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What decides whether timed metrics may be compared: the hardware that matters.
+    """The machine ID: timed metrics are comparable only if it is equal.
 
-    `slug` names the baseline folder; `parts` are the facts it was made from.
+    `slug` is the ID and the name of the baseline directory; `parts` are the facts that it is made from.
     """
 
     slug: str
@@ -34,16 +33,16 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementPlan:
-    """How a test was measured. A change of plan makes a baseline outdated."""
+    """Measurement settings of a test; a change makes its baseline outdated."""
 
     warmup: int
-    """Least number of warm-up steps before anything counts."""
+    """Minimum number of warm-up steps."""
     steps: int
-    """Timed steps per repeat."""
+    """Timed steps per process."""
     period: int = 1
-    """Steps that make a cycle (gradient accumulation)."""
+    """Steps per cycle (gradient accumulation)."""
     profiled: int = 4
-    """Steps seen by the profiler; a multiple of `period`."""
+    """Profiled steps; a multiple of `period`."""
     threads: int = 1
     """Intra-op threads of the worker."""
     seed: int = 0
@@ -68,10 +67,10 @@ class MeasurementPlan:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one call: a value per repeat, in the order of the record's repeats.
+    """One metric of one call: one value per process, in the order of measurement.
 
-    Timed values are nanoseconds (unit "ns") and one number per process: the repeat, not the step, is the
-    statistical unit. Counted values are means per step, exact because the profiled steps are whole periods.
+    Timed values are in nanoseconds (unit "ns"); the process, not the step, is the statistical unit. Counted values are
+    means per step, exact because the profiled steps are whole periods.
     """
 
     kind: Kind
@@ -81,16 +80,16 @@ class Series:
 
     @property
     def stable(self) -> bool:
-        """Whether every repeat agrees; only then can a counted metric be compared exactly."""
+        """Whether all values are equal; only then can a counted metric be compared exactly."""
         return all(value == self.values[0] for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operator (self time), a kernel (duration) or a class of idle time: what a step's time is made of.
+    """An operator (self time), a kernel (duration) or a class of idle time, as part of a step's time.
 
-    `count` is occurrences per step; `ns` the mean time per profiled step, one value per repeat. The rows of
-    one call add up to its profiled step (CPU-only), so differences of rows close an account.
+    `count` is occurrences per step; `ns` the mean time per profiled step, one value per process. The rows of a call add
+    up to its profiled step (CPU only), so their differences add up to the change of the step.
     """
 
     kind: RowKind
@@ -101,22 +100,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one `perf(...)` call of a test measured; `name` is empty unless the author gave one."""
+    """The measurement of one `perf(...)` call of a test; `name` is empty unless given."""
 
     name: str
     series: Mapping[str, Series]
     rows: tuple[Row, ...]
     profiled_ns: tuple[int, ...]
-    """Mean duration of a profiled step, one value per repeat."""
+    """Mean duration of a profiled step in nanoseconds, one value per process."""
     op_counts: tuple[int, ...] = ()
-    """Operators in each profiled step, in order: more than one value means that steps differ."""
+    """Number of operators in every profiled step; steps differ if the values do."""
     uncounted: tuple[str, ...] = ()
-    """Operators that do arithmetic the FLOP counter does not know."""
+    """Operators whose FLOPs the counter does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something the measurement noticed about itself. `invalid` breaks it, `note` explains it."""
+    """A finding about a measurement; one of level `invalid` makes the measurement invalid, a `note` does not."""
 
     level: Literal["invalid", "note"]
     code: str
@@ -126,32 +125,32 @@ class Finding:
 SHORT_STEP = "short-step"
 """Code of the note on a step that is too short to be timed well."""
 INJECTED = "injected"
-"""Code of the finding that every measurement carries whose steps were slowed down on purpose."""
+"""Code of the finding of measurements whose steps were slowed down on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occasion:
-    """When and on what code a group of repeats was measured."""
+    """One recording: when and with which code a group of repeats was measured."""
 
     repeats: int
     date: str
     commit: str | None
-    """Commit checked out while measuring (full hash), `None` outside git."""
+    """Commit checked out during the measurement (full hash); `None` without git."""
     tree: str | None
-    """Hash of the working tree without the baseline folder, as baselines had before `code` was stored; else `None`."""
+    """Hash of the working tree without baselines, in baselines from before `code` was stored; else `None`."""
     reference_ns: tuple[int, ...] = ()
-    """What the reference load took around each repeat: how fast the machine was. Empty where it was not timed."""
+    """Time of the reference load per process, as a measure of machine speed; empty if it was not timed."""
     seconds: float | None = None
-    """What one repeat took on average, its worker's start included; `None` where that was not noted."""
+    """Mean duration of a process in seconds, with its start; `None` if unknown."""
 
 
 SHORT_HASH = 12
-"""Digits of a content's hash that a record keeps, as git abbreviates it in a large repository."""
+"""Number of digits of a content hash in a record, as git abbreviates it in a large repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code that was measured: what the test loaded and read, by content."""
+    """The measured code: files that the test loaded and read, by content."""
 
     files: Mapping[str, str]
     """Files of the repository: path from its top -> first 12 digits of the content's git hash, of a submodule its
@@ -159,36 +158,36 @@ class Code:
     packages: Mapping[str, str] = field(default_factory=dict)
     """Installed distributions that the test loaded: name -> version."""
     ignored: tuple[str, ...] = ()
-    """Files in the repository that it loaded or read although git ignores them; no commit has them."""
+    """Files in the repository that it loaded or read and that git ignores; no commit has them."""
     left_out: int = 0
-    """Further files that are not noted: too many, too large, or with a name that is no text."""
+    """Number of further files: too many, too large, or with a name that is not valid text."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether equal files mean that everything of the repository is equal that the test was seen to use."""
+        """Whether `files` has all files of the repository that the test used."""
         return bool(self.files) and not self.ignored and not self.left_out
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Everything that one test measured in one environment."""
+    """The complete measurement of one test in one environment."""
 
     test: str
     """Node id."""
     key: Key
     context: Mapping[str, Scalar]
-    """Software versions, driver, clocks: shown when different, never a reason to refuse."""
+    """Software versions, driver, clocks: differences are shown, but do not prevent a comparison."""
     test_hash: str
     plan: MeasurementPlan
     calls: tuple[Call, ...]
     occasions: tuple[Occasion, ...]
     modes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Labels of the machine's state seen in the repeats, such as the page-fault mode."""
+    """Observed modes, such as the page-fault rate."""
     integrity: tuple[Finding, ...] = ()
     exemplars: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the exemplar traces that were saved with it, by call; empty where that was not noted."""
+    """SHA-256 of the stored traces, by call; empty if unknown."""
     code: Code | None = None
-    """What was measured on the last occasion; `None` where it is tied to no code."""
+    """The code of the last recording; `None` if it is unknown."""
 
     @property
     def repeats(self) -> int:
@@ -197,21 +196,21 @@ class Record:
 
     @property
     def reference_ns(self) -> tuple[int | None, ...]:
-        """What the reference load took around each repeat, `None` where it was not timed."""
+        """Time of the reference load per process; `None` where it was not timed."""
         return tuple(ns for occasion in self.occasions for ns in occasion.reference_ns or (None,) * occasion.repeats)
 
     def metrics(self) -> dict[str, Series]:
-        """Every metric under its full name: `step_time`, or `forward.step_time` for a named call."""
+        """All metrics by full name: `step_time`, or `forward.step_time` for a named call."""
         return {metric_name(call.name, name): series for call in self.calls for name, series in call.series.items()}
 
 
 def metric_name(call: str, name: str) -> str:
-    """A metric's full name: that of a named call has the call's name in front."""
+    """The full name of a metric, which starts with the name of a named call."""
     return f"{call}.{name}" if call else name
 
 
 def row_name(call: str, kind: RowKind, name: str) -> str:
-    """A row's full name among all of a test's.
+    """The full name of a row, unique within a test.
 
     >>> row_name("forward", "operator", "aten::mm"), row_name("", "kernel", "gemm")
     ('forward.operator aten::mm', 'kernel gemm')

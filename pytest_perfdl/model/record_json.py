@@ -1,7 +1,8 @@
-"""A record's JSON form: what a baseline file is, and what a run file holds of each test.
+"""The JSON form of a record, in baseline files and run files.
 
-`from_json` is the only way in. Baselines come with pull requests and run files out of CI artifacts, so it checks every
-part: types, hashes, sizes, and that numbers are finite and so bounded that figures made of them are finite too.
+`from_json` is the only way to read one. Baselines come with pull requests and run files from CI artifacts, so it checks
+every part: types, hashes, sizes, and that numbers are finite and small enough for results computed from them to be
+finite, too.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _REPEATS = 100_000
 _SAID = 500
 """Characters of an error's text."""
 _PATTERNS = {
-    "traces/": "not a plain file name in traces/",
-    f"{{{SHORT_HASH}}}": "not the first digits of a hash",
-    "x1f": "not a path from the top of a repository",
+    "traces/": "not a file name in traces/",
+    f"{{{SHORT_HASH}}}": "not an abbreviated hash",
+    "x1f": "not a path relative to the repository",
 }
 """What a text is not that does not match, by a part of the pattern."""
 
@@ -188,7 +189,7 @@ def from_json(data: Any) -> Record:
         When a part is missing, of the wrong type or out of bounds; the message names the place.
     """
     if not isinstance(data, dict) or type(data.get("schema")) is not int:
-        raise RecordError("is not a perfdl record: it has no schema number")
+        raise RecordError("is not a pytest-perfdl record: it has no schema number")
     if data["schema"] > SCHEMA:
         raise NewerRecordError(
             f"was written by a newer pytest-perfdl (schema {str(data['schema'])[:20]}, this one reads {SCHEMA}): "
@@ -228,12 +229,12 @@ def converted(data: Any, form: type[_T]) -> _T:
         what, _, place = str(error).partition(" - at ")
         if "matching regex" in what:
             what = next((said for part, said in _PATTERNS.items() if part in what), "not a full hash in lower case")
-        what = what.replace("Object missing required field", "there is no")
+        what = what.replace("Object missing required field", "missing field")
         place = place.strip("`").removeprefix("$").removeprefix(".").replace("key` in `$.", "a key of ")
         said = f"{place}: {what[:1].lower()}{what[1:]}" if place else f"{what[:1].lower()}{what[1:]}"
         raise RecordError(f"is malformed ({visible(said[:_SAID])})") from None
     except UnicodeError:
-        raise RecordError("is malformed (a name is no Unicode text)") from None
+        raise RecordError("is malformed (a name is not valid Unicode)") from None
 
 
 def _plan_to_json(plan: MeasurementPlan) -> dict[str, Any]:
@@ -285,7 +286,7 @@ def _occasion(form: _OccasionForm, place: str) -> Occasion:
     if form.reference_ns is not None:
         reference_ns = _durations(form.reference_ns, form.repeats, f"{place}.reference_ns")
         if min(reference_ns) <= 0:
-            raise RecordError(f"is malformed ({place}.reference_ns: a time of {min(reference_ns)} ns)")
+            raise RecordError(f"is malformed ({place}.reference_ns: {min(reference_ns)} ns, expected a time above 0)")
     seconds = form.seconds
     if seconds is not None:
         (seconds,) = _bounded([seconds], f"{place}.seconds", LONGEST_NS)
@@ -336,7 +337,7 @@ def _bounded(values: Sequence[float], place: str, most: float) -> Sequence[float
     for value in values:
         # False for NaN too.
         if not (value == 0 or 1 / LARGEST <= abs(value) <= most):
-            raise RecordError(f"is malformed ({_cut(place)}: {str(value)[:20]} is no number up to {most:.4g})")
+            raise RecordError(f"is malformed ({_cut(place)}: {str(value)[:20]} is not a number up to {most:.4g})")
     return values
 
 

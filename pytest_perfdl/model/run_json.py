@@ -1,8 +1,7 @@
-"""The run file as every command reads it: checked, with its records decoded and the names of its traces.
+"""The run file as every command reads it: checked, with decoded records and the names of its traces.
 
-It comes out of a CI artifact, so nothing in it is taken for granted: each number is finite, each record is what
-`record_json` takes, and each trace is a plain file in `traces/` beside it. What only a report needs of a test stays
-plain data (`report.reading`).
+It may come from a CI artifact, so everything is checked: numbers are finite, records are valid for `record_json`, and
+traces are plain files in `traces/` in the same directory. Data that only reports need stays plain (`report.reading`).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class RunTest:
 
     @property
     def is_budgets_alone(self) -> bool:
-        """Whether nothing but budgets is amiss, of a test that was held against its baseline and its environment."""
+        """Whether only budgets fail, of a test that was compared with its baseline."""
         over = [
             each for each in self._metrics if each.get("verdict") == "regressed" and is_budget(str(each.get("limit")))
         ]
@@ -82,12 +81,12 @@ class RunFile:
     """All of it as plain data."""
 
     def beside(self, name: str | None) -> Path | None:
-        """A trace beside it; `None` where there is none of that name.
+        """The path of one of its traces; `None` if there is none with that name.
 
         Raises
         ------
         RunFileError
-            When the name is a link that leads elsewhere.
+            The name is a symbolic link to another directory.
         """
         if name is None:
             return None
@@ -95,7 +94,7 @@ class RunFile:
         if not path.is_file():
             return None
         if not path.resolve().is_relative_to(self.path.parent.resolve()):
-            raise RunFileError(f"{self.path}: {visible(name)} is a link to another folder")
+            raise RunFileError(f"{self.path}: {visible(name)} is a symbolic link to another directory")
         return path
 
 
@@ -133,7 +132,7 @@ def read(path: Path) -> RunFile:
     except ValueError as error:
         raise RunFileError(f"{path} is not JSON: {error}") from None
     except RecursionError:
-        raise RunFileError(f"{path} is no run file: it is nested too deeply") from None
+        raise RunFileError(f"{path} is not a run file: it is nested too deeply") from None
 
 
 def of_data(data: Any, path: Path) -> RunFile:
@@ -154,7 +153,7 @@ def of_data(data: Any, path: Path) -> RunFile:
             place = f"tests[{number}] "
             tests.append(_test(test))
     except RecordError as error:
-        raise RunFileError(f"{path} is not a whole run file: {place}{error}") from None
+        raise RunFileError(f"{path} is damaged: {place}{error}") from None
     return RunFile(path, tuple(tests), data)
 
 
@@ -163,7 +162,7 @@ def _test(data: Any) -> RunTest:
     _check_numbers({name: value for name, value in data.items() if name not in ("record", "base_record")})
     record = _record(form.record, "record")
     if record is not None and record.test != form.id:
-        raise RecordError(f"is malformed (the record is of {visible(record.test)[:200]}, not of its test)")
+        raise RecordError(f"is malformed (the record belongs to another test, {visible(record.test)[:200]})")
     return RunTest(
         id=form.id,
         verdict=form.verdict,
@@ -182,12 +181,12 @@ def _record(data: Any, name: str) -> Record | None:
 
 
 def _check_numbers(data: Any) -> None:
-    """Raise RecordError for a number of which no figure can be made: JSON as Python reads it has NaN and infinities."""
+    """Raise RecordError for numbers that are too large or not finite, which Python accepts in JSON."""
     if isinstance(data, dict):
         data = data.values()
     elif not isinstance(data, list):
         if isinstance(data, (int, float)) and not abs(data) <= LARGEST:
-            raise RecordError(f"is malformed ({str(data)[:20]} is no number up to {LARGEST:.4g})")
+            raise RecordError(f"is malformed ({str(data)[:20]} is not a number up to {LARGEST:.4g})")
         return
     for value in data:
         _check_numbers(value)

@@ -1,7 +1,7 @@
-"""Which part of a trace is meant: the one grammar of `--select`, `--scale` and `--remove`.
+"""Selection of a part of a trace: the grammar of `--select`, `--scale` and `--remove`.
 
-A selection is conditions, joined by commas, that all have to hold: `stream=7,name~gemm`. Of numbers and words several
-may be given, of which one has to hold (`step=3,step=7`); of texts all.
+A selection is a comma-separated list of conditions, all of which must match: `stream=7,name~gemm`. Conditions on
+numbers and words may be repeated, and one of them must match (`step=3,step=7`); of conditions on text, all must match.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "kind": ("operator", "call", "input", "gap", "kernel", "copy", "memset", "communication"),
     "phase": ("forward", "backward", "optimizer"),
 }
-"""Conditions that name one of some words: what something is, and which part of the step it is of."""
+"""Conditions with a fixed set of values: kind of event, and phase of the step."""
 TEXTS = ("name", "operator", "module", "shapes", "line")
-"""Conditions on a text: its own name, the operators around it, the module, the shapes and the line that it is of."""
+"""Conditions on text: the name, enclosing operators, module, shapes and source line."""
 HELP = (
     "step=3, step=3-5, stream=7, rank=1, kind=copy, phase=backward, name~gemm, name=aten::mm, operator=aten::drop*, "
-    "module=Net.blocks.2, module~mlp, shapes~64, line~train.py: = is the whole text, with * and ?, ~ a regular "
-    "expression; several joined by commas"
+    "module=Net.blocks.2, module~mlp, shapes~64, line~train.py; = matches the whole text (wildcards * and ?), ~ a "
+    "regular expression; join several with commas"
 )
 
 _KEYS = ("step", *NUMBERS, *WORDS, *TEXTS)
@@ -37,7 +37,7 @@ _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is meant; empty means everything."""
+    """A selection of steps and events; an empty one selects everything."""
 
     steps: tuple[tuple[int, int], ...] = ()
     """First and last N of `ProfilerStep#N`, both included; a step must be in one of them."""
@@ -64,12 +64,12 @@ class Selection:
 
 
 def parse(texts: Iterable[str]) -> Selection:
-    """Read selections, each of which narrows further.
+    """Parse selections; an event must match all of them.
 
     Raises
     ------
     SelectionError
-        One line that names the part that is not understood.
+        A part is invalid; the message names it in one line.
     """
     steps: list[tuple[int, int]] = []
     numbers: dict[str, tuple[int, ...]] = {}
@@ -82,29 +82,29 @@ def parse(texts: Iterable[str]) -> Selection:
             steps.append(_range(text, value))
         elif key in NUMBERS and sign == "=":
             if not _NUMBER.fullmatch(value):
-                raise SelectionError(f"{text!r}: a {key} is a number such as 7")
+                raise SelectionError(f"{text!r}: {key} must be a number such as 7")
             numbers[key] = (*numbers.get(key, ()), int(value))
         elif key in WORDS and sign == "=":
             if value not in WORDS[key]:
-                raise SelectionError(f"{text!r}: there is no {key} {value!r}, but {', '.join(WORDS[key])}")
+                raise SelectionError(f"{text!r}: unknown {key} {value!r}; valid: {', '.join(WORDS[key])}")
             words[key] = (*words.get(key, ()), value)
         elif key in TEXTS:
             patterns[key] = (*patterns.get(key, ()), _pattern(text, key, sign, value))
         else:
             known = ", ".join((*(f"{each}=" for each in _KEYS[: -len(TEXTS)]), *(f"{each}~" for each in TEXTS)))
-            raise SelectionError(f"{text!r} is not understood: a selection is one of {known} and a value")
+            raise SelectionError(f"{text!r} is not a valid selection: expected one of {known} and a value")
     return Selection(tuple(steps), numbers, words, patterns)
 
 
 def _range(text: str, value: str) -> tuple[int, int]:
     match = _RANGE.fullmatch(value)
     if match is None:
-        raise SelectionError(f"{text!r}: a step is a number or a range such as 3-5")
+        raise SelectionError(f"{text!r}: step must be a number or a range such as 3-5")
     return int(match[1]), int(match[2] or match[1])
 
 
 def _pattern(text: str, key: str, sign: str, value: str) -> re.Pattern[str]:
-    """What is searched for in a text. A module stands for those inside it, too."""
+    """The pattern for a text. A module also matches the modules inside it."""
     if sign == "=":
         whole = re.escape(value).replace(r"\*", ".*").replace(r"\?", ".")
         inside = r"(\..*)?" if key == "module" else ""

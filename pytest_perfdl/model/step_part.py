@@ -1,7 +1,7 @@
-"""What a step is made of, as two steps are compared by it: a part is all time of one sort in one place of the model.
+"""A part of a step: all time of one kind in one place of the model.
 
-This is the word that `analysis` (which finds the parts of a trace), `judge` (which matches those of two sides) and
-`report` share; it is in `model` beside `record`.
+`analysis` (which computes the parts of a trace), `judge` (which matches those of two sides) and `report` share this
+type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 ANY = "*"
-"""Stands for any number in a module's path."""
+"""Placeholder for a number in a module's path."""
 
 PartKind = Literal["kernel", "operator", "idle"]
 Phase = Literal["forward", "backward", "optimizer", ""]
@@ -41,7 +41,7 @@ class Part:
 
     @property
     def operator(self) -> str:
-        """The operator itself, or the one that launched the kernel; empty where none did."""
+        """The operator itself, or the one that launched the kernel; empty if there is none."""
         if self.kind == "operator":
             return self.name
         return self.path[-1] if self.path else ""

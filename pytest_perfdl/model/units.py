@@ -1,4 +1,4 @@
-"""Quantities as people write and read them: parsed at the edge, formatted last, never sorted as text."""
+"""Quantities as text: parsed on input, formatted on output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of other people, read with a limit: a small file may not become much memory."""
+"""Reads files from others with a limit, so that a small file cannot use much memory."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def gunzip(data: bytes, limit: int) -> bytes:
     try:
         text = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
-        raise ValueError(f"no whole gzip data ({error})") from None
+        raise ValueError(f"invalid gzip data ({error})") from None
     if len(text) > limit:
         raise ValueError(f"larger than {size(limit)} decompressed")
     if not unpacker.eof or unpacker.unused_data:
-        raise ValueError("no whole gzip data (it does not end with its end)")
+        raise ValueError("invalid gzip data (truncated, or followed by other data)")
     return text
 
 

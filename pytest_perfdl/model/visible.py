@@ -1,4 +1,4 @@
-"""Text from files, traces and test ids, made safe to print: a name can only ever be read."""
+"""Makes text from files, traces and test ids safe to print."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u206
 def visible(text: str) -> str:
     r"""Text on one line, with control characters, marks of writing direction and surrogates spelled out.
 
-    A kernel or parameter name then can neither move a cursor, nor reorder a line, nor break an encoding.
+    Names of kernels and parameters cannot move the cursor, reorder a line or break an encoding.
 
     >>> visible("a\x1b[31m\nb")
     'a\\x1b[31m\\nb'
@@ -26,10 +26,10 @@ def visible(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    r"""Lines to print, each `visible`, and none that GitHub's runner takes for a command.
+    r"""Lines to print, each `visible`, and none that GitHub's runner executes as a command.
 
-    The runner obeys a line of a job's output that begins with two colons, spaces before them or not, and one that
-    holds `##[` anywhere; a backslash keeps it from that.
+    The runner executes commands in output lines that begin with two colons (after optional spaces) or contain `##[`; a
+    backslash prevents it.
 
     >>> print(harmless("one\n  ::stop-commands::x"))
     one

@@ -39,7 +39,7 @@ class Case:
     verdict: Verdict
     basis: Basis
     compared: bool
-    """Whether it was held against a baseline or another revision, rather than alternatives against each other."""
+    """Whether it was compared with a baseline or another revision, rather than alternatives with each other."""
     metrics: Mapping[str, Metric]
     """By full name."""
 

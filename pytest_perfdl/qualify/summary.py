@@ -1,6 +1,6 @@
 """What all runs of a campaign say: false alarms, slowdowns found, and the limits that follow.
 
-A trial is one test in one run, judged on its speed. Tests that no baseline was held against (alternatives alone), and
+A trial is one test in one run, judged on its speed. Tests without a baseline (alternatives alone), and
 verdicts such as `invalid` or `unmeasured`, are no trials; they are counted apart.
 
 The rule for limits. For each time that the suite holds to a limit, over all its tests: the limit is the smallest tested
@@ -98,7 +98,7 @@ class Summary:
     unjudged: Mapping[str, int]
     """Verdict -> how often it stood in the place of one on speed."""
     left_out: tuple[str, ...]
-    """Tests that were never held against a baseline."""
+    """Tests that were never compared with a baseline."""
     commits: tuple[str, ...]
     keys: tuple[str, ...]
 

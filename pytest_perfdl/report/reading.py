@@ -106,7 +106,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
     except RunFileError as error:
         raise ReportError(str(error)) from error
     except RecordError as error:
-        raise ReportError(f"{path} is not a whole run file: {place}{error}") from error
+        raise ReportError(f"{path} is damaged: {place}{error}") from error
     return Run(
         root=Path.cwd(),
         key=Key(form.key.slug, form.key.parts),

@@ -1,4 +1,4 @@
-"""A test's time over the sizes of a parameter, judged as one curve: what the run file holds of it."""
+"""A test's time as a function of a parameter, compared as one curve, as in the run file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURES: dict[Literal["overhead", "per unit", "complexity"], Literal["ns", "1"]]
     "per unit": "ns",
     "complexity": "1",
 }
-"""The figures of a curve, each by the kind of growth that it tells of, with their units."""
+"""Parameters of a curve, by kind of growth, with their units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,18 @@ class Size:
 
     size: float
     base: CurveTime | None
-    """The baseline's mean over processes; `None` where it has none. Its interval comes from how those of one occasion
-    differ."""
+    """The baseline's mean over processes; `None` without a baseline. The interval is from the spread of processes."""
     new: CurveTime
-    """This run's; of a paired size the baseline's with the change that rounds found."""
+    """The current time; for a paired size, the baseline's time with the change from paired rounds."""
     change: IntervalEstimate | None
-    """`new / base - 1` by the evidence that the curve was judged by; `None` where it was not held against baselines."""
+    """`new / base - 1`, as used for the verdict; `None` if not compared with baselines."""
     paired: bool
-    """Whether that evidence is rounds of pairs, which tell more than the two means; else the interval holds what the
-    machine may change between two occasions."""
+    """Whether the change is from paired rounds; otherwise its interval includes machine drift between recordings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The curves fitted to both sides, at one size, with the ends of their 95 % bands."""
+    """The fitted curves of both sides at one size, with the ends of their 95 % bands."""
 
     size: float
     base: CurveTime | None
@@ -52,10 +50,10 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of the curve that tells of a kind of growth.
+    """A parameter of the curve.
 
-    Of overhead the fixed part (the time at size 0 of the line through the times), per unit that line's slope, of
-    complexity the exponent (d log time / d log size over the larger half of the sizes).
+    overhead: the fixed part (intercept of a line through the times); per unit: the slope of that line; complexity: the
+    exponent (d log time / d log size over the larger half of the sizes).
     """
 
     kind: Literal["overhead", "per unit", "complexity"]
@@ -63,27 +61,27 @@ class Figure:
     base: IntervalEstimate | None
     new: IntervalEstimate
     change: IntervalEstimate | None
-    """`new - base`, with what the machine may change between two occasions in its interval."""
+    """`new - base`; its interval includes machine drift between recordings."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedCurve:
-    """A test's time over the sizes of a parameter."""
+    """A test's time as a function of a parameter."""
 
     name: str
-    """Of the metric that has its verdict: "step_time over batch"."""
+    """Name of the metric with its verdict: "step_time over batch"."""
     metric: str
     axis: str
     """Name of the parameter."""
     unit: str
-    """What one more of it is: "sample" for a batch, else the parameter's name."""
+    """Name of one unit of size: "sample" for a batch, otherwise the parameter's name."""
     sizes: tuple[Size, ...]
-    """What was measured, in the order of sizes."""
+    """Measured sizes, ascending."""
     fitted: tuple[Fitted, ...]
-    """From the least size to the largest, the measured ones among them."""
+    """From the smallest to the largest size, including the measured ones."""
     figures: tuple[Figure, ...]
     growth: Growth | None
-    """What was added to the baselines' curve, by the kind that fits best; whether that is certain is said by the
-    verdict. `None` where not every size has a baseline."""
+    """The time added to the baselines' curve, by the kind that fits best; see the verdict for its certainty. `None` if
+    a size has no baseline."""
     tests: tuple[str, ...] = ()
-    """Node ids of the tests that are its points."""
+    """Node ids of its tests."""

@@ -1,6 +1,6 @@
-"""What every report is made from: one `Run`, with a `Result` for each perf test.
+"""The input of every report: one `Run`, with a `Result` for each perf test.
 
-Reporters are plain functions `Run -> text or files`; none of them measures or judges.
+Reports are plain functions `Run -> text or files`; none of them measures or compares.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.curve import JudgedCurve
 
 Traces = Literal["regressed", "all", "none"]
-"""Of tests whose verdict is not `unchanged`, of all tests, or of none."""
+"""Traces of tests whose verdict is not `unchanged`, of all tests, or of none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplars:
-    """One representative step's Chrome trace on each side of a call, as gzip files; `None` where there is none."""
+    """Chrome traces (gzip) of one representative step of a call, baseline and current; `None` if there is none."""
 
     call: str
     base: Path | None
@@ -34,36 +34,36 @@ class Exemplars:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """Something that would make a step faster, with what it is predicted to gain."""
+    """An optimization of a step, with its predicted gain."""
 
     text: str
-    """What was found, one sentence with figures."""
+    """The finding, one sentence with numbers."""
     how: str
     """What to do."""
     gain: float
-    """Share of the step that would be saved."""
+    """Predicted gain, as a fraction of the step."""
     interval: tuple[float, float] | None = None
-    """Of the predicted gain: what the prediction's own error leaves open."""
+    """Interval of the predicted gain, from the prediction's error."""
     doubt: str = ""
-    """Why the prediction is to be trusted little; empty where it is trusted."""
+    """Why confidence in the prediction is low; empty if it is not."""
     example: str = ""
-    """An example that shows it before and after, as a path in this project's repository."""
+    """An example with and without the optimization, as a path in the repository of pytest-perfdl."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What a recorded time will be able to show where it cannot be compared in paired rounds."""
+    """Sensitivity of a recorded time in comparisons without paired rounds."""
 
     metric: str
     spread: float
-    """Standard deviation of the processes' times, as a share of their mean."""
+    """Standard deviation of the processes' times, relative to their mean."""
     detectable: float | None
-    """Slowdown that is found in four of five cases, as a share; `None` where there are too few processes for any."""
+    """Smallest slowdown (a fraction) that is detected with 80 % power; `None` with too few processes."""
     processes: int
     needed: int
-    """Processes that a baseline needs, so that a slowdown can be found at all."""
+    """Minimum number of processes of a baseline to detect any slowdown."""
     limit: float
-    """What the test holds the metric to in paired rounds, as a share: a larger spread is noise worth a warning."""
+    """Limit of the metric in paired rounds (a fraction); a larger spread gives a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +79,27 @@ class Result:
     judgement: Judgement
     """The verdict with everything that a report shows about it."""
     fails: bool
-    """Whether the verdict fails the test under `--perf-fail-on`."""
+    """Whether the verdict fails the test, given `--perf-fail-on`."""
     new: Record | None = None
     base: Record | None = None
-    """The baseline of the same key."""
+    """The baseline for the same machine ID."""
     base_path: str = ""
-    """Where the baseline is or would be, relative to the root directory."""
+    """Path of the baseline (which may not exist), relative to the root directory."""
     against: str = ""
-    """The revision that it was measured against, as it was given; empty for a baseline."""
+    """The revision of `--perf-against`, as given; empty for a baseline."""
     exemplars: tuple[Exemplars, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
-    """The largest predicted gain first."""
+    """Largest predicted gain first."""
     curves: tuple[JudgedCurve, ...] = ()
-    """Of the size of a scaling test that ran last: its times over all sizes."""
+    """Curves over all sizes; only in the result of the size that ran last."""
     history: tuple[Record, ...] = ()
-    """What earlier runs measured, the oldest first: for `perfdl report` of several."""
+    """Measurements of earlier runs, oldest first: for `perfdl report` with several run files."""
     updated: bool = False
-    """Whether this run wrote its baseline."""
+    """Whether this run recorded its baseline."""
     sensitivity: Sensitivity | None = None
-    """Of the baseline that this run wrote."""
+    """Sensitivity of the baseline that this run recorded."""
     seconds: float = 0.0
-    """Wall time that measuring took."""
+    """Wall time of the measurement."""
 
     @property
     def safe_id(self) -> str:
@@ -146,11 +146,11 @@ class Run:
     context: Mapping[str, Scalar]
     """Software versions, driver and flags of the process that measured, by name."""
     results: tuple[Result, ...]
-    """One for each perf test that was selected, in the order in which they ran."""
+    """One per selected perf test, in the order in which they ran."""
     perf_dir: str
-    """Baseline folder relative to `root`."""
+    """Directory of the baselines, relative to `root`."""
     report_dir: Path
-    """Folder of the report: `index.html`, `summary.md`, `run.json`, `traces/`."""
+    """Directory of the report: `index.html`, `summary.md`, `run.json`, `traces/`."""
     date: str
     """When the run started: UTC, ISO 8601, to the second."""
     commit: str | None = None
@@ -158,21 +158,21 @@ class Run:
     seconds: float = 0.0
     """Wall time of the whole run."""
     judged: bool = True
-    """False under `--perf-isolate=none`: figures without verdicts."""
+    """False with `--perf-isolate=none`: metrics without verdicts."""
     notes: tuple[str, ...] = ()
-    """What the summary says about the run as a whole, a line each."""
+    """Notes about the whole run, one line per note."""
     invocation: Invocation = field(default_factory=Invocation)
-    """How pytest was called: what the commands that reports show must repeat."""
+    """How pytest was called, for the commands in reports."""
     peaks: Mapping[str, Peaks] = field(default_factory=dict)
-    """The limits of the machine that utilization was held against, by key; without keys that have none."""
+    """Peak rates, to which utilization is relative, by machine ID."""
     repository: str = ""
     """Address of the repository on the web, "https://github.com/owner/name"; empty where it has none that is known."""
     traces: Traces = "regressed"
-    """Which tests' traces the report holds, as `--perf-traces` says."""
+    """Which traces the report contains (`--perf-traces`)."""
 
     @property
     def machine_id(self) -> str:
-        """Name of the hardware that was measured on: times with different ones do not compare."""
+        """Machine ID: times with different IDs are not comparable."""
         return self.key.slug
 
     def counts(self) -> dict[Verdict, int]:

@@ -1,7 +1,6 @@
-"""What a judgement says: one `MetricVerdict` a metric, one `Judgement` a test.
+"""Verdicts: one `MetricVerdict` per metric, one `Judgement` per test.
 
-The words and their order are DESIGN's; `VERDICTS` is that order, worst first, and a test's verdict is the
-worst of its metrics'.
+`VERDICTS` is their order, worst first; a test's verdict is the worst of its metrics'.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ VERDICTS: tuple[Verdict, ...] = (
 FAILS_BY_DEFAULT: frozenset[FailOn] = frozenset({"invalid", "regressed", "missing", "outdated", EVERY_ROUND})
 WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"suspect", "changed", "inconclusive", "incomparable"})
 UNRECORDED: frozenset[Verdict] = frozenset({"missing", "incomparable"})
-"""There is no baseline under this key to compare with."""
+"""Verdicts without a baseline for this machine ID."""
 ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
-"""There is one, and a new one would change the verdict."""
+"""Verdicts that a new baseline would change."""
 REWRITTEN = ACCEPTED_BY_UPDATE | UNRECORDED
 """Verdicts for which `--perf-update=changed` and `perfdl accept` write a new baseline."""
 
@@ -101,7 +100,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     Raises
     ------
     ValueError
-        One line that names the word that is no verdict.
+        A word is not a verdict; the message names it in one line.
     """
     words = [word.strip().lower() for word in text.split(",")]
     if words == ["all"]:
@@ -110,15 +109,13 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     choices[EVERY_ROUND] = EVERY_ROUND
     for word in words:
         if word not in choices:
-            raise ValueError(
-                f"{word!r} is not a verdict that can fail a test: choose from {', '.join(choices)}; or all"
-            )
+            raise ValueError(f"{word!r} is not a verdict that can fail a test: expected {', '.join(choices)}, or all")
     return frozenset(choices[word] for word in words)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """How one metric of the new record stands to the baseline's.
+    """The verdict on one metric, with its baseline and current value.
 
     `base` and `new` are geometric means over the repeats of a timed metric. `effect` is `new / base - 1` (so
     +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 % interval.
@@ -142,7 +139,7 @@ class MetricVerdict:
     ci95: tuple[float, float] | None = None
     """Ends of the change's 95 % interval, as ratios; `None` for counts."""
     excluded: float | None = None
-    """A worsening by more than this is excluded with 97.5 %, as a positive share; of paired evidence only."""
+    """A change for the worse above this fraction is excluded (97.5 % confidence); paired rounds only."""
     limit: str | None = None
     """The limit ("10%") or budget ("<= 45ms") that the metric is compared with; `None` where it has neither."""
     verdict: Verdict | None = None
@@ -150,7 +147,7 @@ class MetricVerdict:
     reason: str = ""
     """Why the metric has its verdict: values, limit and remarks, in one sentence."""
     remark: str | None = None
-    """What is to be said alone, for tables that have the figures; `None` where the reason has no figures."""
+    """The reason without numbers, for tables that show them; `None` if the reason has no numbers."""
     times_over: float | None = None
     """How many times over the limit, for a regressed metric."""
     evidence: Evidence | None = None
@@ -159,9 +156,9 @@ class MetricVerdict:
     rounds: int | None = None
     """Number of paired rounds; `None` for other evidence."""
     in_every_round: bool = False
-    """Whether a suspect was past its limit in every one of enough rounds to fail for (`stopping_rule.EVERY_ROUND`)."""
+    """Whether a suspect was over its limit in all of enough rounds to fail (`stopping_rule.EVERY_ROUND`)."""
     stored: float | None = None
-    """The mean that the baseline stores, where `base` was measured again."""
+    """The recorded mean, if `base` was measured again."""
     pairs: tuple[tuple[float, float], ...] = ()
     """Baseline's and current value of each paired round, which `base`, `new`, `effect` and `ci95` are made from; empty
     for what no rounds measured."""
@@ -188,17 +185,17 @@ class Cause:
     share: float | None
     """`delta_ns` over the change of the profiled step; `None` when the step did not change."""
     module: str = ""
-    """The innermost module that most of the change is in; empty where none is known."""
+    """The innermost module with most of the change; empty if unknown."""
     line: str = ""
-    """The user's line that most of it comes from."""
+    """The source line with most of the change."""
     effects: Mapping[str, int] = field(default_factory=dict)
-    """Why the time changed, in nanoseconds (`diff.effects`); empty where that is not known."""
+    """Effects that changed the time, in nanoseconds (`diff.effects`); empty if unknown."""
     bound: Bound = ""
-    """Of the region that it is in (`diff.bound`); empty where that is not known."""
+    """What limits the region around it (`diff.bound`); empty if unknown."""
     certain: bool = True
-    """Whether it changed for certain; else it is the likeliest cause of a step that did."""
+    """Whether the change is certain; otherwise it is the most likely cause of a changed step."""
     members: tuple[str, ...] = ()
-    """Names of all parts that it stands for, where these are several; empty where it is one of its own name."""
+    """Names of all parts that it comprises, if there are several."""
 
     @property
     def delta_ns(self) -> int:
@@ -265,34 +262,34 @@ class StepBreakdown:
 
 
 WorkKind = Literal["more work", "dearer type", "more traffic or calls", "done worse"]
-"""Why a step is slower: only in the first its arithmetic grew."""
+"""Why a step is slower; only for the first kind its FLOPs increased."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkSide:
-    """What a mean step, or an operator in it, had to do, and how long it took."""
+    """Work of a mean step, or of an operator in it, and its time."""
 
     flops: float
     bytes: float
-    """Of inputs read once and outputs written once."""
+    """Bytes of inputs (read once) and outputs (written once)."""
     calls: float
     time_ns: float
     types: Mapping[str, float]
-    """Share of each element type in the FLOPs."""
+    """Element type -> fraction of the FLOPs."""
     roofline: float | None
-    """Least time at the machine's roofline over the time that it took; `None` without limits of the machine, and of
-    what has no cost model."""
+    """Minimum time (roofline of the machine) relative to its time; `None` without peak rates of the machine or without
+    a cost model."""
     bound: Literal["compute", "memory", "cache", ""] = ""
-    """What most of the least time is bound by (`machine.utilization.Bound`); empty where it is not known."""
+    """What limits the minimum time (`machine.utilization.Bound`); empty if unknown."""
 
     @property
     def flops_per_s(self) -> float | None:
-        """Achieved FLOP/s; `None` without arithmetic that is counted."""
+        """Achieved FLOP/s; `None` without counted FLOPs."""
         return self.flops * 1e9 / self.time_ns if self.flops and self.time_ns else None
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Achieved bytes a second, of those that must be moved."""
+        """Achieved bytes per second."""
         return self.bytes * 1e9 / self.time_ns if self.bytes and self.time_ns else None
 
 
@@ -302,47 +299,47 @@ class OperatorSides:
 
     call: str
     operator: str
-    """Empty for device events whose operator is not known."""
+    """Empty for device events without a known operator."""
     shapes: str
     """`Input Dims` as JSON; empty without a cost model."""
     dtype: str
-    """That the arithmetic is done on; empty without a cost model."""
+    """Element type of the computation; empty without a cost model."""
     base: WorkSide | None
-    """`None` where that side has no such calls, or was not profiled."""
+    """`None` if that side has no such calls, or was not profiled."""
     new: WorkSide | None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkChange:
-    """Whether a slower step does more work, or does the same work worse."""
+    """Whether a slower step does more work, or the same work less efficiently."""
 
     kind: WorkKind
     call: str
     operator: str
-    """That holds most of it; empty for the step as a whole."""
+    """The operator with most of the change; empty for the whole step."""
     base: WorkSide
-    """Of the operator, or of the step."""
+    """Work of the operator, or of the step."""
     new: WorkSide
     base_step: WorkSide
     new_step: WorkSide
     share: float | None = None
-    """Part that the operator holds of what grew in all that did; `None` for the step as a whole."""
+    """The operator's fraction of the total increase; `None` for the whole step."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDiff:
-    """How the source of a function that a cause comes from differs from the other side's commit."""
+    """Source diff of a function at a cause, relative to the baseline commit."""
 
     file: str
-    """Path from the top of the repository."""
+    """Path relative to the top of the repository."""
     function: str
     text: str
     """Hunks of a unified diff, without the file's header."""
     line: int = 0
     """The first changed line in the current file, from 1; 0 where that is not known."""
     called: bool = True
-    """Whether a cause comes from the function; else it changed in a file that the test loads, and no function that a
-    cause comes from did."""
+    """Whether a cause is in the function; otherwise the function changed in a file that the test loads, and no function
+    with a cause changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,23 +354,23 @@ class Judgement:
     blame: tuple[Cause, ...] = ()
     """Largest change first, by absolute time; then changes of count alone."""
     integrity: tuple[Finding, ...] = ()
-    """What the measurement noticed about itself; a finding of level `invalid` makes the verdict `invalid`."""
+    """Findings about the measurement; one of level `invalid` makes the verdict `invalid`."""
     context_changes: tuple[tuple[str, str, str], ...] = ()
-    """(name, baseline's value, this run's value) for context that differs."""
+    """(name, baseline's value, current value) of context fields that differ."""
     source_diffs: tuple[SourceDiff, ...] = ()
-    """Of the blamed functions that changed, those of the largest causes first."""
+    """Of changed functions at causes, those of the largest causes first."""
     work: tuple[WorkChange, ...] = ()
-    """Of each call that got slower; empty where that is not known."""
+    """One per slower call; empty if unknown."""
     operators: tuple[OperatorSides, ...] = ()
-    """What the operators of the profiled steps had to do, those that took most time first."""
+    """Work of the operators in the profiled steps, most time first."""
     breakdowns: tuple[StepBreakdown, ...] = ()
     """Of each call, from the profiled steps of paired rounds; empty where there were none."""
     memory: tuple[MemoryChange, ...] = ()
-    """Of each call whose memory changed or grows, whose it is."""
+    """Breakdowns of memory, for calls whose memory changed or grows."""
     rounds: str = ""
-    """How the rounds were run: forked or started, on one core or free, and why not the better of each."""
+    """How the rounds were run: forked or new processes, pinned or not, with reasons."""
     environment: tuple[MetricVerdict, ...] = ()
-    """Where the environment is another than the baseline's: its stored times against those of the same code now."""
+    """If the environment differs: the baseline's recorded times compared with those of the same code now."""
 
     @property
     def is_test_error(self) -> bool:
@@ -382,15 +379,15 @@ class Judgement:
 
     @property
     def counts_changed(self) -> bool:
-        """Whether a count is another than the baseline's: a fact beside the verdict on times, which it explains.
+        """Whether a count differs from the baseline's, independent of the verdict on times.
 
-        So is a metric with a limit that the baseline has nothing for.
+        Also true for a metric with a limit that the baseline lacks.
         """
         return any(metric.verdict == "changed" for metric in self.metrics)
 
     @property
     def growth(self) -> dict[str, float]:
-        """Bytes that each step of a call keeps, of the calls whose memory grows."""
+        """Bytes that every step leaves allocated, by call, for calls whose memory grows."""
         return {
             each.name.removesuffix(GROWTH).removesuffix("."): each.new
             for each in self.metrics
@@ -399,18 +396,18 @@ class Judgement:
 
     @property
     def over_budget(self) -> tuple[MetricVerdict, ...]:
-        """The metrics that are past an absolute bound: no new baseline mends that."""
+        """Metrics outside their budget, which a new baseline does not change."""
         return tuple(each for each in self.metrics if each.verdict == "regressed" and each.is_held_to_budget)
 
     @property
     def is_budgets_alone(self) -> bool:
-        """Whether nothing but budgets is amiss, of a test that was held against its baseline and its environment."""
+        """Whether only budgets fail, of a test that was compared with its baseline."""
         over = self.over_budget
         others = {metric.verdict for metric in self.metrics if metric not in over and metric.base is not None}
         return bool(over) and "unchanged" in others and not others & REWRITTEN and not self.environment
 
     def fails(self, fail_on: Set[FailOn]) -> bool:
-        """Whether the test fails, by the words of `--perf-fail-on`."""
+        """Whether the test fails, given the verdicts of `--perf-fail-on`."""
         if self.verdict in fail_on or ("changed" in fail_on and self.counts_changed):
             return True
         return EVERY_ROUND in fail_on and any(metric.in_every_round for metric in self.metrics)

@@ -1,4 +1,4 @@
-"""The tasks that a judgement blames: where advice on a slower step has to be about."""
+"""Selects the tasks that belong to the causes of a slower step: advice is limited to these."""
 
 from __future__ import annotations
 

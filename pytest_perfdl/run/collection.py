@@ -1,4 +1,4 @@
-"""Which of the collected items are perf tests, and what their markers ask for, validated."""
+"""Selects perf tests among the collected items, and validates their markers."""
 
 from __future__ import annotations
 

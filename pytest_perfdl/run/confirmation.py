@@ -1,4 +1,4 @@
-"""A test's times judged in pairs: rounds are measured until the gate is done with them, or the budget ends."""
+"""Compares the times of a test in paired rounds, until they are decided or the time budget ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Confirmation:
         shown: tuple[Shown, Shown] | None,
         touched: frozenset[str] = frozenset(),
     ) -> Judgement:
-        """Measure the baseline's code and the working tree's in turns until every time has its verdict.
+        """Measure paired rounds of the baseline's and the current code until every time has a verdict.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class Confirmation:
         )
 
     def of_alternatives(self, expectation: Expectation, shown: Shown | None) -> MetricVerdict:
-        """Measure the two alternatives of a `perf.compare` in turns until the expectation on them is decided.
+        """Measure paired rounds of the alternatives of a `perf.compare` until its assertion is decided.
 
         `shown` is what the first process showed, which ran both.
         """
@@ -140,7 +140,7 @@ class Confirmation:
     ) -> tuple[GateOutcome, list[Round], list[Finding], str]:
         """Rounds until the gate is done and, unless the test fails already, no row looks slower.
 
-        Also what they say, what the machine did meanwhile, and how they were run.
+        Also returns their outcome, findings about the machine, and how they were run.
         """
         progress, budget = self.context.progress, self.context.settings.budget
         profiled = base.checkout is not None

@@ -1,4 +1,4 @@
-"""What all tests of a run share: made once, when they are collected, and never changed."""
+"""Everything that the tests of a run share; created once after collection, and immutable."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RunContext:
     processes: Processes
     """What measures."""
     machines: MachineLimits
-    """What utilization is held against."""
+    """Peak rates, for utilization."""
     progress: Progress
-    """What is shown of it meanwhile."""
+    """The progress line."""
     date: str
     """When the run began."""
     fail_on: frozenset[FailOn]

@@ -1,4 +1,4 @@
-"""What is judged of a test beside its own steps, joined with its result: expectations on alternatives, and curves."""
+"""Joins verdicts on assertions and curves with the result of a test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def joined(
     fail_on
         Verdicts that fail a test.
     of_baseline
-        Whether the metrics were held against the baseline: a run that wrote a new one then does not fail for them.
+        Whether the metrics were compared with the baseline: a run that records a new one does not fail because of them.
     """
     known = result.judgement
     added: list[Verdict] = [metric.verdict for metric in metrics if metric.verdict is not None]

@@ -1,8 +1,9 @@
-"""What an optimization would still gain, held to what a test says of it (`perf.assert_whatif`).
+"""Decides `perf.assert_whatif`: the predicted gain of an optimization must be below a bound.
 
-The trace that is kept of a call's median profiled step becomes a task graph without the profiler's own time, as by
-`perfdl whatif --step-time` with the median of the timed steps. Nothing fails on a guess: where the trace does not tell,
-a constant is missing, trust is low or the range of the prediction holds the bound, the verdict is `inconclusive`.
+The trace of a call's median profiled step becomes a task graph without profiler overhead, as in
+`perfdl whatif --step-time` with the median of the timed steps. An uncertain prediction never fails a test: if the trace
+lacks information, a constant is missing, confidence is low or the interval contains the bound, the verdict is
+`inconclusive`.
 """
 
 from __future__ import annotations

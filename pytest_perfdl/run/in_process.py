@@ -1,4 +1,4 @@
-"""`--perf-isolate=none`: every test is measured once in this process, for debugging; nothing is judged or kept."""
+"""`--perf-isolate=none`: measures every test once in pytest's process, for debugging, without a comparison."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The limits of this machine, which utilization is held against: one file a key, measured once and committed.
+"""Peak rates of this machine, to which utilization is relative: one committed file per machine ID, measured once.
 
-`baselines/<key>/machine.json` is read for every test of that key, and for both sides of a comparison. A run that writes
-baselines measures it where it is missing, in a process of its own (`measure.calibration`).
+`baselines/<machine ID>/machine.json` is used for all tests with that ID, and for both sides of a comparison. A run that
+records baselines measures a missing file in a separate process (`measure.calibration`).
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def calibrated(
     Raises
     ------
     ConstantsError
-        When this machine has none that would hold tomorrow, or others disturbed it meanwhile; one line.
+        The rates of this machine are not stable, or other processes disturbed it; the message is one line.
     """
     if why := unfit():
         raise ConstantsError(why)
@@ -196,7 +196,7 @@ def calibrated(
 
 
 def unfit(root: Path = Path("/")) -> str:
-    """Why this machine has no limits that hold tomorrow too, in one line; empty where nothing speaks against it."""
+    """Why the rates of this machine are not stable, in one line; empty if they are."""
     for finding in (*quota(root, len(allowed())), *power(root)):
         if finding.level in ("bad", "warn"):
             return f"{finding.found}: {finding.why}"

@@ -1,7 +1,7 @@
-"""What is measured of one perf test: its first process phase by phase, then further repeats as they are wanted.
+"""The measurement of one perf test: its first process phase by phase, then further processes as needed.
 
-The first process counts, profiles and times the working tree's step; the reports that pytest shows of the test are made
-of it. What goes wrong in a process is raised (`WorkerError`), and translated at the top of the flow (`as_failures`).
+The first process times, profiles and counts the step; pytest's reports of the test come from it. Errors in a process
+are raised as `WorkerError`, and translated at the top of the flow (`as_failures`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
 
 MOST_REDRAWS = 3
-"""Repeats that are to be stored and are measured again because others had the processor."""
+"""Repeats that are to be stored and are measured again because other processes used the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseSide:
-    """What the first process of the other side's code measured."""
+    """Measurement of the first process of the baseline commit."""
 
     record: Record
     origins: Origins
@@ -63,7 +63,7 @@ class Measurement:
         self.context = context
         self.test = test
         self.repeats: list[Repeat] = []
-        """Of the working tree; the first process' own is the first of them, unless others had its processor."""
+        """Of the working tree; the first process' own is the first of them, unless other processes used its CPU."""
         self.redrawn = 0
         """How many repeats were measured again."""
         self.broken = False
@@ -87,7 +87,7 @@ class Measurement:
 
     @contextlib.contextmanager
     def as_failures(self) -> Iterator[None]:
-        """Around all that the processes do: what goes wrong ends those that are left, and becomes the test's error."""
+        """Context for all work of the processes: an error ends the remaining ones, and fails the test."""
         __tracebackhide__ = True
         processes = self.context.processes
         try:
@@ -183,7 +183,10 @@ class Measurement:
             return ""
         config = self.context.config
         report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
-        said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "") or "the test failed meanwhile"
+        said = (
+            getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+            or "the test failed while they were counted"
+        )
         return str(said).partition("\n")[0]
 
     # Further repeats
@@ -234,12 +237,12 @@ class Measurement:
         return tuple(each for call, work in works.items() for each in operator_sides(call, (), work, peaks))
 
     def absent_figures(self) -> list[Finding]:
-        """Which figures of utilization the working tree's steps have not, and why."""
+        """Which utilization metrics are absent in the working tree's steps, and why."""
         first = self.repeats[0]
         return absent_figures(first, self.context.machines.of(first.calls[0].info.key))
 
     def _discard_contended(self) -> None:
-        """Take back the last repeat if it is to be stored and others had the processor meanwhile."""
+        """Discard the last repeat if it is to be recorded and other processes used the CPU."""
         if self.context.recording and contended(self.repeats[-1]) and self.redrawn < MOST_REDRAWS:
             self.redrawn += 1
             self.repeats.pop()
@@ -257,7 +260,7 @@ class Measurement:
         return remote
 
     def _forked_repeat(self) -> RemoteTest | None:
-        """A repeat that is stored, in a process forked as those of rounds are; `None` where it is to be started.
+        """A recorded repeat in a forked process, as in rounds; `None` if a new process must be started.
 
         Repeats that are judged against stored ones are few, and started.
         """
@@ -271,7 +274,7 @@ class Measurement:
             if failure(remote, self.context.config) or not remote.results:
                 raise ForkError("the test passes in a new process but not in a forked one")
         except WorkerError:
-            # Started ones then say whether that is the test's own.
+            # Newly started processes then show whether the test itself fails.
             self._forks = False
             return None
         return remote
@@ -281,17 +284,17 @@ class Measurement:
         known = repeats or test.options.repeats_for(context.settings, recording=context.recording)
         context.progress.start_repeat(repeat, known, test.item.nodeid)
 
-    # The other side
+    # The baseline commit
 
     def measure_base(self, checkout: Checkout, commit: str) -> BaseSide | None:
-        """What the first, started process of the other side measures: its counts, and how it loads.
+        """Measure the first process of the baseline commit: its counts, and how it loads.
 
-        `None` where it has no such test.
+        `None` if it has no such test.
 
         Raises
         ------
         SideError
-            When the test does not pass there.
+            The test fails there.
         """
         context, test = self.context, self.test
         if not Path(checkout.path(test.item.path)).exists():

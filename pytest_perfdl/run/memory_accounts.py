@@ -1,7 +1,7 @@
-"""Whose the memory at a test's peak is: accounts of both sides, taken where a peak differs or memory grows.
+"""Breakdowns of peak memory by tensor for both sides, made if the peak differs or memory grows.
 
-The account of a side comes from a process of its own, which records every allocation with its line and is slower for
-it. What it counts is held against what the ordinary processes counted.
+The breakdown of a side comes from a separate, slower process that records every allocation with its source line. Its
+total is compared with the peak that the ordinary processes measured.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def with_accounts(
     Parameters
     ----------
     new, base
-        What was counted of the working tree, and of the other side's code.
+        Counts of the working tree, and of the baseline commit's code.
     checkout, commit
-        The other side's code, where there is one that can be run.
+        Checkout of the baseline commit, if it can be run.
     origins
         What the working tree's process loaded.
     """
@@ -100,7 +100,7 @@ def with_accounts(
 
 
 def memory_differs(judgement: Judgement, call: str | None = None) -> bool:
-    """Whether a metric of memory, of one call or of any, is another than the other side's for certain.
+    """Whether a memory metric (of one call or of any) certainly differs from the baseline's.
 
     Where the repeats of a side disagree there is no effect, unless it is one on nothing.
     """
@@ -118,7 +118,7 @@ def _noted(judgement: Judgement, notes: Sequence[Finding]) -> Judgement:
 
 
 def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *, growth: bool) -> MemoryAccount:
-    """The account of a call on a side, from a process of its own: recording ends with the call.
+    """The breakdown of a call on one side, from a separate process: recording ends with the call.
 
     Raises
     ------

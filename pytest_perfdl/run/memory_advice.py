@@ -1,4 +1,4 @@
-"""What would lower a peak that got higher: what the account shows, with the peak that it is predicted to have."""
+"""Suggestions to lower a peak of memory that increased, with the predicted peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project's own rules for names, as its `conftest.py` gives them (`hookspecs.pytest_perfdl_name_rules`)."""
+"""A project's rules for kernel and operator names, from its `conftest.py` (`hookspecs.pytest_perfdl_name_rules`)."""
 
 from __future__ import annotations
 

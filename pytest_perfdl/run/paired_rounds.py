@@ -1,8 +1,8 @@
-"""Rounds of two processes, one on each side, that take turns: the evidence of a paired judgement.
+"""Paired rounds: one fresh process of each side, interleaved, in random order.
 
-A round is one pair of fresh processes. Both are alive at once and time their steps in alternating blocks, so
-that whatever the machine does meets both; which of them goes first in a round is drawn at random. Where two of
-them do not fit into memory, one runs after the other, in the order drawn.
+Both processes are alive at once and time their steps in alternating blocks, so that other load on the machine affects
+both; which one runs first is random in every round. If two processes do not fit into memory, they run one after the
+other, in the same random order.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RoundSide:
     checkout: Checkout | None = None
     """The code; `None` for the working tree."""
     against: Checkout | None = None
-    """The other side's code, which must not be loaded."""
+    """Code of the opposite side, which must not be loaded."""
     variant: str = ""
     """Which alternative of a `perf.compare`."""
 
@@ -131,7 +131,7 @@ class Rounds:
         Raises
         ------
         SideError
-            The test fails on one side, or one side ran the other side's code.
+            The test fails on one side, or both sides ran the same code.
         WorkerError
             A worker dies or hangs.
         """
@@ -225,7 +225,7 @@ class Rounds:
             if len(remotes) > 1 and kills_for_memory() > killed:
                 raise _KilledForMemoryError from None
             if parent is not None:
-                raise _ForkedDiedError(f"forked, {str(error).splitlines()[0]}") from None
+                raise _ForkedDiedError(f"forked worker: {str(error).splitlines()[0]}") from None
             raise
         finally:
             # Where one has died, the other would hold its memory until the run ends.

@@ -1,10 +1,10 @@
 """One perf test in one run, from its first process to its result.
 
-    collect (`collection`) -> measure (`measurement`) -> judge and confirm (`comparison`, `confirmation`) -> update
-    (`baseline_update`) -> judge what is expected beside limits (`expectations`, `scaling_curves`) -> advise
-    (`suggestions`) -> report (`session`)
+    collect (`collection`) -> measure (`measurement`) -> compare and confirm (`comparison`, `confirmation`) -> record
+    (`baseline_update`) -> decide assertions (`expectations`, `scaling_curves`) -> suggest (`suggestions`) -> report
+    (`session`)
 
-`run_test` is that way; each step is a function whose result the next one takes, and the result is made in one place.
+`run_test` is this flow: every step is a function that returns the input of the next one.
 pytest's setup and teardown phases wait for the same phases of the first process.
 """
 

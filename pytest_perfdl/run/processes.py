@@ -1,4 +1,4 @@
-"""The worker processes of a run: how they are started or forked, and that none of them is left."""
+"""Starts or forks the worker processes of a run, and ends all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code that a run measures: the working tree's, that of other revisions, and whether a side ran its own."""
+"""The code that a run measures: the working tree and other revisions, and checks that a side ran its own code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Revisions:
         self._recorded: dict[str, str] = {}
         """Files that tests loaded or read, with the first digits of what git calls their content."""
         self._checkouts: dict[str, Checkout] = {}
-        """By commit, what was checked out in this run, and how long it took."""
+        """Checkouts of this run, by commit."""
         self._prefer: tuple[str, ...] | None = None
         """Commits that serve the run's tests, see `code_of`."""
         self._cleaning = contextlib.ExitStack()
@@ -120,7 +120,8 @@ class Revisions:
         do = "install in editable mode (pip install -e .) or set pythonpath = src in the ini file"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
-            return f"loaded the other side's code ({names}): both run the same code; {do}, or set perf_against_setup"
+            other = "the baseline commit" if checkout is None else "the working tree"
+            return f"loaded code of {other} ({names}): both run the same code; {do}, or set perf_against_setup"
         installed = self._elsewhere(loaded, checkout)
         return "" if installed is None else f"imported {installed.names_and_path}: both run the same code; {do}"
 

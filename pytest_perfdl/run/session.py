@@ -1,8 +1,8 @@
-"""A `pytest --perf` run: tests are collected, measured in workers, judged, recorded, reported.
+"""A `pytest --perf` run: tests are collected, measured in workers, compared, recorded and reported.
 
-pytest runs its normal protocol over every perf test; only the three phases are replaced, and each waits for the
-same phase in a worker process (`workers.remote_test`). The first worker's call phase holds the measuring; when that
-worker has ended, more are started as the judgement needs them (`perf_test`). The verdict is raised in the call phase.
+pytest runs its normal protocol for every perf test; only the three phases are replaced: they wait for the same phase in
+a worker process (`workers.remote_test`). The first worker measures in its call phase; further workers are started as
+the comparison needs them (`perf_test`). The verdict is raised in the call phase.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class PerfSession:
         )
 
     def estimate(self) -> str | None:
-        """How long measuring will take, as far as earlier recordings tell; nothing when nobody measures."""
+        """The estimated time of the measurement, from baselines; `None` if nothing is measured."""
         if not self.tests:
             return None
         store, settings = self._store, self.settings

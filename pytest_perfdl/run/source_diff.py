@@ -1,4 +1,4 @@
-"""What changed in the source since a commit: which functions, and how those that a judgement's causes come from."""
+"""Source changes since a commit: the changed functions, and the diffs of those at a cause."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _bodies(source: bytes) -> dict[tuple[str, str], list[str]]:
 def _parsed(source: bytes) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
-            # Of the project's own code somebody else complains.
+            # Syntax errors in the project's code are reported elsewhere.
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -220,7 +220,7 @@ def _file(path: str, tracked: Sequence[str], checkout: Checkout) -> str | None:
 
 
 def _differing(file: str, checkout: Checkout) -> bytes | None:
-    """The working tree's text of a file that the other side has otherwise or not at all."""
+    """The working tree's text of a file that differs from, or is missing in, the baseline commit."""
     own = checkout.working_tree / file
     try:
         source = own.read_bytes()

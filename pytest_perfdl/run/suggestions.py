@@ -1,6 +1,6 @@
-"""What would make a step faster that got slower: advice on what its judgement blames, from the new side's trace.
+"""Suggestions for a step that got slower: advice about its causes, from the trace of the current side.
 
-The trace is the exemplar: one profiled step, which the report keeps anyway.
+The trace is of one profiled step, which the report stores anyway.
 """
 
 from __future__ import annotations

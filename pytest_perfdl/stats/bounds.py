@@ -1,8 +1,8 @@
-"""How sure a share is that was counted in few trials: Clopper and Pearson's exact intervals.
+"""Exact intervals of a proportion (Clopper and Pearson).
 
 C. J. Clopper and E. S. Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
 Biometrika 26 (1934): the ends are quantiles of beta distributions. They hold for independent trials; runs on one
-machine are correlated, so that many runs on one afternoon say less than the interval.
+machine are correlated, so many runs in a short time are less certain than the interval.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Quantiles of samples, and of the distributions that intervals rest on."""
+"""Quantiles of samples, and of the distributions that intervals use."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the operating system, and pytest behind its public names, are asked for.
+"""Access to the operating system, to git and to parts of pytest without public names.
 
-`folders` makes temporary folders and is the one place that deletes; `processes` ends whole process groups, also after
-this process is gone; `signals` lets SIGTERM and SIGHUP end a run as Ctrl-C does. `files` writes files whole
-or not at all, `git` asks git. `pytest_internals` is all that is used of pytest without a public name.
+`folders` makes temporary directories and is the only module that deletes anything; `processes` kills whole process
+groups, even after this process has exited; `signals` makes SIGTERM and SIGHUP end a run like Ctrl-C. `files` writes
+files atomically, `git` runs git. `pytest_internals` has everything that is used of pytest without a public name.
 """

@@ -1,9 +1,9 @@
-"""Folders that this package makes for itself, and the only place that deletes anything.
+"""Temporary directories of this package, and the only code that deletes anything.
 
-A folder is deleted only if it is provably one of these: it is called as `make` calls them, it belongs to this user, and
-the lock file within it is held by this process. The lock tells whether the run that made a folder still lives, also
-where several containers share the folder but not their process ids: the system releases it however the run ended.
-`sweep` deletes what such runs have left.
+A directory is deleted only if it provably belongs to this process: its name has the format of `make`, it belongs to
+this user, and this process holds the lock file in it. The lock shows whether the run that made a directory is still
+alive, even if several containers share the directory but not their process ids: the system releases it however the run
+ended. `sweep` deletes directories of dead runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Folder:
         """
         self._prove()
         if self.path.resolve() not in (path.parent.resolve(), *path.parent.resolve().parents):
-            raise OSError(errno.EPERM, f"a link leads out of {self.path}", str(path))
+            raise OSError(errno.EPERM, f"a symbolic link points outside {self.path}", str(path))
         _delete(path)
 
     def use(self) -> None:
@@ -90,7 +90,7 @@ class Folder:
             and there.st_uid == os.geteuid()
             and (lock.st_dev, lock.st_ino) == (held.st_dev, held.st_ino)
         ):
-            raise OSError(errno.EPERM, "not a folder of this process", str(self.path))
+            raise OSError(errno.EPERM, "directory does not belong to this process", str(self.path))
 
 
 def make(parent: Path, purpose: str) -> Folder:
@@ -190,7 +190,7 @@ def delete_file(path: Path, within: Path) -> None:
         When a link on the way leads out of the folder, and when the system refuses.
     """
     if not path.parent.resolve().is_relative_to(within.resolve()):
-        raise OSError(errno.EPERM, f"a link leads out of {within}", str(path))
+        raise OSError(errno.EPERM, f"a symbolic link points outside {within}", str(path))
     path.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Asking git: commits, trees, and why it does not work."""
+"""Runs git: commits, trees, and the reason if git does not work."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trouble(root: Path) -> str:
 def _said(done: Finished | None) -> str:
     """What git says went wrong, and its advice, which comes last."""
     if done is None:
-        return "git is not installed, or takes too long"
+        return "git is not installed or does not answer"
     lines = [line.strip() for line in done.errors.decode(errors="replace").splitlines() if line.strip()]
     wrong = [line for line in lines if line.startswith(("fatal: ", "error: "))] or lines[-1:] or ["no message"]
     last = [] if lines[-1:] == wrong[:1] or not lines else lines[-1:]

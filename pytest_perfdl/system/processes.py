@@ -1,8 +1,8 @@
 """Child processes that end with this one, however it ends, together with everything in their process groups.
 
-A guard, a shell that starts with the first of them, reads the list of living groups from a pipe that only this process
-holds. When the pipe closes it kills them: no signal handler is needed, so it works for SIGKILL as well, and no
-cooperation of a child, so it works for one that hangs in native code.
+A guard, a shell that is started with the first child, reads the list of living groups from a pipe that only this
+process holds. When the pipe closes, it kills them. This needs no signal handler, so it works for SIGKILL as well, and
+no cooperation of a child, so it works for one that hangs in native code.
 """
 
 from __future__ import annotations

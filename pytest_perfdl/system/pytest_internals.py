@@ -1,4 +1,4 @@
-"""What of pytest has no public name, 8.0 to 9.2: a release that changes it is mended here."""
+"""Everything used of pytest 8.0 to 9.2 without a public name; changes in a pytest release are fixed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a run as Ctrl-C does: fixtures are torn down, processes ended, folders removed."""
+"""SIGTERM and SIGHUP end a run like Ctrl-C: fixtures are torn down, processes ended, directories removed."""
 
 from __future__ import annotations
 

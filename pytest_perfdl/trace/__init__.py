@@ -1,9 +1,9 @@
-"""Chrome traces of the PyTorch profiler in, columns out, and out again.
+"""Reading and writing Chrome traces of the PyTorch profiler.
 
-`read` and `loads` make a frozen `Trace` of numpy columns from what kineto wrote, 2021 to today; `write` makes a
-Chrome trace that nests strictly; `exemplar` cuts one step out of a trace and `with_memory` adds the memory that
-another recorded. `memory_snapshot` reads what PyTorch's device allocator dumps. Inside, every time is an integer
-number of nanoseconds. Figures are made in `analysis`.
+`read` and `loads` make a frozen `Trace` of numpy columns from files that kineto wrote since 2021; `write` makes a
+Chrome trace with strict nesting; `exemplar` extracts one step of a trace, and `with_memory` adds memory events that
+another run recorded. `memory_snapshot` reads dumps of PyTorch's device allocator. All times are integer nanoseconds.
+Metrics are computed in `analysis`.
 """
 
 from pytest_perfdl.model.errors import TraceError

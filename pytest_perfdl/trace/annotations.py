@@ -1,4 +1,4 @@
-"""The step annotations of a trace: where a step is, before anything is known about it."""
+"""The step annotations of a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of a trace that are computed once for each trace."""
+"""Functions of a trace that are computed once per trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From decoded events, slice by slice, to the columns of a `Trace`."""
+"""Converts decoded events, slice by slice, to the columns of a `Trace`."""
 
 from __future__ import annotations
 
@@ -190,29 +190,29 @@ class Columns:
         if self.untimed:
             yield plural(
                 self.untimed,
-                "event has no usable time and was left out",
-                "events have no usable time and were left out",
+                "event without a valid timestamp was skipped",
+                "events without a valid timestamp were skipped",
             )
         if self.memory.untimed:
             yield plural(
                 self.memory.untimed,
-                "memory event has no usable time and was left out",
-                "memory events have no usable time and were left out",
+                "memory event without a valid timestamp was skipped",
+                "memory events without a valid timestamp were skipped",
             )
         if self.without_duration:
             yield plural(
                 self.without_duration,
-                "complete event has no duration: taken as 0",
-                "complete events have no duration: taken as 0",
+                "complete event has no duration: set to 0",
+                "complete events have no duration: set to 0",
             )
         if self.negative:
             yield plural(
                 self.negative,
-                "event has a negative duration: taken as 0",
-                "events have a negative duration: taken as 0",
+                "event has a negative duration: set to 0",
+                "events have a negative duration: set to 0",
             )
         for phase, count in sorted(self.unread.items()):
-            yield plural(count, f"event of phase {phase!r} was not read", f"events of phase {phase!r} were not read")
+            yield plural(count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")
 
 
 def _correlations(category: I32, raw_args: list[msgspec.Raw]) -> I64:

@@ -1,4 +1,4 @@
-"""Text into events and metadata: strictly first, repaired if that fails, with a note of what was done."""
+"""Decodes text to events and metadata: strictly first, then with repairs, which are noted."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Notes:
             self._repairs[kind] = count + 1, min(first, at + position)
 
     def add_malformed(self, at: int) -> None:
-        """Note an event that was left out."""
+        """Note a skipped event."""
         if not self.malformed:
             self._first_malformed = at
         self.malformed += 1
 
     def add_error(self, error: Exception, at: int, length: int) -> None:
-        """Note why a text of this length that begins at `at` is no JSON, if nothing was noted before."""
+        """Note why a text of this length that begins at `at` is not JSON; only the first note is kept."""
         if self.error:
             return
         if isinstance(error, UnicodeDecodeError):
@@ -54,19 +54,19 @@ class Notes:
         elif match := _BYTE.match(str(error)):
             text, place = match[1].removeprefix("JSON is malformed: "), int(match[2])
         else:
-            text, place = "it ends early", length
+            text, place = "unexpected end", length
         self.error = f"{text} (byte {at + place})"
 
     def findings(self) -> Iterator[str]:
-        """One line each."""
+        """All notes, one line per note."""
         yield from self.other
         for kind, (count, first) in sorted(self._repairs.items(), key=lambda item: item[1][1]):
-            yield f"{count} {kind.value} (first at byte {first})"
+            yield f"{kind.value} ({plural(count, 'time')}, first at byte {first})"
         if self.malformed:
             number = plural(
                 self.malformed,
-                "event is malformed and was left out",
-                "events are malformed and were left out",
+                "malformed event was skipped",
+                "malformed events were skipped",
             )
             yield f"{number} (first at byte {self._first_malformed})"
 
@@ -158,7 +158,7 @@ class Decoder:
             try:
                 found[name] = msgspec.json.decode(value)
             except (msgspec.DecodeError, RecursionError):
-                self.notes.other.append(f"the metadata {name!r} cannot be decoded and were left out")
+                self.notes.other.append(f"metadata {name!r} cannot be decoded and was skipped")
         return found
 
     def _one_by_one(self, text: bytes, at: int) -> list[RawEvent] | None:

@@ -1,4 +1,4 @@
-"""One step cut out of a trace, small enough to keep beside a baseline."""
+"""Extracts one step of a trace, small enough to store with a baseline."""
 
 from __future__ import annotations
 
@@ -97,15 +97,17 @@ def unpack(data: bytes, source: str) -> bytes:
         One line that begins with `source`: it is larger than an exemplar may be, compressed or not, or damaged.
     """
     if len(data) > LIMIT:
-        raise TraceError(f"{source} is larger than {untrusted_files.size(LIMIT)}, as no exemplar trace is")
+        raise TraceError(
+            f"{source} is larger than {untrusted_files.size(LIMIT)}, the maximum for the trace of one step"
+        )
     try:
         text = untrusted_files.gunzip(data, UNPACKED_LIMIT)
     except ValueError as error:
         raise TraceError(f"{source} is damaged: {error}") from None
     if text.count(b"{") > _OBJECTS:
-        raise TraceError(f"{source} has more events than an exemplar trace")
+        raise TraceError(f"{source} has too many events for the trace of one step")
     try:
-        # One that is no JSON is not repaired, as a recording is: that may take seconds, and this one can be made again.
+        # Invalid JSON is not repaired, unlike in recordings: that may take seconds, and this file can be made again.
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise TraceError(f"{source} is damaged: {error}") from None

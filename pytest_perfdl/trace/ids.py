@@ -1,4 +1,4 @@
-"""Process and thread ids as integers: numbers and numerals as they are, other text interned."""
+"""Process and thread ids as integers: numbers unchanged, other text numbered."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Snapshots of the device allocator, as `torch.cuda.memory._dump_snapshot` writes them, read without executing them.
+"""Reads snapshots of the device allocator (`torch.cuda.memory._dump_snapshot`) without executing them.
 
-A snapshot is a pickle, and a pickle is a program. It runs in a child process that can look up no class and no function,
-under limits of memory and time. The child checks the structure, and answers with columns of numbers and a table of
-strings; what is wrong with a file becomes one line.
+A snapshot is a pickle, and a pickle is a program. It is read in a child process that can look up no class and no
+function, under limits of memory and time. The child checks the structure, and returns columns of numbers and a table of
+strings; problems of a file become one line.
 
 The format: `torch/cuda/memory.py` (`_snapshot`) and `torch/cuda/_memory_viz.py` of PyTorch. Unknown keys and actions of
-later versions are passed over; of earlier ones (1.13 to 2.0), blocks without address or with a `history` in place of
-frames are read, and files that are a bare list of segments.
+later versions are ignored; of earlier ones (1.13 to 2.0), blocks without address or with a `history` instead of frames
+are read, and files that are a bare list of segments.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def read_snapshot(path: Path, *, limit_bytes: int = LIMIT, seconds: float | None
     except (OSError, ValueError) as error:
         raise TraceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not path.is_file():
-        raise TraceError(f"{where} is no file: {_ADVICE}")
+        raise TraceError(f"{where} is not a file: {_ADVICE}")
     if size > limit_bytes:
         raise TraceError(
             f"{where} is larger than {shown_size(limit_bytes)}: record fewer events "
@@ -182,7 +182,7 @@ def read_snapshot(path: Path, *, limit_bytes: int = LIMIT, seconds: float | None
         if "refused" not in header:
             return _received(header, columns, where)
     except (ValueError, KeyError, TypeError, IndexError):
-        raise TraceError(f"{where}: the process that reads it gave no whole answer: {_ADVICE}") from None
+        raise TraceError(f"{where}: the process that reads the file failed: {_ADVICE}") from None
     raise TraceError(f"{where} {header['refused']}")
 
 
@@ -195,10 +195,12 @@ def _child(path: Path, where: str, seconds: float) -> bytes:
     try:
         done = processes.run(command, folder, seconds=seconds, environment=os.environ)
     except subprocess.TimeoutExpired:
-        raise TraceError(f"{where} takes longer than {seconds:g} s to read, as no snapshot does: {_ADVICE}") from None
+        raise TraceError(
+            f"{where} takes longer than {seconds:g} s to read, too long for a snapshot: {_ADVICE}"
+        ) from None
     except OSError as error:
         raise TraceError(
-            f"{where} cannot be read: no process for it can be started ({error.strerror or error})"
+            f"{where} cannot be read: cannot start a process to read it ({error.strerror or error})"
         ) from None
     if done.code:
         raise TraceError(f"{where} {_ended(done.code)}: {_ADVICE}")
@@ -207,12 +209,12 @@ def _child(path: Path, where: str, seconds: float) -> bytes:
 
 def _ended(code: int) -> str:
     if code == -getattr(signal, "SIGXCPU", 0):
-        return "takes too long to read, as no snapshot does"
+        return "takes too long to read for a snapshot"
     try:
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     except ValueError:
-        how = f"was ended by signal {-code}"
-    return f"cannot be read: the process that reads it {how}, for lack of memory or because the file is damaged"
+        how = f"was killed by signal {-code}"
+    return f"cannot be read: the process that reads it {how} (out of memory, or the file is damaged)"
 
 
 def _received(header: Mapping[str, Any], columns: bytes, where: str) -> Snapshot:
@@ -264,10 +266,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         name = visible(f"{module_name}.{global_name}"[:100])
-        raise _Refused(f"is not used: it asks for {name}, and a snapshot holds plain values only: {_ADVICE}")
+        raise _Refused(f"is rejected: it refers to {name}, but a snapshot contains plain values only: {_ADVICE}")
 
     def persistent_load(self, _: Any, /) -> NoReturn:
-        raise _Refused(f"is not used: it refers to objects outside of it: {_ADVICE}")
+        raise _Refused(f"is rejected: it refers to external objects: {_ADVICE}")
 
 
 def _unpickled(file: IO[bytes], limit: int) -> object:
@@ -278,14 +280,14 @@ def _unpickled(file: IO[bytes], limit: int) -> object:
         raise
     except MemoryError:
         raise _Refused(
-            f"is not used: it takes more than {shown_size(limit)} of memory, as no snapshot of its size does: {_ADVICE}"
+            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for its size: {_ADVICE}"
         ) from None
     except EOFError:
-        raise _Refused("is no whole pickle, it ends early: copy or write it again") from None
+        raise _Refused("is a truncated pickle: copy or write it again") from None
     except Exception as error:
         if "truncated" in str(error):
-            raise _Refused("is no whole pickle, it ends early: copy or write it again") from None
-        raise _Refused(f"is no pickle of plain values ({visible(str(error))[:100]}): {_ADVICE}") from None
+            raise _Refused("is a truncated pickle: copy or write it again") from None
+        raise _Refused(f"is not a pickle of plain values ({visible(str(error))[:100]}): {_ADVICE}") from None
 
 
 class _Device:
@@ -331,7 +333,7 @@ class _Reader:
         if type(data) is list:
             data = {"segments": data}
         if type(data) is not dict or "segments" not in data:
-            raise _Refused(f"is no memory snapshot (it has no 'segments'): {_ADVICE}")
+            raise _Refused(f"is not a memory snapshot (it has no 'segments'): {_ADVICE}")
         for place, segment in enumerate(_list(data["segments"], "segments")):
             self._segment(segment, f"segments[{place}]")
         for index, events in enumerate(_list(data.get("device_traces", []), "device_traces")):
@@ -341,14 +343,14 @@ class _Reader:
     def _device(self, index: int, where: str) -> _Device:
         if index not in self.devices:
             if index >= _MOST_DEVICES:
-                raise _malformed(f"{where} is of device {_MOST_DEVICES} or later")
+                raise _malformed(f"{where}: device number is {_MOST_DEVICES} or above")
             self.devices[index] = _Device()
         return self.devices[index]
 
     def _count(self, where: str) -> None:
         self._left -= 1
         if self._left < 0:
-            raise _malformed(f"{where}: there is more than a file of its size can hold but by repeating it")
+            raise _malformed(f"{where}: too many entries for a file of this size")
 
     def _segment(self, segment: object, where: str) -> None:
         self._count(where)
@@ -356,7 +358,7 @@ class _Reader:
         device = self._device(_figure(fields.get("device", 0), f"{where}.device"), where)
         device.reserved += _figure(fields.get("total_size"), f"{where}.total_size")
         if device.reserved > _LARGEST:
-            raise _malformed(f"{where}: its segments add up to more than any device has")
+            raise _malformed(f"{where}: the total size of its segments is too large")
         address = _figure(fields.get("address"), f"{where}.address")
         for place, block in enumerate(_list(fields.get("blocks"), f"{where}.blocks")):
             address += self._block(device, block, address, f"{where}.blocks[{place}]")
@@ -367,7 +369,7 @@ class _Reader:
         fields = _dict(block, where)
         size = _figure(fields.get("size"), f"{where}.size")
         if type(fields.get("state")) is not str:
-            raise _malformed(f"{where}.state is no text")
+            raise _malformed(f"{where}.state is not a string")
         if fields["state"] != "active_allocated":
             return size
         _add(device, size, where)
@@ -392,7 +394,7 @@ class _Reader:
         if self._left < 0:
             self._count(f"{where}[{place}]")
         if type(event) is not dict or type(event.get("action")) is not str:
-            raise _malformed(f"{where}[{place}].action is no text")
+            raise _malformed(f"{where}[{place}].action is not a string")
         action = _ACTIONS.get(event["action"])
         if action is None:
             return
@@ -415,7 +417,7 @@ class _Reader:
         if frames is None:
             return -1
         if type(frames) is not list:
-            raise _malformed(f"{where}: frames are no list")
+            raise _malformed(f"{where}: frames is not a list")
         if not frames:
             return -1
         key = tuple(map(id, frames if len(frames) <= _MOST_FRAMES else frames[:_MOST_FRAMES]))
@@ -431,7 +433,7 @@ class _Reader:
             fields = _dict(frame, f"a frame in {where}")
             path, line, name = fields.get("filename"), fields.get("line"), fields.get("name")
             if type(path) is not str or type(name) is not str or type(line) is not int:
-                raise _malformed(f"a frame in {where} lacks a file name, a line or a name")
+                raise _malformed(f"a frame in {where} has no file name, line or name")
             # Of code without a line Python gives -1, and C++ any number.
             known = line if 0 <= line < 2**31 else 0
             key = (self._string(path), known, self._string(name))
@@ -473,7 +475,7 @@ def _malformed(what: str) -> _Refused:
 
 def _not_a_figure(where: str) -> _Refused:
     limit = _LAST_US if where.endswith("time_us") else _LARGEST
-    return _malformed(f"{where} is no whole number from 0 to 2**{limit.bit_length() - 1}")
+    return _malformed(f"{where} is not an integer from 0 to 2**{limit.bit_length() - 1}")
 
 
 def _figure(value: object, where: str) -> int:
@@ -485,20 +487,20 @@ def _figure(value: object, where: str) -> int:
 
 def _list(value: object, where: str) -> list[Any]:
     if type(value) is not list:
-        raise _malformed(f"{where} is no list")
+        raise _malformed(f"{where} is not a list")
     return value
 
 
 def _dict(value: object, where: str) -> Mapping[Any, Any]:
     if type(value) is not dict:
-        raise _malformed(f"{where} is no dictionary")
+        raise _malformed(f"{where} is not a dictionary")
     return value
 
 
 def _add(device: _Device, size: int, where: str) -> None:
     device.bytes += size
     if device.bytes > _LARGEST:
-        raise _malformed(f"{where}: its sizes add up to more than any device has")
+        raise _malformed(f"{where}: the total of its sizes is too large")
 
 
 def _last_of_history(block: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:
@@ -523,7 +525,7 @@ def _limit_memory(size: int) -> int:
 
 
 def _limit_time(seconds: int) -> None:
-    """End this process after as much time of a processor, should its parent be gone by then."""
+    """End this process after as much time of a CPU, should its parent be gone by then."""
     try:
         import resource
 
@@ -551,7 +553,7 @@ def _answer(path: str) -> Iterator[bytes]:
                 yield from reader.answer()
             except MemoryError:
                 raise _Refused(
-                    f"takes more than {shown_size(limit)} of memory, as no snapshot does: {_ADVICE}"
+                    f"needs more than {shown_size(limit)} of memory, too much for a snapshot: {_ADVICE}"
                 ) from None
     except _Refused as error:
         yield _refusal(str(error))

@@ -1,4 +1,4 @@
-"""What a trace is once it is read: columns of equal length, one row per complete event."""
+"""A trace in memory: columns of equal length, one row per complete event."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Category(IntEnum):
 
 
 DEVICE_CATEGORIES = (Category.KERNEL, Category.GPU_MEMCPY, Category.GPU_MEMSET)
-"""What runs on a device: decided by category, never by the presence of a stream."""
+"""Categories that run on a device; a stream is no criterion."""
 
 LAUNCH_CATEGORIES = (
     Category.CUDA_RUNTIME,
@@ -87,10 +87,10 @@ LAUNCH_CATEGORIES = (
     Category.GLOW_RUNTIME,
     Category.HPU_OP,
 )
-"""Calls of the host into a device's runtime or driver (ROCm's hip* calls are `cuda_runtime`)."""
+"""CPU calls into a device's runtime or driver (ROCm's hip* calls are `cuda_runtime`)."""
 
 FIRST_LABEL = -(2**62)
-"""Process and thread ids that are text count down from here, so that no real id can meet them."""
+"""Process and thread ids that are text are numbered downwards from here, below all real ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,9 +155,9 @@ class Trace:
     tid: I64
     """Thread id; stream for device events. Text is interned: see `label`."""
     correlation: I64
-    """What joins a device event to the runtime call that launched it (one call may launch many); -1 if absent.
+    """Links a device event to the runtime call that launched it (one call may launch many); -1 if absent.
 
-    Read for device, runtime, driver and synchronization events; -1 for all others.
+    Set for device, runtime, driver and synchronization events; -1 for all others.
     """
     names: tuple[str, ...]
     categories: tuple[str, ...]
@@ -172,13 +172,13 @@ class Trace:
     base_ns: int
     """`baseTimeNanoseconds`: what to add to a time to get nanoseconds since 1970; 0 in files without it."""
     findings: tuple[str, ...]
-    """What was odd, repaired or left out while reading, one line each."""
+    """Problems, repairs and skipped events of the file, one line each."""
     source: str
-    """Where it came from, for messages."""
+    """Name of the file, for messages."""
     raw_args: RawArgs = field(repr=False)
-    """JSON text of each row's args, `{}` where there are none. Decoded on demand: see `args`."""
+    """JSON text of the arguments of every row, `{}` if there are none; decoded by `args`."""
     derived: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
-    """What was derived from the columns, which never change, and is asked for again and again (`once`)."""
+    """Cache of values derived from the columns (`once`)."""
 
     def __len__(self) -> int:
         return len(self.start)
@@ -244,14 +244,14 @@ class Trace:
         return [args for _, block in self.args_by_block(rows, kind) for args in block]
 
     def args_by_block(self, rows: Rows | Sequence[int], kind: type[T]) -> Iterator[tuple[Rows, list[T]]]:
-        """As `decode_args`, some rows at a time: so that not all of the text is held, and it stays in the cache."""
+        """As `decode_args`, in blocks of rows, to limit memory and to stay in the CPU cache."""
         wanted = np.asarray(rows, dtype=np.intp)
         for first in range(0, len(wanted), _BLOCK):
             block = wanted[first : first + _BLOCK]
             yield block, decode_args(self.raw_args.joined(block), kind)
 
     def external_ids(self, rows: Rows) -> I64:
-        """`External id` of each row, which joins a call or device event to the operator above; -1 if absent."""
+        """`External id` of each row, which links a call or device event to its operator; -1 if absent."""
         found = self.decode_args(rows, _External)
         return whole_numbers([max(args.external, args.external_2021) for args in found])
 
@@ -266,7 +266,7 @@ class _External(msgspec.Struct, gc=False):
 
 
 def whole_numbers(values: list[int]) -> I64:
-    """Integers as a column; what passes 64 bits (addresses may) is wrapped."""
+    """Integers as a column; values above 64 bits (such as addresses) are wrapped."""
     try:
         return np.array(values, dtype=np.int64)
     except OverflowError:

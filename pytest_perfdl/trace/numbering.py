@@ -1,4 +1,4 @@
-"""Numbers for things in the order in which they first appear."""
+"""Numbers objects in the order in which they first appear."""
 
 from __future__ import annotations
 

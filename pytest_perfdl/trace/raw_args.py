@@ -1,4 +1,4 @@
-"""The arguments of all events as JSON text: one store of bytes, and where in it each row's are."""
+"""The arguments of all events as JSON text: one store of bytes, and the position of every row in it."""
 
 from __future__ import annotations
 

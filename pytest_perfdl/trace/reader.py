@@ -1,4 +1,4 @@
-"""From a file to a `Trace`: decompress, decode slice by slice into typed structs, turn those into columns."""
+"""Reads a file to a `Trace`: decompress, decode slice by slice to typed structs, convert those to columns."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def read(
 ) -> Trace:
     """Read a Chrome trace of the PyTorch profiler, gzip or not (decided by content, not by name).
 
-    The file is decoded in slices and never held whole; of its events only columns and the text of their arguments
-    stay. Malformed text is repaired where that can be told, and a file cut short is read up to its last whole
-    event: `Trace.findings` says what was done.
+    The file is decoded in slices and never in memory as a whole; of its events only columns and the text of their
+    arguments are kept. Malformed text is repaired if possible, and a truncated file is read up to its last complete
+    event: see `Trace.findings`.
 
     Parameters
     ----------
     path
         The file.
     limit_bytes
-        Bytes of decompressed text that are allowed: by default 16 GiB in a plain file and 8 GiB in a compressed
-        one, and beyond 256 MiB not over 200 times the compressed size.
+        Maximum size of the decompressed text in bytes: by default 16 GiB for a plain file and 8 GiB for a compressed
+        one, and above 256 MiB at most 200 times the compressed size.
     progress
-        Called with the bytes of the file that have been read and the bytes it has, some times per MiB of text.
+        Called with the number of bytes read and the size of the file, several times per MiB of text.
     slice_bytes
         Bytes of text to decode at a time.
     spill_bytes
-        Bytes of arguments to hold in memory; more go to a temporary file.
+        Bytes of arguments to keep in memory; more are written to a temporary file.
 
     Raises
     ------
     TraceError
-        One line that says what is wrong with the file, with the byte position where there is one.
+        The file cannot be read; the message is one line, with the byte position if there is one.
     """
     path = Path(path)
     try:
@@ -67,12 +67,12 @@ def loads(
     slice_bytes: int = SLICE,
     spill_bytes: int = SPILL_BYTES,
 ) -> Trace:
-    """Make a `Trace` of the content of a file; `source` is named in messages. Parameters are those of `read`.
+    """Make a `Trace` from the content of a file; `source` is its name in messages. Parameters are those of `read`.
 
     Raises
     ------
     TraceError
-        One line that says what is wrong with the content.
+        The content cannot be read; the message is one line.
     """
     text = Source(io.BytesIO(data), len(data), source or "the trace", limit_bytes=limit_bytes, chunk=slice_bytes)
     return _read(text, source, slice_bytes, spill_bytes)
@@ -87,17 +87,17 @@ def _read(source: Source, name: str, slice_bytes: int, spill_bytes: int) -> Trac
                 columns.add(events)
         except TraceError as error:
             if source.damage and source.damage not in str(error):
-                raise TraceError(f"{source.where} is damaged: {source.damage}; no event can be read") from error
+                raise TraceError(f"{source.where} is damaged: {source.damage}; no events can be read") from error
             raise
         findings = [*source.findings, *slices.notes.findings()]
         if source.damage:
-            findings.insert(0, f"the file is damaged: {source.damage}; what could be decompressed is used")
+            findings.insert(0, f"the file is damaged: {source.damage}; the part before it is used")
         return columns.build(slices.metadata, findings, name)
 
 
 @contextmanager
 def _no_gc() -> Iterator[None]:
-    """Keep the cyclic collector out: it would walk all events again and again, and finds nothing."""
+    """Disable the cyclic garbage collector, which would visit all events again and again and find nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

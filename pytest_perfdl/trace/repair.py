@@ -1,8 +1,8 @@
-"""Text that is nearly JSON made JSON: what old profilers, full disks and careless scripts leave behind.
+"""Repairs text that is almost JSON, as old profilers, full disks and scripts leave it.
 
-Only what strict decoding has refused comes here, one event (or the text around the events) at a time, so that
-valid text is never touched. One scan of regular expressions: well-formed strings and numbers are passed over
-whole, what is left is looked at byte by byte. Linear in the length of the text.
+Only text that strict decoding has rejected is repaired, one event (or the text around the events) at a time, so valid
+text is never changed. One scan of regular expressions: well-formed strings and numbers are skipped as a whole, the rest
+is read byte by byte. Linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _ENDS_ITEM = re.compile(rb'"\s*(?:\]|\Z|,\s*(?:[\],]|\Z|' + _VALUE + rb"))")
 
 
 class Kind(Enum):
-    """What can be repaired; the value is what is said about it, after a count."""
+    """Kinds of repairs; the value is the message."""
 
-    NOT_FINITE = "values are NaN or infinite, which JSON cannot say: read as null"
-    COMMA = "superfluous commas were ignored"
-    CONTROL = "control characters stand raw inside text: read as they are"
-    UNICODE = "bytes or escapes inside text are not valid Unicode: read as U+FFFD"
-    ESCAPE = "backslashes inside text escape nothing: read as backslashes"
-    QUOTE = "quotes inside text are not escaped: read as part of the text"
+    NOT_FINITE = "NaN or infinite numbers, which JSON does not allow, were read as null"
+    COMMA = "extra commas were ignored"
+    CONTROL = "unescaped control characters in strings were read unchanged"
+    UNICODE = "invalid Unicode in strings was read as U+FFFD"
+    ESCAPE = "invalid escapes in strings were read as backslashes"
+    QUOTE = "unescaped quotes in strings were read as part of the string"
 
 
 Repairs = list[tuple[Kind, int]]

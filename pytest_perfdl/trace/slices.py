@@ -1,8 +1,8 @@
-"""The text of a trace cut into slices of whole events, so that no more than a slice of it is held at a time.
+"""Cuts the text of a trace into slices of whole events, so that only one slice is in memory at a time.
 
-A slice is cut where an event seems to end, and decoded between brackets. If that succeeds the cut was right: what
-precedes it is JSON, so the decoder has seen every string and bracket closed there. Only what does not decode goes
-to `salvage`, one event at a time.
+A slice is cut where an event seems to end, and decoded between brackets. If that succeeds, the cut was right: the text
+before it is JSON, so all strings and brackets are closed there. Only text that cannot be decoded is passed to
+`salvage`, one event at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_perfdl.trace.events import RawEvent
 from pytest_perfdl.trace.truncated import boundaries, salvage
 
 SLICE = 2**20
-"""Bytes of text that are decoded at a time: larger ones leave the processor's caches, and hold more at once."""
+"""Bytes of text that are decoded at a time: larger ones leave the CPU caches, and hold more at once."""
 LARGEST_UNIT = 2**26
 """Bytes that may pass without the end of an event, before the first one or after the last."""
 
@@ -70,7 +70,7 @@ class Slices:
         if self.notes.error:
             raise TraceError(f"{self._where} is not valid JSON: {self.notes.error}")
         if self._seen or self.notes.malformed:
-            raise TraceError(f"{self._where} is not a Chrome trace: no entry of its list is an event with a phase")
+            raise TraceError(f"{self._where} is not a Chrome trace: its list has no event with a phase")
 
     def _fill(self, size: int) -> None:
         """Have this much text, if there is as much."""
@@ -91,7 +91,7 @@ class Slices:
         """Go to the first event, and decode the metadata before it."""
         self._fill(len(_BOM))
         if self._text.startswith(_BOM):
-            self.notes.other.append("the text begins with a byte order mark, which was ignored (byte 0)")
+            self.notes.other.append("a byte order mark at the start was ignored (byte 0)")
             self._drop(len(_BOM))
         while not self._text.strip(b" \t\r\n"):
             self._drop(len(self._text))
@@ -135,13 +135,13 @@ class Slices:
         metadata = self._decoder.metadata(b"", head, b'"traceEvents":null}', self._at)
         if metadata is None:
             self.notes.other.append(
-                f"what precedes the events, from byte {self._at} on, cannot be read and was left out"
+                f"the metadata before the events, from byte {self._at}, cannot be read and was skipped"
             )
         self.metadata = metadata or {}
         self._drop(match.end())
 
     def _refusal(self) -> TraceError:
-        """Why the text, all of which is there, is no trace."""
+        """The error for a complete text that is not a trace."""
         try:
             msgspec.json.decode(self._text, type=msgspec.Raw)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -151,7 +151,7 @@ class Slices:
             what = "its top level is neither an object nor a list"
         else:
             parts = self._decoder.parts(self._text) or {}
-            what = "its traceEvents are not a list" if "traceEvents" in parts else "it has no traceEvents"
+            what = "its traceEvents is not a list" if "traceEvents" in parts else "it has no traceEvents"
         return TraceError(f"{self._where} is not a Chrome trace: {what} (byte {self._at})")
 
     def _slices(self) -> Iterator[list[RawEvent]]:
@@ -190,7 +190,9 @@ class Slices:
                 self._drop(consumed)
                 size = self._slice
             elif size > LARGEST_UNIT:
-                raise TraceError(f"{self._where} cannot be read: no event ends within {size} bytes (byte {self._at})")
+                raise TraceError(
+                    f"{self._where} cannot be read: an event is longer than {size} bytes (byte {self._at})"
+                )
             else:
                 size *= 2
 
@@ -228,12 +230,8 @@ class Slices:
             self._ended_early = True
             end = self._at + len(self._text)
             lost = self._text.strip(b" \t\r\n,")
-            rest = (
-                f"what follows the last whole event, from byte {self._at} on, was left out"
-                if lost
-                else "no event is cut"
-            )
-            self.notes.other.append(f"the text ends early, at byte {end}: {rest}")
+            rest = f"the incomplete event from byte {self._at} was skipped" if lost else "no event is incomplete"
+            self.notes.other.append(f"the trace is truncated at byte {end}: {rest}")
         return found.events
 
     def _last_of_object(self) -> list[RawEvent] | None:
@@ -259,7 +257,7 @@ class Slices:
         self._fill(LARGEST_UNIT)
         if self._bare:
             if self._text.strip() or self._more:
-                self.notes.other.append(f"what follows the list of events, from byte {self._at} on, was ignored")
+                self.notes.other.append(f"text after the list of events, from byte {self._at}, was ignored")
             return
         metadata = self._decoder.metadata(_BEFORE_TAIL, self._text, b"", self._at)
         if metadata is None:
@@ -270,11 +268,11 @@ class Slices:
         note = self.notes.other.append
         metadata = self._decoder.metadata(_BEFORE_TAIL, self._text, b"}", self._at)
         if metadata is not None:
-            note(f"the text ends early, at byte {self._at + len(self._text)}: closing brackets are missing")
+            note(f"the trace is truncated at byte {self._at + len(self._text)}: closing brackets are missing")
         elif end := end_of_object(_BEFORE_TAIL + self._text):
             end -= len(_BEFORE_TAIL)
             metadata = self._decoder.metadata(_BEFORE_TAIL, self._text[:end], b"", self._at)
-            note(f"what follows the closing bracket, from byte {self._at + end} on, was ignored")
+            note(f"text after the closing bracket, from byte {self._at + end}, was ignored")
         else:
-            note(f"what follows the events, from byte {self._at} on, cannot be read and was left out")
+            note(f"the metadata after the events, from byte {self._at}, cannot be read and was skipped")
         return metadata

@@ -1,4 +1,4 @@
-"""The text of a file, a chunk at a time: decompressed, kept within a limit, and known for what it is."""
+"""The text of a file in chunks: decompressed, limited in size, with other formats rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MAGIC = (
     (b"\xfd7zXZ\x00", "xz-compressed"),
     (b"\x04\x22\x4d\x18", "lz4-compressed"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    (b"SQLite format 3\x00", "an SQLite database (of nsys?)"),
+    (b"SQLite format 3\x00", "an SQLite database (from nsys?)"),
     (b"\xff\xfe", "UTF-16 text, not UTF-8"),
     (b"\xfe\xff", "UTF-16 text, not UTF-8"),
 )
@@ -47,7 +47,7 @@ _TAR_MAGIC = slice(257, 262)
 
 
 class Source:
-    """The text of one file as chunks, and what was odd about its compression."""
+    """The text of one file as chunks, and problems of its compression."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Source:
         self.progress = progress
         self.chunk = max(1, min(chunk, CHUNK))
         self.damage = ""
-        """What is wrong with the compressed data, with the byte of the file; empty if nothing is."""
+        """The problem of the compressed data, with the byte of the file; empty if there is none."""
         self.findings: list[str] = []
         self._read = 0
         self._text = 0
@@ -93,12 +93,12 @@ class Source:
                 _refuse_other_formats(text, f"{self.where}, decompressed,", "a trace")
             if self.limit_bytes is None and self._text > RATIO_FROM and self._text > RATIO_LIMIT * self._read:
                 raise TraceError(
-                    f"{self.where} is over {RATIO_LIMIT} times larger decompressed, as no trace is: "
-                    "if it is one all the same, give the size to allow: read_trace(path, limit_bytes=...)"
+                    f"{self.where} is over {RATIO_LIMIT} times larger decompressed, implausible for a trace: "
+                    "if it is one, allow its size with read_trace(path, limit_bytes=...)"
                 )
             yield text
         if self.damage and not self._text:
-            raise TraceError(f"{self.where} is damaged: {self.damage}; nothing of it can be read")
+            raise TraceError(f"{self.where} is damaged: {self.damage}; nothing can be read")
 
     def _limited(self, chunks: Iterator[bytes], limit: int, how: str) -> Iterator[bytes]:
         for text in chunks:
@@ -110,7 +110,7 @@ class Source:
     def _too_large(self, limit: int, how: str) -> TraceError:
         shown = f"{limit / 2**30:g} GiB" if limit >= 2**30 else f"{limit} bytes"
         return TraceError(
-            f"{self.where} is larger than {shown}{how}: to raise the limit, read_trace(path, limit_bytes=...)"
+            f"{self.where} is larger than {shown}{how}: raise the limit with read_trace(path, limit_bytes=...)"
         )
 
     def _more(self, size: int) -> bytes:
@@ -168,10 +168,10 @@ class Source:
                 return
             if not _GZIP_MAGIC.startswith(rest[:2]):
                 place = self._read - len(rest)
-                self.findings.append(f"what follows the compressed data, from byte {place} of the file on, was ignored")
+                self.findings.append(f"data after the compressed data, from byte {place} of the file, was ignored")
                 return
             unpacker, data = library.decompressobj(wbits=31), rest
-        self.damage = f"the compressed data end early, at byte {self._read} of the file"
+        self.damage = f"the compressed data is truncated at byte {self._read} of the file"
 
     def _up_to_the_damage(self, unpacker: Any, data: bytes, error: str) -> Iterator[bytes]:
         """Decompress byte by byte: a whole chunk gives nothing when there is an error anywhere in it."""

@@ -1,4 +1,4 @@
-"""The memory events of a step, told on the clock of another run of the same step."""
+"""Transfers the memory events of a step to the trace of another run of the same step."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def with_memory(picture: bytes, trace: Trace, step: int, held: int, *, limit: in
     TraceError
         When the exemplar cannot be read.
     """
-    text = unpack(picture, "exemplar")
-    own = loads(text, "exemplar")
+    text = unpack(picture, "the trace of the step")
+    own = loads(text, "the trace of the step")
     annotations, _ = step_annotations(own)
     if not len(annotations):
-        raise TraceError("exemplar: it has no step")
+        raise TraceError("the trace of the step has no step annotation")
     opened, _ = step_annotations(trace)
     clocks = _clocks(own, int(annotations[0]), trace, int(opened[step]))
     if clocks is None:
@@ -75,7 +75,7 @@ def with_memory(picture: bytes, trace: Trace, step: int, held: int, *, limit: in
     try:
         data = compress(append(text, events))
     except ValueError as error:
-        raise TraceError(f"exemplar: {error}") from None
+        raise TraceError(f"the trace of the step: {error}") from None
     return data if events and len(data) <= limit else None
 
 

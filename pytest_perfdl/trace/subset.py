@@ -1,4 +1,4 @@
-"""Some rows of a trace as a trace of its own."""
+"""Selected rows of a trace as a new trace."""
 
 from __future__ import annotations
 

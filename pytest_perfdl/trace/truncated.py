@@ -1,4 +1,4 @@
-"""Events out of text that is no JSON: one by one, each repaired or left out, up to the end of their list."""
+"""Reads events from text that is not JSON: one by one, repaired or skipped, up to the end of their list."""
 
 from __future__ import annotations
 

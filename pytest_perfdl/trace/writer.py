@@ -1,4 +1,4 @@
-"""Events out as a Chrome trace that Perfetto, chrome://tracing and speedscope accept, byte for byte the same.
+"""Writes events as a Chrome trace for Perfetto, chrome://tracing and speedscope, always with the same bytes.
 
 The rules (reference: Perfetto's JSON importer): process and thread ids are integers from 0 to 2**32 - 1, every
 complete event has a duration, and complete events of one thread nest strictly.

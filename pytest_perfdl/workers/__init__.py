@@ -1,6 +1,6 @@
-"""Worker processes: how a test is run in a process of its own under pytest's normal protocol.
+"""Worker processes: run a test in a separate process under pytest's normal protocol.
 
-`channel` carries messages, `process` starts, watches and ends a worker, `worker` is what runs inside it, and
-`serialization` turns pytest's own objects (reports, warnings, marks) into messages and back. What the messages ask
-for and answer is not this package's business: commands and replies pass through as they are.
+`channel` transports messages, `process` starts, monitors and ends a worker, `worker` runs inside it, and
+`serialization` converts pytest's objects (reports, warnings, marks) to messages and back. Commands and replies of a
+measurement pass through unchanged.
 """

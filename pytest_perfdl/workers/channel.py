@@ -1,7 +1,7 @@
-"""A two-way channel of pickled messages over one socket, that notices a dead peer.
+"""A two-way channel of pickled messages over one socket, which detects a dead peer.
 
-A plain pipe would not: a grandchild that the worker forked holds the worker's end open, so end-of-file comes
-only when the grandchild ends too. Hence `receive` takes a question to ask while it waits.
+A plain pipe does not: a process forked by the worker inherits the worker's end, so end-of-file comes only when that
+process exits, too. So `receive` checks whether the peer is alive while it waits.
 """
 
 from __future__ import annotations

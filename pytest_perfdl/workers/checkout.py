@@ -1,12 +1,11 @@
-"""Another revision's code on disk, and what a worker needs to run that instead of the working tree's.
+"""Another revision's code on disk, and the settings with which a worker runs it instead of the working tree.
 
-The revision is checked out as a git worktree within the git folder: that gives files their modes and filters (line
-ends, large file storage), and git commands of a setup or a test find a repository. What was checked out and set up is
-kept for later runs (`kept_checkouts`). A worker of that side gets every path of
-the working tree replaced by the worktree's: import path, root directory, ini file, test file, options, current
-folder. That covers packages imported from the tree, from `src/`, and editable installs of either kind, since
-a folder on the import path goes before an editable install's finder; whether it held is not believed but
-checked (`Origins`).
+The revision is checked out as a git worktree in the git directory, so files have their modes and filters (line ends,
+large file storage), and git commands in a setup or a test find a repository. Checkouts are kept for later runs
+(`kept_checkouts`). For a worker of that side, every path in the working tree is replaced by its path in the worktree:
+import path, root directory, ini file, test file, options, working directory. This covers packages imported from the
+tree, from `src/`, and editable installs of both kinds, since directories on the import path precede the finder of an
+editable install; whether it worked is checked (`Origins`).
 """
 
 from __future__ import annotations
@@ -164,13 +163,13 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     started = time.monotonic()
     common = common_folder(working_tree)
     if common is None:
-        raise CheckoutError("there is no git repository")
+        raise CheckoutError("no git repository")
     name = working_tree.name or "repository"
     try:
         wanted = _identity(working_tree, commit, name, setup)
         folder = folders.claim(common / _OURS, _PURPOSE, wanted) or folders.make(common / _OURS, _PURPOSE)
     except OSError as error:
-        raise CheckoutError(f"no checkout can be made in {common / _OURS}: {error.strerror or error}") from error
+        raise CheckoutError(f"cannot create a checkout in {common / _OURS}: {error.strerror or error}") from error
     root = folder.path / name
     keep = folder.path.name.endswith(wanted)
     try:
@@ -179,7 +178,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
             _deregister(common, folder)
             done = _git(working_tree, "worktree", "add", "--detach", "--force", str(root), commit, seconds=seconds)
             if done.code:
-                raise CheckoutError(f"git cannot check out {commit[:12]}: {_last_line(done.errors)}")
+                raise CheckoutError(f"git failed to check out {commit[:12]}: {_last_line(done.errors)}")
             if setup:
                 _set_up(root, setup, seconds)
             if keep:
@@ -257,7 +256,7 @@ def _deregister(common: Path, folder: Folder) -> None:
         except CheckoutError as error:
             raise OSError(str(error)) from error
     if _worktrees(common, folder):
-        raise OSError(f"git still has a worktree in {folder.path}")
+        raise OSError(f"git still has a worktree registered in {folder.path}")
 
 
 def _worktrees(common: Path, folder: Folder) -> list[Path]:
@@ -280,7 +279,7 @@ def _set_up(root: Path, command: str, seconds: float) -> None:
         environment = environment_apart() | {"GIT_TERMINAL_PROMPT": "0", "PERFDL_CHECKOUT": str(root)}
         done = processes.run(["/bin/sh", "-c", command], root, seconds=seconds, environment=environment)
     except subprocess.TimeoutExpired:
-        raise CheckoutError(f"perf_against_setup was not finished after {seconds:g} s (--perf-timeout)") from None
+        raise CheckoutError(f"perf_against_setup did not finish within {seconds:g} s (--perf-timeout)") from None
     if done.code:
         said = _last_line(done.errors, done.output)
         raise CheckoutError(f"perf_against_setup failed with exit code {done.code}: {said}")
@@ -296,7 +295,7 @@ def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finishe
     """
     done = run_git(folder, "-c", "core.hooksPath=/dev/null", *arguments, apart=True, seconds=seconds)
     if done is None:
-        raise CheckoutError(f"git {arguments[0]} was not finished after {seconds:g} s")
+        raise CheckoutError(f"git {arguments[0]} did not finish within {seconds:g} s")
     return done
 
 

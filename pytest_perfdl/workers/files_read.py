@@ -1,7 +1,7 @@
-"""Which files of a folder a process opens for reading, and which it writes itself.
+"""Which files in a directory a process opens for reading, and which ones it writes itself.
 
-Python tells its audit hooks of every file that it opens, whoever opens it. What compiled code opens by itself (a data
-loader in C++, say) is not seen, nor what is opened by processes that were started, rather than forked.
+Python reports every opened file to its audit hooks. Files that compiled code opens (a data loader in C++, for example)
+are not seen, nor files that are opened by processes that were started rather than forked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What runs inside the process that workers are forked from: it loads modules once, then forks when asked.
+"""The process from which workers are forked: it imports modules once, then forks on request.
 
-Only third-party modules are loaded here, those that a test's started processes have loaded too, and our own. It has one
-thread and no device, so that a fork of it is like a process that has just loaded the same.
+It imports only third-party modules that the test's first processes have also imported, and this package. It has one
+thread and no device, so that a fork is equivalent to a process that has just imported the same modules.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ def _load(wanted: LoadModules) -> str:
             except ModuleNotFoundError as error:
                 # Some packages put modules into sys.modules under names that cannot be imported.
                 if error.name != name:
-                    return f"{name} cannot be imported by itself: {error}"
+                    return f"{name} cannot be imported on its own: {error}"
             except BaseException as error:
-                return f"{name} cannot be imported by itself: {type(error).__name__}: {error}"
+                return f"{name} cannot be imported on its own: {type(error).__name__}: {error}"
     for name, file in wanted.modules:
         found = getattr(sys.modules.get(name), "__file__", file)
         if found != file:
-            return f"{name} is {file} in the test, and {found} where it is imported by itself"
+            return f"{name} is {file} in the test, but {found} when imported on its own"
     known = {*wanted.modules, *wanted.allowed}
     more = next((each for each in _loaded(set(sys.modules) - before) if each not in known), None)
-    return f"its modules load {more[0]}, which the test does not" if more else ""
+    return f"importing the test's modules loads {more[0]}, which the test does not load" if more else ""
 
 
 def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:
@@ -102,14 +102,14 @@ def unfit() -> str:
     """Why this process cannot be forked, in one line, or nothing: more threads than one, or a device."""
     tasks = len(list(Path("/proc/self/task").iterdir()))
     if tasks != 1:
-        return f"importing its modules starts {plural(tasks - 1, 'more thread')}"
+        return f"importing the test's modules starts {plural(tasks - 1, 'thread')}"
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             target = str(descriptor.readlink())
         except OSError:  # the descriptor of the folder itself
             continue
         if target.startswith(_DEVICES):
-            return f"importing its modules opens {target}"
+            return f"importing the test's modules opens {target}"
     return ""
 
 

@@ -1,7 +1,7 @@
-"""Workers forked from a process that has loaded their third-party modules, seen from the orchestrating process.
+"""Workers forked from a process with third-party modules already imported, seen from the orchestrating process.
 
-Loading torch and its like is most of what a worker's start takes. Whether a fork is like a started process is decided
-by what the first, started process of each side has shown, and by the process that is forked from.
+Importing torch and similar packages takes most of a worker's start time. The first process of each side and the fork
+server report whether a fork is equivalent to a newly started process.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def common(base: Shown, head: Shown) -> Common:
     """
     if changed := sorted({*base.environment, *head.environment}):
         raise ForkError(
-            f"the test changes {_listed(changed)} in the environment before third-party modules are imported"
+            f"the test changes environment variables before it imports third-party modules: {_listed(changed)}"
         )
     if hooks := sorted({*base.hooks, *head.hooks}):
-        raise ForkError(f"the test's imports go through {_listed(hooks)}")
+        raise ForkError(f"the test uses import hooks: {_listed(hooks)}")
     if tracer := next((call.tracer for side in (base, head) for call in side.calls if call.tracer), ""):
         raise ForkError(f"{tracer} traces the test")
     of_base, of_head = (dict((*side.modules, *side.besides)) for side in (base, head))
     for name in of_head:
         if of_base.get(name, of_head[name]) != of_head[name]:
-            raise ForkError(f"{name} is {of_base[name]} on the base side and {of_head[name]} on the head side")
+            raise ForkError(f"{name} is {of_base[name]} for baseline and {of_head[name]} for current")
     both = set(base.modules)
     loaded = of_base.items() & of_head.items()
     modules = tuple(each for each in head.modules if each in both)
@@ -168,7 +168,7 @@ class ForkParent:
             )
         except OSError as error:
             self._release()
-            raise ForkError(f"no process to fork from can be started: {error}") from None
+            raise ForkError(f"the fork server cannot be started: {error}") from None
         finally:
             theirs.close()
         processes.guard(self._process.pid)
@@ -220,7 +220,7 @@ class ForkParent:
             return ForkedProcess(forked.pid, self)
         except OSError as error:
             # It has no job, and ends when the channel that it waits at is closed.
-            raise ForkError(f"a forked process cannot be watched: {error.strerror}") from None
+            raise ForkError(f"a forked process cannot be monitored: {error.strerror}") from None
 
     def reap(self, pid: int) -> int:
         """Exit code of a forked process that has ended; that of SIGKILL, which it had from the system, if unknown."""
@@ -242,7 +242,7 @@ class ForkParent:
 
     def _ask(self, message: object, descriptors: Sequence[int] = ()) -> Any:
         if not self._in_step:
-            raise ForkError("the process to fork from was ended, since it did not answer")
+            raise ForkError("the fork server was stopped, because it did not answer")
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(message, descriptors)
         return self._answer(time.monotonic() + _ANSWER_SECONDS, _ANSWER_SECONDS)
@@ -260,12 +260,12 @@ class ForkParent:
             # An answer that comes later would be taken for that to the next message.
             self._in_step = False
             processes.end(self._process.pid)
-            raise ForkError(f"the process to fork from has not answered after {seconds:g} s") from None
+            raise ForkError(f"the fork server did not answer within {seconds:g} s") from None
         except (ChannelClosed, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(1)
             said = self._last_line()
-            raise ForkError(f"the process to fork from has ended{f': {said}' if said else ''}") from None
+            raise ForkError(f"the fork server exited{f': {said}' if said else ''}") from None
 
     def _last_line(self) -> str:
         if self._output.closed:
@@ -314,11 +314,11 @@ class ForkedProcess:
 def unsupported() -> str:
     """Why this system cannot fork workers, in one line; empty if it can."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-        return "only Linux can tell of a process that another one forked"
+        return "supported on Linux only"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return f"this system cannot tell of a process that another one forked: {error.strerror}"
+        return f"this system cannot monitor forked processes: {error.strerror}"
     return ""
 
 

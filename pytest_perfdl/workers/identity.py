@@ -1,4 +1,4 @@
-"""What makes a test the same test: its own source and parameters."""
+"""The identity of a test: its source and parameters."""
 
 from __future__ import annotations
 

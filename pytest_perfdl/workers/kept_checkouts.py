@@ -1,7 +1,7 @@
-"""Checkouts that stay for later runs: what makes one whole, whether it is still as it was set up, and how many stay.
+"""Checkouts that are kept for later runs: which are complete, which are unmodified, and how many are kept.
 
-A checkout is whole once its note is there, which is written last: what a killed run has left has none. Builds hold the
-path that they were made at, so a checkout is set up where it stays, rather than moved there.
+A checkout is complete if it has a note, which is written last; what a killed run left has none. Builds contain the path
+at which they were made, so a checkout is set up in its final place.
 """
 
 from __future__ import annotations

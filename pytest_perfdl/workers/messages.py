@@ -1,6 +1,6 @@
-"""What a worker and the orchestrating process say to each other about a test.
+"""Messages about a test between a worker and the orchestrating process.
 
-Commands and replies of a measurement travel as `Call`'s conversation and are opaque here.
+Commands and replies of a measurement are sent as parts of `Call`, and are opaque here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WorkerJob:
     side: str = ""
     """Which alternative of a `perf.compare` this worker runs; empty for all other measuring."""
     inject: float = 0.0
-    """Share of its own time by which every step is slowed down on purpose; 0 for not at all."""
+    """Fraction by which every step is slowed down on purpose; 0 for none."""
     attribute: bool = False
     """Whether every allocation is recorded from before the test's module is imported on."""
 
@@ -147,11 +147,11 @@ class CallShown:
     children: bool
     """Whether there were child processes: alive after the steps, or ended during them."""
     threads: bool
-    """Whether other threads of the process worked meanwhile."""
+    """Whether other threads of the process ran during the steps."""
     device: bool
     """Whether a device was in use."""
     tracer: str
-    """What traced Python meanwhile; empty for nothing."""
+    """The tracer that was active during the steps; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)

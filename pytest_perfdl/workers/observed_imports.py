@@ -1,4 +1,4 @@
-"""What a started process sees of how its test loads, in the process itself: modules, environment, hooks."""
+"""What a process observes while its test is imported: modules, environment variables, import hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's pytest gets of the orchestrating process's options, and what must not cut a measurement short."""
+"""Options of the orchestrating process for a worker's pytest, without those that would interrupt a measurement."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whose code a worker loaded: what it reports, and what that proves.
+"""Whose code a worker loaded, from its report.
 
-A side's own code lies below its folder. A module of the repository that was loaded from anywhere else (an installed
-copy, another clone) would be the same on both sides, so a comparison of them says nothing.
+A side's code is below its directory. A module of the repository that is loaded from elsewhere (an installed copy,
+another clone) would be the same on both sides, so the comparison would be invalid.
 """
 
 from __future__ import annotations

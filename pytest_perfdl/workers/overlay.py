@@ -1,4 +1,4 @@
-"""Files of the working tree put into a checkout: what tests the other revision with the present tests."""
+"""Copies files of the working tree into a checkout, to run the current tests on the other revision."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
             continue
         if not target.is_relative_to(checkout.root.resolve()):
             raise CheckoutError(
-                f"perf_against_tests = head: in the other revision a link leads from {file} to {target}"
+                f"perf_against_tests = head: in the baseline commit, {file} is linked to {target}, outside the checkout"
             )
         beside = target.with_name(f"{target.name}.perfdl.tmp")
         try:
@@ -45,7 +45,7 @@ def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
             beside.replace(target)
         except OSError as error:
             raise CheckoutError(
-                f"perf_against_tests = head: {file} cannot be put into the other revision: {error.strerror or error}"
+                f"perf_against_tests = head: cannot copy {file} to the baseline checkout: {error.strerror or error}"
             ) from error
 
 

@@ -1,8 +1,8 @@
-"""Starting, watching and ending a worker process.
+"""Starts, monitors and ends a worker process.
 
-A worker leads its own process group, so a Ctrl-C at the terminal reaches only the orchestrating process, and
-everything the worker started can be ended with it. The group is killed when the orchestrating process is gone, in
-whatever way (`system.processes`).
+A worker leads a new process group, so Ctrl-C in the terminal reaches only the orchestrating process, and everything
+that the worker started can be ended with it. The group is killed when the orchestrating process exits, in whatever way
+(`system.processes`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Parent(Protocol):
 
 
 class Worker:
-    """One fresh process that runs one test once, phase by phase, and takes measuring commands meanwhile.
+    """One fresh process that runs one test once, phase by phase, and executes measuring commands.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class Worker:
                 )
         except OSError as error:
             self._release()
-            raise WorkerDied(f"no process can be started: {error.strerror or error}") from None
+            raise WorkerDied(f"cannot start a worker process: {error.strerror or error}") from None
         except BaseException:
             self._release()
             raise
@@ -201,7 +201,7 @@ class Worker:
         self._stacks.close()
 
     def _where(self) -> str:
-        """Ask the worker where it stands: every thread's stack, by faulthandler on SIGUSR1."""
+        """The stacks of all threads of the worker, from faulthandler on SIGUSR1."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGUSR1)
         deadline = time.monotonic() + GRACE_SECONDS
@@ -213,7 +213,7 @@ class Worker:
                 break
         self._stacks.seek(0)
         text = self._stacks.read().decode(errors="replace").strip()
-        return text or "(it does not answer: it is stopped, or waits for the system)"
+        return text or "(no stack: the process does not respond)"
 
     def _tail(self) -> str:
         """The end of what the worker wrote to its own stdout and stderr, where a crash leaves its trace."""
@@ -287,9 +287,9 @@ def import_texts(path: Sequence[object]) -> list[str]:
 
 def _describe(code: int | None) -> str:
     if code is None:
-        return "the worker process closed its channel and did not end"
+        return "the worker process closed its connection but did not exit"
     if code < 0:
         with contextlib.suppress(ValueError):
             return f"the worker process was killed by {signal.Signals(-code).name}"
         return f"the worker process was killed by signal {-code}"
-    return f"the worker process ended with exit code {code}"
+    return f"the worker process exited with code {code}"

@@ -1,7 +1,7 @@
-"""A test that runs in a worker, seen from the orchestrating process: phase by phase, with its measuring calls.
+"""A test that runs in a worker, seen from the orchestrating process: phases, and calls that are measured.
 
-What pytest would have seen of the test here (reports, warnings, subtests, properties, marks it gave itself)
-comes as messages and is handed to this process's pytest.
+What pytest would have observed here (reports, warnings, subtests, properties, added marks) is received as messages and
+passed to pytest in this process.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RemoteTest:
             if self.waits:
                 self.take_turn()
             elif self.over or not self._serve():
-                raise WorkerDied(f"the worker process ended before the test's {phase} phase was over")
+                raise WorkerDied(f"the worker process exited during the test's {phase} phase")
         return self.phases[phase]
 
     def finish(self) -> None:
@@ -161,7 +161,7 @@ class RemoteTest:
                     raise KeyboardInterrupt
                 pytest.exit(message.reason, message.returncode)
             case _:
-                raise TypeError(f"a worker sent {message!r}")
+                raise TypeError(f"unexpected message from a worker: {message!r}")
 
     def _take_phase(self, message: PhaseReport) -> None:
         self.phases[message.phase] = message

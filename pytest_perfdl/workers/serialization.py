@@ -1,7 +1,7 @@
-"""pytest's own objects as messages: warnings and marks by pickling, the values in reports as plain data.
+"""pytest's objects as messages: warnings and marks are pickled, values in reports are plain data.
 
-Reading a message must never import what the test uses: a warning class of torch's would bring torch into the
-orchestrating process. What names a module that is not loaded there is read as a stand-in of the same name.
+Reading a message must not import what the test imports: a warning class of torch would import torch into the
+orchestrating process. Names in modules that are not imported there are read as placeholder classes of the same name.
 """
 
 from __future__ import annotations

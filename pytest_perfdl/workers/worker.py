@@ -1,7 +1,7 @@
-"""What runs inside a worker process: pytest itself, on one test, reporting each phase.
+"""The code of a worker process: pytest itself, on one test, reporting every phase.
 
-The orchestrating process runs the same test's phases under its own pytest and waits for ours (`run.session`).
-Everything pytest does around a test happens here as usual: fixtures, capture, warnings, xfail.
+The orchestrating process runs the same phases under its pytest and waits for this one (`run.session`). Everything that
+pytest does around a test happens here as usual: fixtures, capture, warnings, xfail.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class WorkerPlugin:
         elif len(matching) != 1:
             self.channel.send(
                 Broken(
-                    f"the worker process collected {self.job.path} and found {plural(len(matching), 'test')} with "
-                    f"the id {self.job.nodeid}: ids must be unique and the same in every process",
+                    f"the worker process found {plural(len(matching), 'test')} with the id {self.job.nodeid} in "
+                    f"{self.job.path}: test ids must be unique and the same in every process",
                     absent=not matching,
                 )
             )

@@ -71,17 +71,38 @@ def test_only_perfetto_is_answered(tab):
     assert "Sent" not in page.locator("#status").inner_text()
 
 
-def test_a_blocked_window_is_said(opened, report):
+def test_a_blocked_window_is_reported(opened, report):
     page = opened(report).page
     page.evaluate("window.open = () => null")
     page.locator("[data-perfetto]").first.click()
-    assert "blocked the window" in page.locator("#status").inner_text()
+    assert "blocked the window" in page.get_by_role("alert").inner_text()
+
+
+def test_a_site_that_does_not_answer_is_reported_with_what_to_do_instead(opened, report):
+    tab = opened(report)
+    page = tab.page
+    page.clock.install()
+    tab.context.route("https://ui.perfetto.dev/**", lambda route: route.abort())
+    with page.expect_popup():
+        page.locator("[data-perfetto]").first.click()
+    alert = page.get_by_role("alert")
+    assert alert.count() == 0
+    page.clock.fast_forward(7000)
+    alert.wait_for()
+    assert "ui.perfetto.dev cannot be reached" in alert.inner_text()
+    name = page.locator("[data-perfetto]").first.get_attribute("data-perfetto")
+    assert f"perfdl view traces/{name}" in alert.inner_text()
+    with page.expect_download() as download:
+        alert.get_by_role("link", name="Download the trace").click()
+    assert download.value.suggested_filename == name
 
 
 def test_a_trace_is_downloaded_from_the_page_itself(opened, report, tmp_path):
     alone = tmp_path / "moved.html"
     alone.write_bytes(report.read_bytes())
-    page = opened(alone).page
+    tab = opened(alone)
+    tab.unfold("Timeline")
+    page = tab.page
     with page.expect_download() as download:
         page.locator("a[data-embedded]").first.click()
     path = tmp_path / "trace.json.gz"

@@ -47,7 +47,7 @@ def refused(inner, *args, message, plugins=()):
         ("5", "accepts keyword arguments only, got 5"),
         ("limits=5", "limits= must map metric names to quantities, got 5"),
         ("limits={'step_time': True}", "limits['step_time'] must be a string or a number, got True"),
-        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a limit"),
+        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a valid limit"),
         ("limits={'ops': '3ms'}", "has an invalid limit of ops: '3ms' is not a quantity"),
         ("budget={'step_time': '45 parsecs'}", "has an invalid budget of step_time: '45 parsecs' is not a quantity"),
         ("budget={'step_time': float('nan')}", "has an invalid budget of step_time: 'nan' is not a quantity"),
@@ -104,21 +104,26 @@ def test_a_unittest_method(inner):
                 pass
         """
     )
-    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker works on test functions and plain")
+    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker supports test functions and plain")
 
 
 def test_a_coroutine_as_a_step(inner):
     inner.makepyfile(test_it="import pytest\n@pytest.mark.perf\nasync def test_step(): pass\n")
-    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine as a step")
+    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine function")
 
 
 @pytest.mark.parametrize(
     "option, ini, value, message",
     [
-        ("--perf-limit", "perf_limits", "nonsense", "'nonsense' is not METRIC:SPEC, such as step_time:3%"),
-        ("--perf-limit", "perf_limits", "step_time:fast", "limit of step_time: 'fast' is not a limit"),
-        ("--perf-limit", "perf_limits", "step_time:3%+4%", "limit of step_time: '3%+4%' has two parts of one sort"),
-        ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: choose from inv"),
+        ("--perf-limit", "perf_limits", "nonsense", "'nonsense': expected METRIC:SPEC, such as step_time:3%"),
+        ("--perf-limit", "perf_limits", "step_time:fast", "limit of step_time: 'fast' is not a valid limit"),
+        (
+            "--perf-limit",
+            "perf_limits",
+            "step_time:3%+4%",
+            "limit of step_time: '3%+4%' has two percentages or two absolute parts",
+        ),
+        ("--perf-fail-on", "perf_fail_on", "slower", "'slower' is not a verdict that can fail a test: expected inv"),
         ("--perf-fail-on", "perf_fail_on", "unchanged", "'unchanged' is not a verdict that can fail a test"),
         ("--perf-steps", "perf_steps", "many", "= 'many': expected an integer of at least 2"),
         ("--perf-steps", "perf_steps", "1", "= '1': expected an integer of at least 2"),
@@ -160,9 +165,12 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected an integer of at least 0"),
         (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected an integer of at least 0"),
         (["--no-perf", "--perf-update"], "--no-perf and --perf-update contradict each other: drop one"),
-        (["--perf-update", "--perf-isolate=none"], "--perf-isolate=none measures in this process, which never writes"),
-        (["--perf-update", "--pdb"], "--pdb measures in this process, which never writes baselines"),
-        (["--perf-update", "--setup-show"], "--setup-show measures in this process, which never writes baselines"),
+        (
+            ["--perf-update", "--perf-isolate=none"],
+            "--perf-isolate=none measures in pytest's process, which cannot record",
+        ),
+        (["--perf-update", "--pdb"], "--pdb measures in pytest's process, which cannot record baselines"),
+        (["--perf-update", "--setup-show"], "--setup-show measures in pytest's process, which cannot record baselines"),
     ],
 )
 def test_options_that_contradict(inner, args, message):
@@ -282,8 +290,8 @@ def test_baselines_that_cannot_be_used(project):
         "cut": "is damaged at line",
         "conflict": "has an unresolved merge conflict at line 1",
         "newer": "was written by a newer pytest-perfdl (schema 1000, this one reads 1): upgrade pytest-perfdl",
-        "other": "holds test_it.py::test_elsewhere under key",
-        "text": "is malformed (there is no `test`)",
+        "other": "is a baseline of test_it.py::test_elsewhere with machine ID",
+        "text": "is malformed (missing field `test`)",
         "folder": "cannot be read: Is a directory",
     }.items():
         case = cases[f"test_{name}"]
@@ -333,7 +341,7 @@ def test_a_full_disk(project):
     done = mounted(project, fill, f"--perf-update --perf-repeats=1 {' '.join(SHORT)}")
 
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "cannot be written: No space left on device: free some space and record again" in done.stdout
+    assert "cannot be written: No space left on device: free disk space and record again" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("left:")] == ["left:baselines/filler"]
 

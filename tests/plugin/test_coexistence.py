@@ -269,7 +269,7 @@ def test_a_marker_that_the_project_lists_is_heeded_beside_our_fixture(pytester, 
     )
     result = pytester.runpytest_inprocess("-pperfdl", "--perf", "--perf-isolate=none", "--perf-warmup=1")
 
-    result.stdout.fnmatch_lines(["perf: 1 test with the marker perf not measured, since this project registers *"])
+    result.stdout.fnmatch_lines(["perf: 1 test with the marker perf not measured, because this project registers *"])
     result.stdout.fnmatch_lines(["*perf metrics*", "test_*::test_both"])
     assert "::test_marker_only" not in result.stdout.str().partition("perf metrics")[2]
 

@@ -110,7 +110,7 @@ def test_a_test_that_changes_the_environment_first_is_started(project):
     told = json.loads((project.root / "rounds.json").read_text())
     assert told["start"] == ["started"] * 2
     assert told["why"] == (
-        "the test changes LIBRARY_THREADS in the environment before third-party modules are imported"
+        "the test changes environment variables before it imports third-party modules: LIBRARY_THREADS"
     )
 
 
@@ -174,8 +174,8 @@ IN_FORKS = """
 @pytest.mark.parametrize(
     "what, why",
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked, the worker process was killed by SIGSEGV"),
-        ("os._exit(7)", "forked, the worker process ended with exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked worker: the worker process was killed by SIGSEGV"),
+        ("os._exit(7)", "forked worker: the worker process exited with code 7"),
         ("assert False", "the test passes in a new process but not in a forked one"),
     ],
 )

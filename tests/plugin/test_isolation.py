@@ -217,7 +217,7 @@ MESSAGES = {
     "test_metric_first": "perf.metric() must come after a perf(...) call",
     "test_metric_is_not_a_number": "perf.metric('loss') is nan: expected a finite number",
     "test_metric_of_everybody": "perf.metric('peak_memory'): a built-in metric has this name, choose another one",
-    "test_metric_twice": "perf.metric('loss') came twice for one call",
+    "test_metric_twice": "perf.metric('loss') was called twice for one perf(...) call",
     "test_bad_period": "period=0: expected an integer of at least 1",
     "test_bad_name": "name='a.b': expected a string without a dot",
     "test_coroutine": "the step returned an awaitable, which was not awaited: measure lambda: asyncio.run(STEP(...))",
@@ -354,8 +354,8 @@ def test_a_crash_shows_where(deaths):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("test_exits", "the worker process ended with exit code 3"),
-        ("test_exits_as_if_all_were_well", "the worker process ended before the test's call phase was over"),
+        ("test_exits", "the worker process exited with code 3"),
+        ("test_exits_as_if_all_were_well", "the worker process exited during the test's call phase"),
         ("test_dies_in_teardown", "the worker process was killed by SIGKILL"),
         ("test_dies_in_setup", "the worker process was killed by SIGKILL"),
         ("test_never_measures", "test_never_measures measured nothing: a perf test must call perf(...)"),

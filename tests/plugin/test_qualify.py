@@ -18,7 +18,7 @@ from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.workers.checkout import Checkout
 
 PAUSE_NS = 2_000_000
-INJECTED = "every step was slowed down by 300 % on purpose"
+INJECTED = "every step was slowed down by 300 % on purpose (--perf-inject)"
 SUITE = f"""
 import time
 

@@ -92,7 +92,7 @@ def test_every_test_is_measured_in_rounds_and_has_a_bound(project):
     count, _, how = test["rounds"].partition(" rounds, ")
     # Rounds go on behind the step's verdict while an operator looks slower.
     assert int(count) >= step["rounds"]
-    assert how.startswith("forked; ")
+    assert how.startswith("forked processes; ")
 
 
 def test_a_slowdown_is_found_without_a_suspicion_first(project):

@@ -202,7 +202,7 @@ def test_appending_what_does_not_belong_changes_nothing(recorded):
 
     assert finished.code == 1
     assert "cannot append to the baseline of test_speed.py::test_step: " in finished.output
-    assert "record it anew with pytest --perf-update=all" in finished.output
+    assert "Record it again with pytest --perf-update=all" in finished.output
     assert recorded.baselines() == before
 
 

@@ -316,11 +316,11 @@ REPLAYED = """
         monkeypatch.setattr(calibration, "calibrate", disturb)
         other = tmp_path / "other.json"
         assert main([*asked[:-1], str(other)]) == 0
-        assert "without the limits of this machine: disturbed" in capsys.readouterr().err
+        assert "without the limits of this machine: other processes used" in capsys.readouterr().err
         without = json.loads(other.read_text())
         assert without["ratios"]["bfloat16"].keys() == ratios.keys() and "bandwidths" not in without
         assert main(["constants", str(path), "-o", str(tmp_path / "none.json")]) == 2
-        assert "disturbed" in capsys.readouterr().err and not (tmp_path / "none.json").exists()
+        assert "other processes used" in capsys.readouterr().err and not (tmp_path / "none.json").exists()
 
         assert main([*asked, "--threads", "2"]) == 2
         assert "write to another file" in capsys.readouterr().err

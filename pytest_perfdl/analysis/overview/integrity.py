@@ -16,9 +16,11 @@ from pytest_perfdl.trace.model import Category, Rows, Trace
 _COUNTS = re.compile(r"(Out-of-range|Unexpected CUDA events) = (\d+)")
 """kineto's closing tally; what it blocklists it leaves out on purpose."""
 _STOPPED = re.compile(r"stopped early\? = [1-9]")
-_LOST = re.compile(r"\bdropp|\bdiscard|\blost\b|left out|ran out of|overflow|damaged|ends early", re.IGNORECASE)
-_MENDED = re.compile(r"no event is cut|closing brackets")
-"""What the reader says where damage cost no event."""
+_LOST = re.compile(
+    r"\bdropp|\bdiscard|\blost\b|(?:was|were) skipped|ran out of|overflow|damaged|is truncated", re.IGNORECASE
+)
+_MENDED = re.compile(r"no event is incomplete|closing brackets")
+"""Findings of the reader about damage that lost no event."""
 _NUMBER = re.compile(r"\b(\d[\d,]*) (?:\w+ ){0,3}(?:events?|records?|activit)|dropped (\d+)", re.IGNORECASE)
 
 

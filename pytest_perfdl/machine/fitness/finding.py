@@ -1,4 +1,4 @@
-"""What a check finds, and the few ways in which checks read the system."""
+"""The result of a check, and helpers with which checks read the system."""
 
 from __future__ import annotations
 

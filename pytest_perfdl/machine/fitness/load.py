@@ -1,4 +1,4 @@
-"""What the machine does right now besides us: two samples of the kernel's counters, and what changed between."""
+"""Other load on the machine: two samples of the kernel's counters, and their difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_perfdl.machine.fitness.finding import Level, MachineFinding, counted
 from pytest_perfdl.model.units import format_percent, format_quantity
 
 NOTICED = 0.1
-"""Processors kept busy by others from which on it is reported; ticks of 10 ms show no less in a short window."""
+"""CPUs kept busy by others from which on it is reported; ticks of 10 ms show no less in a short window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Sample:
     wall_s: float
     ticks_per_second: int
     busy: Mapping[int, int]
-    """By processor: all that is neither idle nor waiting for a disk, stolen time included."""
+    """By CPU: all that is neither idle nor waiting for a disk, stolen time included."""
     stolen: int
     total: int
-    """All processors' time since the start, idle included."""
+    """All CPU time since the start, idle included."""
     processes: Mapping[int, OtherProcess]
     swapped_pages: int | None
     throttled: int | None

@@ -1,4 +1,4 @@
-"""Processors: their clock, who shares them, and how much of them this process may have."""
+"""CPUs: clocks, sharing, and how much of them this process may use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CLOCK = "sys/devices/system/clocksource/clocksource0"
 
 
 def allowed() -> frozenset[int]:
-    """Processors that this process may run on."""
+    """CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def last_cache_bytes(root: Path) -> int | None:
-    """Size of the last-level cache that the first processor has a part in (Linux); `None` where nothing says it."""
+    """Size of the last-level cache that the first CPU has a part in (Linux); `None` where nothing says it."""
     found = []
     for folder in (root / _CPU / "cpu0/cache").glob("index[0-9]*"):
         size = re.fullmatch(r"(\d+)([KMG])", read(folder / "size") or "")
@@ -87,12 +87,12 @@ def power(root: Path) -> Sequence[MachineFinding]:
 
 
 def online(root: Path, allowed: frozenset[int]) -> int:
-    """How many processors the machine has; those that may be used where it does not say."""
+    """How many CPUs the machine has; those that may be used where it does not say."""
     return len(listed(read(root / _CPU / "online") or "") or allowed)
 
 
 def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
-    """How many of the processors this process may use."""
+    """How many of the CPUs this process may use."""
     present = online(root, allowed)
     found = f"{len(allowed)} of {counted(present, 'CPU')} available to this process"
     if len(allowed) == 1:
@@ -105,7 +105,7 @@ def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
 
 
 def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
-    """Whether processors are hardware threads that share a core (Linux)."""
+    """Whether CPUs are hardware threads that share a core (Linux)."""
     cores = set()
     for processor in sorted(allowed):
         text = read(root / _CPU / f"cpu{processor}/topology/thread_siblings_list")
@@ -126,7 +126,7 @@ def siblings(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
 
 
 def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
-    """How much processor time control groups allow (Linux containers, cgroup v1 and v2).
+    """How much CPU time control groups allow (Linux containers, cgroup v1 and v2).
 
     A group may run for `quota` of every `period`, then all its threads stop until the next period begins; the
     least of a group's and its parents' ratios counts.
@@ -155,7 +155,7 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
 
 
 def least_quota(root: Path) -> float | None:
-    """Processors that control groups allow (see `quota`); `None` where they do not limit them."""
+    """CPUs that control groups allow (see `quota`); `None` where they do not limit them."""
     found = _least(root, read(root / "proc/self/cgroup") or "")
     return None if found is None else found[0]
 
@@ -165,7 +165,7 @@ def _least(root: Path, groups: str) -> tuple[float, int, str] | None:
 
 
 def _quotas(root: Path, groups: str) -> Iterator[tuple[float, int, str]]:
-    """Processors allowed, the period in nanoseconds and the group's statistics, for each group with a quota."""
+    """CPUs allowed, the period in nanoseconds and the group's statistics, for each group with a quota."""
     for line in groups.splitlines():
         _, controllers, path = line.split(":", 2)
         # In a container the file may name the host's path, while the mount shows the group's own folder.
@@ -201,7 +201,7 @@ def clock(root: Path, resolution_ns: int, reading_ns: int) -> Sequence[MachineFi
 
 
 _SLOW_SOURCES = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies"})
-"""Sources outside the processor, read through the kernel."""
+"""Sources outside the CPU, read through the kernel."""
 
 
 def clock_figures(readings: int = 5000) -> tuple[int, int]:

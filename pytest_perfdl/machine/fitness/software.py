@@ -1,4 +1,4 @@
-"""Software: environment variables, tracers, builds and versions that change what is measured, and git's history."""
+"""Software: environment variables, tracers, builds and versions that affect measurements, and the git history."""
 
 from __future__ import annotations
 

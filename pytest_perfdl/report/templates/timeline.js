@@ -251,6 +251,7 @@
       pen.clearRect(0, 0, width, trace.height);
       pen.font = FONT;
       pen.textBaseline = "middle";
+      this.letter = pen.measureText("aten::native_layer_norm").width / 23;
       this.drawRuler(pen, colors);
       for (const row of trace.rows) {
         if (row.label) {
@@ -333,14 +334,26 @@
         if (largest && Math.abs(slice.change) > largest * LEAST_MARK) this.drawMark(pen, colors, row, left, right - left - 0.5, slice.change);
         pen.globalAlpha = 1;
         const shown = Math.max(left, 0);
-        const room = Math.floor((Math.min(right, this.width) - shown - 6) / 5.8);
-        if (room < 3) continue;
-        const name = slice.name.length > room ? shortName(slice.name) : slice.name;
+        const room = Math.min(right, this.width) - shown - 5;
+        const text = room < 3 * this.letter ? "" : this.fit(pen, slice.name, room);
+        if (!text) continue;
         pen.fillStyle = colors.ink;
-        pen.fillText(name.length > room ? `${name.slice(0, room - 1)}…` : name, shown + 3, row.top + tall / 2 + 0.5, Math.min(right, this.width) - shown - 4);
+        pen.fillText(text, shown + 3, row.top + tall / 2 + 0.5, room + 2);
       }
       flush();
       pen.globalAlpha = 1;
+    }
+    // As much of a name as there is room for.
+    fit(pen, name, room) {
+      let text = name.length * this.letter > room ? shortName(name) : name;
+      for (let tries = 0; tries < 3; tries += 1) {
+        const width = pen.measureText(text).width;
+        if (width <= room) return text;
+        const letters = Math.floor((text.length * room) / width) - 1;
+        if (letters < 2) return "";
+        text = `${text.slice(0, letters)}…`;
+      }
+      return "";
     }
     drawMark(pen, colors, row, left, wide, change) {
       const { largest } = this.trace;

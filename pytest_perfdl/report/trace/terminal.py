@@ -27,6 +27,8 @@ BAR = 24
 """Width of the longest bar of the breakdown."""
 SHOWN_SHARE = 0.01
 """Least share of the critical path from which its quality is reported."""
+LEAST_COVERED = 0.9
+"""Share of the trace's time that steps must cover for totals over the trace to be those of its steps."""
 _SOURCE_LINE = re.compile(r"^(.*)\((\d+)\): (.*)$")
 _SIZES = re.compile(r"\[([\d, ]*)\]")
 DIRECTIONS = {
@@ -112,9 +114,21 @@ def _steps(summary: TraceSummary, width: int) -> Iterator[str]:
     yield f"{what} {step_words(summary)}"
     account = mean_account(summary)
     yield from bars(account, sum(account.values()))
-    if step_count(summary) > 1:
-        text = f"Below, numbers are per step: totals over the trace divided by {step_count(summary)}."
+    if text := per_step_words(summary):
         yield from layout.paragraph(text, 2, width)
+
+
+def per_step_words(summary: TraceSummary) -> str:
+    """How the numbers of tables are per step, and what of them is not in steps; empty where there is nothing to say."""
+    if not numbered(summary):
+        return ""
+    count, span = step_count(summary), summary.critical_path.span_ns
+    covered = sum(step.wall_ns for step in summary.steps) / span if span else 1.0
+    divided = f"totals over the trace divided by {count}" if count > 1 else "totals over the trace"
+    if covered < LEAST_COVERED:
+        share = format_percent(covered, signed=False)
+        return f"Below, numbers are {divided}, of whose time {plural(count, 'step covers', 'steps cover')} {share}."
+    return f"Below, numbers are per step: {divided}." if count > 1 else ""
 
 
 def mean_account(summary: TraceSummary) -> dict[str, float]:

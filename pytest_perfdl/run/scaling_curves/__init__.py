@@ -1,19 +1,18 @@
-"""Tests that differ in a size only, judged as one curve once the last of them is measured.
+"""Tests that differ only in size, compared as one curve when the last of them is measured.
 
-Which tests: those whose marker names the sizes (`scaling=`), and those that call `perf.assert_scaling(...)` with a
-parameter of theirs. The curve of this run is held against that of the baselines (`scaling.growth`): what was
-added, of which kind, with an interval; and against the bounds that the test itself states. Its verdict is part of the
-last test's.
+These are tests whose marker lists sizes (`scaling=`), and tests that call `perf.assert_scaling(...)`. The current curve
+is compared with the baselines' curve (`scaling.growth`: kind and amount of the added time, with an interval) and with
+the bounds of the test. Its verdict is part of the last test's result.
 
-Each size was judged by itself before. So the curve's evidence is what that gave: ratios of paired rounds where there
-were some, else fresh repeats against stored ones, with what the machine may have changed meanwhile (`OCCASION_SD`,
-which all sizes share). A curve that grew is regressed where a size was found regressed by itself, where all sizes were
-measured in pairs, or where further repeats show the same again.
+All sizes were compared before, so the curve uses their results: ratios of paired rounds if there are any, otherwise
+fresh repeats against recorded ones, with a common uncertainty for changes of the machine (`OCCASION_SD`). A slower
+curve is a regression if one of its sizes regressed, if all sizes were measured in paired rounds, or if further repeats
+confirm it.
 
-- `judging` is the story: `Curves` is told of every test that was measured.
-- `sizes` says which tests are the sizes of one curve, `points` what was measured of each.
-- `compared` holds both sides of a curve against each other, `verdicts` says what follows from it.
-- `shown` makes of it what reports show.
+- `judging` is the flow: `Curves` receives every measured test.
+- `sizes` selects the tests of one curve, `points` their measurements.
+- `compared` compares both sides of a curve, `verdicts` derives the verdict.
+- `shown` converts the result for reports.
 """
 
 from pytest_perfdl.run.scaling_curves.judging import Curves

@@ -1,4 +1,4 @@
-"""Both sides of a curve held against each other: ratios of each size, what was added, and what each side is like."""
+"""Compares both sides of a curve: ratio per size, added time, and parameters of both curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_perfdl.scaling.growth import Growth, IntervalEstimate, Shape, grown,
 from pytest_perfdl.scaling.points import F64
 
 OCCASION_SD = 0.03
-"""Standard deviation of what the machine alone changes between two occasions, in the logarithm of all times alike."""
+"""Standard deviation of what the machine alone changes between two recordings, in the logarithm of all times alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def shape_of(points: Sequence[SizePoint], side: Means) -> Shape:
 
 
 def between_occasions(found: IntervalEstimate, unit: str) -> IntervalEstimate:
-    """A figure with what the machine may change from one occasion to another in its interval.
+    """A figure with what the machine may change from one recording to another in its interval.
 
     What the machine does to all times alike, it does not do to their ratios (unit "1").
     """

@@ -1,4 +1,4 @@
-"""The story of a run's curves: which test ends one, what further repeats it draws, and what becomes of it."""
+"""The flow for curves: when a curve is complete, which repeats it needs, and its verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAST_SIZES = 3
 
 
 class Curves:
-    """The curves of a run; `judge` is told of every test that was measured."""
+    """The curves of a run; `judge` is called for every measured test."""
 
     def __init__(self, context: RunContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The points of a curve: what was measured of each size, and what further repeats of it show."""
+"""The points of a curve: the measurements of every size, and further repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ratio:
     error: float
     """Standard error of that."""
     common: float = 0.0
-    """Standard error that it shares with other sizes: what the machine changed meanwhile; 0 in paired rounds."""
+    """Standard error shared with other sizes, from machine drift; 0 in paired rounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SizePoint:
     base: Series | None
     new: Series
     judged: MetricVerdict | None
-    """What was said of it by itself."""
+    """The verdict on this size alone."""
 
     def in_pairs(self) -> Ratio | None:
         """What paired rounds said of it; None without them."""
@@ -64,7 +64,7 @@ def _ratio(log: float, low: float, high: float) -> Ratio:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTest:
-    """A test that was measured and judged by itself; more repeats of it may be measured."""
+    """A measured and compared test; more repeats of it may be measured."""
 
     measurement: Measurement
     result: Result

@@ -1,4 +1,4 @@
-"""A judged curve as reports show it: every size of both sides, the curves fitted to them, and three figures."""
+"""A compared curve for reports: all sizes of both sides, the fitted curves, and three numbers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pytest_perfdl.run.scaling_curves.points import Family, Ratio, SizePoint
 
 SAMPLES = 33
-"""At how many sizes fitted curves are drawn, beside those that were measured."""
+"""Number of sizes at which fitted curves are drawn, in addition to the measured ones."""
 
 
 def shown(family: Family, points: Sequence[SizePoint], found: Compared | None) -> JudgedCurve:
-    """What reports show of a curve; `found` says how it stands to the baselines', where it was held against them."""
+    """A curve for reports; `found` is its comparison with the baselines' curve, if there is one."""
     base, new = _sides(points, found)
     grid = _grid([point.size for point in points])
     squared = found is not None and "complexity" in found.growth.kinds and found.growth.effect.low > 0
@@ -75,7 +75,7 @@ def _three(found: Shape) -> tuple[IntervalEstimate, ...]:
 
 
 def _difference(base: IntervalEstimate, new: IntervalEstimate, unit: str) -> IntervalEstimate:
-    """Of independent figures of two occasions."""
+    """Of independent figures of two recordings."""
     now, value = between_occasions(new, unit), new.value - base.value
     return IntervalEstimate(
         value,

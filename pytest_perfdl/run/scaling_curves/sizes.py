@@ -1,4 +1,4 @@
-"""Which tests are the sizes of one curve, and along which parameter."""
+"""Selects the tests that are the sizes of one curve, and its parameter."""
 
 from __future__ import annotations
 

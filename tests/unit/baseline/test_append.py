@@ -87,21 +87,24 @@ def test_appending_twice_is_appending_in_order():
 
 
 @pytest.mark.parametrize("new, what", [
-    (of(1.0, test="t/a.py::b"), "not the same test (tests/perf"),
-    (of(1.0, key=Key("gpu", {})), "not the same key (cpu-epyc-8c-1t there, gpu now)"),
-    (of(1.0, test_hash="other"), "not the same test source"),
-    (of(1.0, plan=MeasurementPlan(15, 20)), "not the same plan"),
-    (of(1.0, plan=MeasurementPlan(15, 40, loops={"": 8})), "not the same plan"),
-    (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "not the same context torch (2.13.0 there, 2.14.0 now)"),
-    (of(1.0, context={**CONTEXT, "flags": "tf32"}), "not the same context flags"),
-    (of(1.0, context={**CONTEXT, "device": "cuda"}), "not the same context device"),
-    (of(1.0, context={**CONTEXT, "threads": 4}), "not the same context threads"),
-    (of(1.0, context={**CONTEXT, "cpu_capability": "AVX512"}), "not the same context cpu_capability"),
-    (of(1.0, ops=11), "not the same metric ops (10 there, 11 now)"),
-    (record({"step_time": timed(1.0)}), "not the same list of metrics"),
-    (record({"step_time": timed(1.0, unit="ms"), "ops": counted(10)}), "not the same metric step_time"),
-    (record(calls=(Call("fwd", {"ops": counted(1)}, (), (1,)),)), "not the same calls ([''] there, ['fwd'] now)"),
-    (of(1.0, context={**CONTEXT, "clock": float("nan")}), "a record holds a number that is not finite"),
+    (of(1.0, test="t/a.py::b"), "different test (baseline tests/perf"),
+    (of(1.0, key=Key("gpu", {})), "different machine ID (baseline cpu-epyc-8c-1t, current gpu)"),
+    (of(1.0, test_hash="other"), "different test source"),
+    (of(1.0, plan=MeasurementPlan(15, 20)), "different measurement settings (baseline steps=40, current steps=20)"),
+    (
+        of(1.0, plan=MeasurementPlan(15, 40, loops={"": 8})),
+        "different measurement settings (baseline loops=1, current loops=8)",
+    ),
+    (of(1.0, context={**CONTEXT, "torch": "2.14.0"}), "different context torch (baseline 2.13.0, current 2.14.0)"),
+    (of(1.0, context={**CONTEXT, "flags": "tf32"}), "different context flags"),
+    (of(1.0, context={**CONTEXT, "device": "cuda"}), "different context device"),
+    (of(1.0, context={**CONTEXT, "threads": 4}), "different context threads"),
+    (of(1.0, context={**CONTEXT, "cpu_capability": "AVX512"}), "different context cpu_capability"),
+    (of(1.0, ops=11), "different metric ops (baseline 10, current 11)"),
+    (record({"step_time": timed(1.0)}), "different list of metrics"),
+    (record({"step_time": timed(1.0, unit="ms"), "ops": counted(10)}), "different metric step_time"),
+    (record(calls=(Call("fwd", {"ops": counted(1)}, (), (1,)),)), "different calls (baseline [''], current ['fwd'])"),
+    (of(1.0, context={**CONTEXT, "clock": float("nan")}), "a record contains a number that is not finite"),
 ])  # fmt: skip
 def test_what_is_not_a_repeat_of_the_same_is_refused_in_one_line(new, what):
     with pytest.raises(BaselineError) as error:

@@ -131,8 +131,8 @@ def test_a_squash_onto_a_file_that_others_changed_takes_the_commit_that_carries_
     found = repository.code(changed)
     assert found.commit == squashed
     assert found.note == (
-        f"no commit has all files as the baseline was recorded with, so it is paired with {squashed[:9]}, which last "
-        "changed the baseline's file; other there: pytest.ini"
+        f"no commit has exactly the files of the baseline; compared with {squashed[:9]}, which last "
+        "changed the baseline file and differs in: pytest.ini"
     )
     repository.git("checkout", "--quiet", "HEAD~1")
     assert repository.code(changed).commit == squashed
@@ -250,10 +250,10 @@ def test_before_the_baseline_is_committed(repository):
     repository.write("code.py", "x = 2\n")
     base = repository.recorded()
     assert repository.code(base) == BaselineCode(
-        None, "no commit has the code that the baseline was recorded on: commit it with the baseline", base=base
+        None, "no commit has the code of the baseline: commit the code together with the baseline", base=base
     )
     repository.write("code.py", "x = 3\n")
-    assert repository.code(base).reason == "no commit has the code that the baseline was recorded on"
+    assert repository.code(base).reason == "no commit has the code of the baseline"
     # Not what an earlier baseline of the test was committed with.
     repository.commit()
     repository.write("code.py", "x = 4\n")
@@ -329,26 +329,24 @@ def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
     clone = Repository.__new__(Repository)
     clone.root = tmp_path / "clone"
     repository.git("clone", "--quiet", "--depth=1", repository.root.as_uri(), str(clone.root))
-    assert clone.code(base).reason == "the clone is shallow: fetch the whole history (fetch-depth: 0)"
+    assert clone.code(base).reason == "the clone is shallow: fetch the full history (fetch-depth: 0)"
     assert clone.code(repository.recorded()).commit == repository.head, "what is there will do"
 
 
 def test_without_git_or_without_recorded_code(repository, tmp_path):
     base = repository.recorded()
-    assert repository.code(replace(base, code=None)).reason == (
-        "the baseline does not say which code it was recorded on"
-    )
+    assert repository.code(replace(base, code=None)).reason == ("the baseline does not contain hashes of its code")
     (tmp_path / "plain").mkdir()
     for each in (base, replace(base, code=None)):
         found = code_of(each, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
-        assert found.reason == "there is no git repository"
+        assert found.reason == "no git repository"
 
 
 def test_a_repository_without_a_commit(tmp_path):
     made = Repository(tmp_path / "new")
     made.write("code.py", "x = 1\n")
     base = replace(record({"step_time": timed(1.0)}), code=made.measured("code.py").code)
-    assert made.code(base).reason == "the repository has no commit yet"
+    assert made.code(base).reason == "the repository has no commits"
 
 
 @pytest.mark.parametrize("reachable", [True, False])
@@ -372,8 +370,8 @@ def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
     assert (pair(lost, old).commit, pair(lost, old).base) == (first, old), "that has a commit"
     nothing = pair(lost, replace(lost, code=None))
     assert (nothing.commit, nothing.base) == (None, lost)
-    assert nothing.reason == "no commit has the code that the baseline was recorded on"
-    assert pair(None).reason == "there is no baseline"
+    assert nothing.reason == "no commit has the code of the baseline"
+    assert pair(None).reason == "no baseline"
 
 
 @pytest.mark.parametrize("then", ["the commit that carries it", "the present commit", "moved"])

@@ -181,7 +181,7 @@ def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
     with lock.locked(folder) as held:
         assert held
         store.sweep()
-        refused(lambda: store.save(RECORD, {}), "cannot be written: another process has been writing there")
+        refused(lambda: store.save(RECORD, {}), "cannot be written: another process has held the lock")
     assert (folder / LITTER[0]).exists()
 
 
@@ -248,8 +248,8 @@ def test_others_are_the_same_test_under_other_keys(store, tmp_path):
     (dump(RECORD)[:-3], "is damaged at line"),
     (b"{\n<<<<<<< HEAD\n", "has an unresolved merge conflict at line 2"),
     (dump(RECORD).replace(b'"timed"', b'"timid"'), "is malformed (calls[0].metrics[...].kind: invalid enum"),
-    (dump(replace(RECORD, test="t/a.py::b")), "holds t/a.py::b under key"),
-    (dump(replace(RECORD, key=Key("gpu", {}))), f"holds {TEST} under key gpu, which belongs elsewhere"),
+    (dump(replace(RECORD, test="t/a.py::b")), "is a baseline of t/a.py::b with machine ID"),
+    (dump(replace(RECORD, key=Key("gpu", {}))), f"is a baseline of {TEST} with machine ID gpu, which has another path"),
 ])  # fmt: skip
 def test_a_file_that_is_no_baseline_of_this_test_is_named(store, content, says):
     path = store.path(TEST, SLUG)
@@ -280,13 +280,13 @@ def test_a_damaged_baseline_can_be_saved_over(store):
 
 def test_an_invalid_measurement_is_never_a_baseline(store, tmp_path):
     broken = replace(RECORD, integrity=(invalid("steps differ"),))
-    refused(lambda: store.save(broken, {}), f"{WHERE}.json is not written: the measurement is invalid (steps differ)")
+    refused(lambda: store.save(broken, {}), f"{WHERE}.json not written: the measurement is invalid (steps differ)")
     assert tree(tmp_path) == {}
 
 
 @pytest.mark.parametrize("change", [{"context": {"clock": float("nan")}}, {"occasions": ()}])
 def test_what_could_not_be_read_again_is_not_written(store, tmp_path, change):
-    refused(lambda: store.save(replace(RECORD, **change), {}), "is not written: the record ")
+    refused(lambda: store.save(replace(RECORD, **change), {}), "not written: the record ")
     assert tree(tmp_path) == {}
 
 
@@ -298,8 +298,8 @@ def fails_with(number):
 
 
 @pytest.mark.parametrize("number, says", [
-    (errno.ENOSPC, "No space left on device: free some space and record again"),
-    (errno.EROFS, "Read-only file system: make it writable, or choose another folder with --perf-dir"),
+    (errno.ENOSPC, "No space left on device: free disk space and record again"),
+    (errno.EROFS, "Read-only file system: make it writable, or choose another directory with --perf-dir"),
     (errno.EACCES, "Permission denied: make it writable"),
     (errno.EIO, "cannot be written: Input/output error"),
 ])  # fmt: skip
@@ -359,15 +359,15 @@ def test_a_baseline_is_as_readable_as_other_files(store, tmp_path):
 def test_a_file_in_the_place_of_a_folder_is_named(store, tmp_path):
     (tmp_path / "baselines").write_text("mine")
     for act in (store.check_writable, lambda: store.save(RECORD, {})):
-        refused(act, "baselines", "cannot be written", "move away what stands in its place")
+        refused(act, "baselines", "cannot be written", "another file or directory is in its place")
     assert store.load(TEST, SLUG) is None
     assert (tmp_path / "baselines").read_text() == "mine"
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(store):
     store.path(TEST, SLUG).mkdir(parents=True)
-    refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json cannot be read: Is a directory: move away")
-    refused(lambda: store.save(RECORD, {}), f"{WHERE}.json cannot be written: Is a directory: move away")
+    refused(lambda: store.load(TEST, SLUG), f"{WHERE}.json cannot be read: Is a directory: another")
+    refused(lambda: store.save(RECORD, {}), f"{WHERE}.json cannot be written: Is a directory: another")
 
 
 def test_checking_leaves_nothing_behind(store, tmp_path):

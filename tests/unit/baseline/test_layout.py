@@ -75,7 +75,7 @@ def test_keys_that_differ_in_case_alone_are_two_folders():
 
 @pytest.mark.parametrize("node_id", ["t/a.py", "::b", "t/a.py::", ""])
 def test_what_is_no_test_has_no_path(node_id):
-    with pytest.raises(ValueError, match="is not the node id of a test in a file"):
+    with pytest.raises(ValueError, match="is not the node id of a test"):
         path(node_id)
 
 

@@ -172,7 +172,7 @@ def test_names_that_are_no_text_survive():
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_cannot_say_is_refused(number):
-    with pytest.raises(RecordError, match="holds a number that is not finite"):
+    with pytest.raises(RecordError, match="contains a number that is not finite"):
         dump(replace(RECORD, context={"clock": number}))
 
 
@@ -183,11 +183,11 @@ def test_a_number_that_json_cannot_say_is_refused(number):
     (b'{"a": "\xff"}', "is damaged at byte 7: not UTF-8 text"),
     (b"[" * 200_000, "is damaged: nested too deeply"),
     (b'{\n<<<<<<< HEAD\n "a": 1\n=======\n', "has an unresolved merge conflict at line 2"),
-    (b"[1, 2]", "is not a perfdl record"),
-    (b'{"schema": 1}', "is malformed (there is no `test`)"),
-    (b'{"schema": ' + b"9" * 5000 + b"}", "is damaged: it has a number of over 4300 digits"),
-    (dump(replace(RECORD, calls=())), "holds no measurement: "),
-    (dump(replace(RECORD, calls=(replace(RECORD.calls[0], series={}),))), "holds no measurement: "),
+    (b"[1, 2]", "is not a pytest-perfdl record"),
+    (b'{"schema": 1}', "is malformed (missing field `test`)"),
+    (b'{"schema": ' + b"9" * 5000 + b"}", "is damaged: a number has over 4300 digits"),
+    (dump(replace(RECORD, calls=())), "contains no measurement: "),
+    (dump(replace(RECORD, calls=(replace(RECORD.calls[0], series={}),))), "contains no measurement: "),
 ])  # fmt: skip
 def test_damage_is_located(data, says):
     with pytest.raises(RecordError) as error:

@@ -69,12 +69,12 @@ def bomb():
 
 
 BAD_TRACES = {
-    "no-gzip": (b"root:x:0:0:root:/root:/bin/sh\n", "is damaged: no whole gzip data"),
+    "no-gzip": (b"root:x:0:0:root:/root:/bin/sh\n", "is damaged: invalid gzip data"),
     "no-trace": (gzip.compress(b"root:x:0:0:root:/root:/bin/sh\n"), ""),
     "large": (gzip.compress(random.Random(1).randbytes(300_000)), "cannot be read: it is larger than 256 KiB"),
     "large-inside": (bomb(), "is damaged: larger than 32 MiB decompressed"),
-    "cut": (PICTURE[:-5], "is damaged: no whole gzip data"),
-    "two-in-one": (PICTURE + b"secret", "is damaged: no whole gzip data"),
+    "cut": (PICTURE[:-5], "is damaged: invalid gzip data"),
+    "two-in-one": (PICTURE + b"secret", "is damaged: invalid gzip data"),
 }
 
 
@@ -97,7 +97,7 @@ def set_record(place, name, value):
 
 
 BAD_TESTS = {
-    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "(the record is of t.py::c,"),
+    "of-another-test": (lambda tests: tests[1]["record"].update(test="t.py::c"), "belongs to another test, t.py::c)"),
     "no-node-id": (lambda tests: [tests[1].update(id="t"), tests[1]["record"].update(test="t")], "'t' is not the node"),
     "verdict-a-list": (lambda tests: tests[1].update(verdict=["missing"]), "(verdict: expected `str`, got `array`)"),
     "traces-a-word": (lambda tests: tests[1].update(traces="abc"), "(traces: expected `array`, got `str`)"),
@@ -109,8 +109,8 @@ BAD_TESTS = {
         lambda tests: tests[1]["record"]["occasions"][0].update(commit="--index-output=x"),
         "tests[1] has a record that is malformed (occasions[0].commit: not a full hash",
     ),
-    "empty": (lambda tests: tests[1]["record"].update(calls=[]), "holds no measurement"),
-    "huge-number": (lambda tests: tests[1].update(seconds=10**400), "is no number up to 1e+100"),
+    "empty": (lambda tests: tests[1]["record"].update(calls=[]), "contains no measurement"),
+    "huge-number": (lambda tests: tests[1].update(seconds=10**400), "is not a number up to 1e+100"),
 }  # fmt: skip
 
 
@@ -125,13 +125,13 @@ def test_what_no_run_writes_is_refused_and_nothing_is_written(artifact, tmp_path
 BAD_FILES = {
     "absent": (None, "cannot be read: No such file or directory"),
     "no-json": ("{", "is not JSON: "),
-    "deep": ("[" * 200_000, "is no run file: it is nested too deeply"),
+    "deep": ("[" * 200_000, "is not a run file: it is nested too deeply"),
     "deep-inside": (
         '{"schema": 1, "tests": [], "x": ' + '{"a":' * 900 + "1" + "}" * 900 + "}",
         "nothing to accept",
     ),
     "a-long-number": ('{"schema": 1, "tests": [], "x": ' + "9" * 5000 + "}", "is not JSON: "),
-    "nan": ('{"schema": 1, "tests": [], "x": NaN}', "nan is no number up to 1e+100"),
+    "nan": ('{"schema": 1, "tests": [], "x": NaN}', "nan is not a number up to 1e+100"),
     "no-schema": ('{"tests": []}', "has no schema number"),
     "newer": ('{"schema": 99, "tests": []}', "was written by a newer pytest-perfdl (schema 99, this one reads 1)"),
     "a-list": ("[]", "it has no list of tests"),
@@ -156,7 +156,7 @@ def test_a_link_among_the_baselines_is_not_followed(artifact, tmp_path, capsys):
     (tmp_path / "project" / "baselines" / SLUG / "tests").mkdir(parents=True)
     (tmp_path / "project" / "baselines" / SLUG / "tests" / "t").symlink_to(outside)
     assert cli.main(["accept", str(artifact)]) == 2
-    assert "tests/t/test_a.json is not written: its folder is a link to elsewhere" in capsys.readouterr().err
+    assert "tests/t/test_a.json not written: its directory is a link to another place" in capsys.readouterr().err
     assert written(outside) == []
 
 

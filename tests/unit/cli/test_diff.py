@@ -466,7 +466,7 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
         (["{before}", "nowhere"], "nowhere is not a file, a folder or a git revision"),
         (["{before}", "{empty}"], "{empty} has no step to compare"),
         (["{before}", "{text}"], "{text} is not a trace, a run file or a baseline: "),
-        (["{before}", "{other}"], "{other} is not a perfdl record: it has no schema number"),
+        (["{before}", "{other}"], "{other} is not a pytest-perfdl record: it has no schema number"),
         (["{before}", "{cut}"], "{cut}"),
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
         (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a percentage: write it as 3%"),
@@ -523,7 +523,7 @@ def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
     cut.write_bytes(files[0].read_bytes()[:-200])
     assert main(["diff", str(files[0]), str(cut)]) == 0
     err = capsys.readouterr().err
-    assert re.search(r"^perfdl diff: .*cut\.json: the text ends early", err)
+    assert re.search(r"^perfdl diff: .*cut\.json: the trace is truncated", err)
 
 
 def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):

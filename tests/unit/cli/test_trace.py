@@ -176,6 +176,14 @@ def test_twice_the_steps_are_the_same_numbers_per_step(file, capsys, monkeypatch
     assert found["critical_path"]["per_step_ns"] == 10_000_000
 
 
+def test_work_outside_of_steps_is_named(tmp_path, capsys):
+    path = tmp_path / "around.json"
+    path.write_bytes(text([step(1, 0, 1000), x("aten::mm", 0, 1000), x("aten::add", 1000, 3000)]))
+    assert main(["trace", str(path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Below, numbers are totals over the trace, of whose time 1 step covers 25.0%." in out
+
+
 def test_steps_can_be_selected(file, capsys):
     found = figures(capsys, file, "--select", "step=4")
     assert [one["name"] for one in found["steps"]] == ["ProfilerStep#4"]
@@ -239,14 +247,14 @@ def test_rows_can_be_selected(file, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--select", "step=x"], "--select 'step=x': a step is a number or a range such as 3-5"),
+        (["--select", "step=x"], "--select 'step=x': step must be a number or a range such as 3-5"),
         (["--select", "step=9"], "its steps are 3 to 4"),
-        (["--select", f"step={'9' * 5000}"], "a step is a number or a range such as 3-5"),
+        (["--select", f"step={'9' * 5000}"], "step must be a number or a range such as 3-5"),
         (["--select", "stream=9"], "--select holds nothing of "),
         (["--select", "stream=9"], ": its streams are 7"),
-        (["--select", "stream~7"], "--select 'stream~7' is not understood"),
-        (["--select", "stream=seven"], "--select 'stream=seven': a stream is a number such as 7"),
-        (["--select", "color~red"], "--select 'color~red' is not understood"),
+        (["--select", "stream~7"], "--select 'stream~7' is not a valid selection"),
+        (["--select", "stream=seven"], "--select 'stream=seven': stream must be a number such as 7"),
+        (["--select", "color~red"], "--select 'color~red' is not a valid selection"),
         (["--select", "phase=backward"], "it has no such phase"),
         (["--select", "kind=memset"], "its device ran none"),
         (["--select", "name~("], "is not a regular expression"),

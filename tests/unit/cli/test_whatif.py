@@ -115,10 +115,10 @@ def test_the_timelines(file, tmp_path, capsys):
         (["--scale", "name~gemm"], "write SELECT:FACTOR"),
         (["--scale", "name~gemm:-1"], "a factor of 0 or more"),
         (["--scale", "name~nothing:0.5"], "'name~nothing' matches nothing in the trace"),
-        (["--scale", "color=red:0.5"], "is not understood"),
+        (["--scale", "color=red:0.5"], "is not a valid selection"),
         (["--scale", "name~(:0.5"], "is not a regular expression"),
-        (["--remove", "kind=fish"], "there is no kind 'fish'"),
-        (["--remove", "phase=lunch"], "there is no phase 'lunch'"),
+        (["--remove", "kind=fish"], "unknown kind 'fish'"),
+        (["--remove", "phase=lunch"], "unknown phase 'lunch'"),
         (["--apply", "magic"], "there is no optimization 'magic'"),
         (["--apply", "amp:speed=2"], "amp has no parameter 'speed'"),
         (["--apply", "batch:to=four,now=2"], "expected a whole number"),
@@ -205,7 +205,7 @@ def test_the_report_on_ranks(ranks, capsys):
 def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     for arguments, says in (
         (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' matches nothing"),
-        (["--scale", "rank=x:0.5"], "a rank is a number"),
+        (["--scale", "rank=x:0.5"], "rank must be a number"),
         (["--devices", "2"], "the trace of one rank"),
     ):
         assert main(["whatif", str(ranks), *arguments]) == 2

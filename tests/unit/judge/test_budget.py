@@ -63,7 +63,7 @@ def test_times_are_held_to_their_budget_by_what_judges_them(value):
 @pytest.mark.parametrize("fresh, verdict, reason", [
     ((46, 47, 48), "regressed", "46.99 ms, outside the budget <= 45ms in all processes"),
     ((46, 44, 48), "inconclusive", "45.97 ms, outside the budget <= 45ms in 2 of 3 processes"),
-    ((45, 44, 43), "unchanged", "43.99 ms, within its budget <= 45ms"),
+    ((45, 44, 43), "unchanged", "43.99 ms, within the budget <= 45ms"),
 ])  # fmt: skip
 def test_every_fresh_repeat_has_to_break_a_time_budget(fresh, verdict, reason):
     limits = budgets(step_time="45ms")

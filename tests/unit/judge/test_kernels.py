@@ -318,9 +318,9 @@ def test_profiled_steps_that_went_the_other_way_share_nothing_out():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("20us", "limit of per_kernel: '20us' is not a share: write it as 5% or off"),
-        ("5%+20us", "limit of per_kernel: '5%+20us' is not a share: write it as 5% or off"),
-        ("-5%", "limit of per_kernel: '-5%' is not a share: write it as 5% or off"),
+        ("20us", "limit of per_kernel: '20us' is not a percentage: write it as 5% or off"),
+        ("5%+20us", "limit of per_kernel: '5%+20us' is not a percentage: write it as 5% or off"),
+        ("-5%", "limit of per_kernel: '-5%' is not a percentage: write it as 5% or off"),
     ],
     ids=["a time", "a share and a time", "a decrease"],
 )
@@ -331,7 +331,7 @@ def test_the_limit_is_a_share(text, message):
 
 
 def test_it_has_no_budget_and_is_no_misspelt_metric():
-    with pytest.raises(ValueError, match="kernels have a limit only"):
+    with pytest.raises(ValueError, match="kernels can have a limit, but no budget"):
         Limits.parse({}, {"per_kernel": "5ms"})
     wanted = Limits.parse({"per_kernel": "9%", "forward.per_kernel": "9%", "back.per_kernel": "9%"})
     assert wanted.unmatched(["forward.step_time", "step_time"]) == ("back.per_kernel",)

@@ -190,7 +190,7 @@ def test_a_metric_of_another_unit_or_direction_is_incomparable():
 
 
 @pytest.mark.parametrize("limit, says", [("5us", "'5us' is not a quantity in tok/s"),
-                                         ("-5%", "limits a decrease, but lower is better")])  # fmt: skip
+                                         ("-5%", "limits a decrease, but lower values are better")])  # fmt: skip
 def test_a_limit_that_does_not_fit_its_metric_is_invalid(limit, says):
     stored, fresh = record({"mine": timed(1.0, unit="tok/s")}), record({"mine": timed(1.0, unit="tok/s")})
     judgement = judged(fresh, stored, (), Limits.parse({"mine": limit}))
@@ -274,7 +274,7 @@ def test_which_verdicts_fail():
                                         ("all,regressed", "all")])  # fmt: skip
 def test_a_word_that_is_no_failing_verdict_is_refused(text, word):
     with pytest.raises(
-        ValueError, match=rf"^'{word}' is not a verdict that can fail a test: choose from invalid, .*or all$"
+        ValueError, match=rf"^'{word}' is not a verdict that can fail a test: expected invalid, .*or all$"
     ):
         parse_fail_on(text)
 

@@ -36,21 +36,25 @@ def test_a_limit_allows_the_larger_of_its_parts(metric, text, base, unit, allowe
 @pytest.mark.parametrize(
     "metric, text, says",
     [
-        ("step_time", "", "'' is not a limit: write it as 3%"),
-        ("step_time", "fast", "'fast' is not a limit"),
-        ("fwd.cpu_utilization", "5%", "limit of fwd.cpu_utilization: it has no better or worse, and is only shown"),
+        ("step_time", "", "'' is not a valid limit: write it as 3%"),
+        ("step_time", "fast", "'fast' is not a valid limit"),
+        (
+            "fwd.cpu_utilization",
+            "5%",
+            "limit of fwd.cpu_utilization: the metric cannot have one, because neither higher nor lower",
+        ),
         ("step_time", "3", "'3' is not a quantity in ns"),  # a time needs a unit
         ("step_time", "3MiB", "'3MiB' is not a quantity in ns"),
-        ("step_time", "3%+4%", "two parts of one sort"),
-        ("step_time", "3us+4us", "two parts of one sort"),
-        ("step_time", "3%+4us+5us", "is not a limit"),
+        ("step_time", "3%+4%", "two percentages or two absolute parts"),
+        ("step_time", "3us+4us", "two percentages or two absolute parts"),
+        ("step_time", "3%+4us+5us", "is not a valid limit"),
         ("step_time", "1e999%", "is not finite"),
         ("step_time", "1e999us", "not a finite quantity"),
-        ("step_time", "nan%", "is not a limit"),
-        ("step_time", "-3%", "'-3%' limits a decrease, but lower is better"),
+        ("step_time", "nan%", "is not a valid limit"),
+        ("step_time", "-3%", "'-3%' limits a decrease, but lower values are better"),
         ("forward.step_time", "3", "limit of forward.step_time: '3' is not a quantity"),
-        ("peak_memory", "2pp", "'2pp' is in percentage points, the metric is in B"),
-        ("ops", True, "'True' is not a limit"),
+        ("peak_memory", "2pp", "'2pp' is in percentage points, but the metric's unit is B"),
+        ("ops", True, "'True' is not a valid limit"),
     ],
 )
 def test_a_bad_limit_is_refused_in_one_line_that_names_the_metric(metric, text, says):
@@ -76,7 +80,7 @@ def test_a_sign_has_to_be_the_direction_that_is_worse(text, better, fits):
     if fits:
         limit.check("%", better)
     else:
-        with pytest.raises(ValueError, match=f"but {better} is better"):
+        with pytest.raises(ValueError, match=f"but {better} values are better"):
             limit.check("%", better)
 
 
@@ -92,7 +96,7 @@ def test_a_limit_option_is_a_metric_and_a_limit(text, metric, limit):
 
 @pytest.mark.parametrize("text", ["step_time", "step_time:", ":3%", "", "step_time=3%"])
 def test_a_limit_option_without_both_is_refused(text):
-    with pytest.raises(ValueError, match=r"is not METRIC:SPEC, such as step_time:3%$"):
+    with pytest.raises(ValueError, match=r": expected METRIC:SPEC, such as step_time:3%$"):
         parse_limit_option(text)
 
 
@@ -124,9 +128,9 @@ def test_a_bad_budget_is_refused(value, says):
 
 
 @pytest.mark.parametrize("metric, value, says", [
-    ("roofline", "<=40%", "'<=40%' is a ceiling, but higher is better"),
-    ("cpu_utilization", ">=40%", "it has no better or worse, and is only shown"),
-    ("step_time", ">= 45ms", "'>=45ms' is a floor, but lower is better"),
+    ("roofline", "<=40%", "'<=40%' is an upper bound, but higher values are better"),
+    ("cpu_utilization", ">=40%", "the metric cannot have one, because neither higher nor lower values are better"),
+    ("step_time", ">= 45ms", "'>=45ms' is a lower bound, but lower values are better"),
 ])  # fmt: skip
 def test_a_budget_that_binds_the_wrong_way_is_refused(metric, value, says):
     with pytest.raises(ValueError, match=f"^budget of {metric}: {says}$"):
@@ -137,7 +141,7 @@ def test_a_budget_that_binds_the_wrong_way_is_refused(metric, value, says):
 def test_a_utilization_may_lose_points_or_a_share(text, base, unit, allowed):
     assert parse_limit("roofline", text).allowed(base, unit) == allowed
     assert parse_limit("roofline", f"-{text}").allowed(base, unit) == allowed
-    with pytest.raises(ValueError, match="limits an increase, but higher is better"):
+    with pytest.raises(ValueError, match="limits an increase, but higher values are better"):
         parse_limit("roofline", f"+{text}")
 
 

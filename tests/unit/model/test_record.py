@@ -116,16 +116,16 @@ def broken(**change):
 @pytest.mark.parametrize(
     "change, says",
     [
-        ({"schema": KeyError}, "is not a perfdl record: it has no schema number"),
+        ({"schema": KeyError}, "is not a pytest-perfdl record: it has no schema number"),
         ({"schema": "1"}, "has no schema number"),
         ({"schema": True}, "has no schema number"),
-        ({"test": KeyError}, "(there is no `test`)"),
+        ({"test": KeyError}, "(missing field `test`)"),
         ({"test": 3}, "(test: expected `str`, got `int`)"),
         ({"key": "cpu"}, "(key: expected `object`, got `str`)"),
         ({"key__slug": None}, "(key.slug: expected `str`, got `null`)"),
         ({"key__parts": ["cpu"]}, "(key.parts: expected `object`, got `array`)"),
         ({"context__torch": [2]}, "(context[...]: expected `"),
-        ({"context__clock": math.inf}, "(context.clock: inf is no number up to"),
+        ({"context__clock": math.inf}, "(context.clock: inf is not a number up to"),
         ({"context__clock": 2**63}, "(context[...]: expected `int`"),
         ({"plan__speed": 3}, "(plan: object contains unknown field `speed`)"),
         ({"plan__steps": "many"}, "(plan.steps: expected `int`, got `str`)"),
@@ -134,11 +134,14 @@ def broken(**change):
         ({"calls__0__metrics__ops__better": "more"}, "invalid enum value 'more'"),
         ({"calls__0__metrics__ops__values": []}, "(calls[0].metrics.ops: 0 values for 2 repeats)"),
         ({"calls__0__metrics__ops__values": [1, None]}, "(calls[0].metrics[...].values[1]: expected `int | float`"),
-        ({"calls__0__metrics__ops__values": [1, math.nan]}, "(calls[0].metrics.ops: nan is no number up to 1e+100)"),
-        ({"calls__0__metrics__ops__values": [1, math.inf]}, "(calls[0].metrics.ops: inf is no number up to 1e+100)"),
-        ({"calls__0__metrics__ops__values": [1, 1e101]}, "(calls[0].metrics.ops: 1e+101 is no number up to 1e+100)"),
-        ({"calls__0__metrics__ops__values": [1, 1e-101]}, "(calls[0].metrics.ops: 1e-101 is no number up to 1e+100)"),
-        ({"calls__0__metrics__ops__values": [1, 10**101]}, "is no number up to 1e+100)"),
+        ({"calls__0__metrics__ops__values": [1, math.nan]}, "(calls[0].metrics.ops: nan is not a number up to 1e+100)"),
+        ({"calls__0__metrics__ops__values": [1, math.inf]}, "(calls[0].metrics.ops: inf is not a number up to 1e+100)"),
+        ({"calls__0__metrics__ops__values": [1, 1e101]}, "(calls[0].metrics.ops: 1e+101 is not a number up to 1e+100)"),
+        (
+            {"calls__0__metrics__ops__values": [1, 1e-101]},
+            "(calls[0].metrics.ops: 1e-101 is not a number up to 1e+100)",
+        ),
+        ({"calls__0__metrics__ops__values": [1, 10**101]}, "is not a number up to 1e+100)"),
         ({"calls__0__metrics__ops__values": [1, True]}, "values[1]: expected `int | float`, got `bool`)"),
         ({"calls__0__metrics__ops__values": [1]}, "(calls[0].metrics.ops: 1 value for 2 repeats)"),
         ({"calls__0__metrics__step_time__values": [1, 2**61 + 512]}, "(calls[0].metrics.step_time: 23058430092136944"),
@@ -148,7 +151,7 @@ def broken(**change):
         ({"calls__0__op_counts": [1.5]}, "(calls[0].op_counts[0]: expected `int`, got `float`)"),
         ({"calls__0__uncounted": "aten::mm"}, "(calls[0].uncounted: expected `array`, got `str`)"),
         ({"occasions": []}, "(occasions: 0 repeats, expected 1 to"),
-        ({"occasions": [{"repeats": 2}]}, "(occasions[0]: there is no `date`)"),
+        ({"occasions": [{"repeats": 2}]}, "(occasions[0]: missing field `date`)"),
         ({"occasions__0__repeats": 10**9}, "(occasions[0].repeats: expected `int` <= 100000)"),
         ({"occasions__0__repeats": 2.0}, "(occasions[0].repeats: expected `int`, got `float`)"),
         ({"occasions__0__date": 20260501}, "(occasions[0].date: expected `str`, got `int`)"),
@@ -157,22 +160,22 @@ def broken(**change):
         ({"occasions__0__commit": "HEAD"}, "(occasions[0].commit: not a full hash in lower case)"),
         ({"occasions__0__tree": "-" + "a" * 39}, "(occasions[0].tree: not a full hash in lower case)"),
         ({"occasions__0__reference_ns": [5]}, "(occasions[0].reference_ns: 1 value for 2 repeats)"),
-        ({"occasions__0__reference_ns": [5, 0]}, "(occasions[0].reference_ns: a time of 0 ns)"),
+        ({"occasions__0__reference_ns": [5, 0]}, "(occasions[0].reference_ns: 0 ns, expected a time above 0)"),
         ({"occasions__0__reference_ns": [5, "6"]}, "(occasions[0].reference_ns[1]: expected `int | float"),
         ({"occasions__0__reference_ns": []}, "(occasions[0].reference_ns: 0 values for 2 repeats)"),
-        ({"occasions__0__seconds": math.nan}, "(occasions[0].seconds: nan is no number"),
-        ({"integrity__0__level": KeyError}, "(integrity[0]: there is no `level`)"),
+        ({"occasions__0__seconds": math.nan}, "(occasions[0].seconds: nan is not a number"),
+        ({"integrity__0__level": KeyError}, "(integrity[0]: missing field `level`)"),
         ({"integrity__0__level": "fatal"}, "(integrity[0].level: invalid enum value 'fatal')"),
         ({"modes": None}, "(modes: expected `object`, got `null`)"),
-        ({"plan__\ud800": 1}, "(a name is no Unicode text)"),
+        ({"plan__\ud800": 1}, "(a name is not valid Unicode)"),
         ({"exemplars": {"": "/etc/passwd"}}, "(exemplars[...]: not a full hash in lower case)"),
-        ({"code": {}}, "(code: there is no `files`)"),
-        ({"code": {"files": {"a.py": "f" * 40}}}, "(code.files[...]: not the first digits of a hash)"),
+        ({"code": {}}, "(code: missing field `files`)"),
+        ({"code": {"files": {"a.py": "f" * 40}}}, "(code.files[...]: not an abbreviated hash)"),
         *(
-            ({"code": {"files": {path: "f" * 12}}}, "(a key of code.files: not a path from the top of a repository)")
+            ({"code": {"files": {path: "f" * 12}}}, "(a key of code.files: not a path relative to the repository)")
             for path in ("/etc/passwd", "../a", "a/../b", "-x", ":(top)", "a\nb", "a\0b", "a/", "", ".", "a//b", "a\\b")
         ),
-        ({"code": {"files": {}, "ignored": ["../a"]}}, "(code.ignored[0]: not a path from the top of a repository)"),
+        ({"code": {"files": {}, "ignored": ["../a"]}}, "(code.ignored[0]: not a path relative to the repository)"),
         ({"code": {"files": {str(n): "f" * 12 for n in range(10_001)}}}, "(code.files: expected `object` of length"),
     ],
 )
@@ -219,7 +222,7 @@ def test_an_error_is_short_however_long_the_name():
 
 @pytest.mark.parametrize("data", [None, [], "record", 3, {}])
 def test_other_json_is_no_record(data):
-    with pytest.raises(RecordError, match="is not a perfdl record"):
+    with pytest.raises(RecordError, match="is not a pytest-perfdl record"):
         from_json(data)
 
 

@@ -64,16 +64,16 @@ def test_rows_of_a_table_match_by_the_columns_that_it_has():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("step=x", "'step=x': a step is a number or a range such as 3-5"),
-        ("step~3", "'step~3' is not understood"),
-        ("rank=one", "'rank=one': a rank is a number such as 7"),
-        ("kind=fish", "there is no kind 'fish', but operator, call, "),
-        ("phase=lunch", "there is no phase 'lunch', but forward, backward, optimizer"),
+        ("step=x", "'step=x': step must be a number or a range such as 3-5"),
+        ("step~3", "'step~3' is not a valid selection"),
+        ("rank=one", "'rank=one': rank must be a number such as 7"),
+        ("kind=fish", "unknown kind 'fish'; valid: operator, call, "),
+        ("phase=lunch", "unknown phase 'lunch'; valid: forward, backward, optimizer"),
         ("name~(", "'(' is not a regular expression"),
-        ("name", "'name' is not understood: a selection is one of step=, "),
-        ("name=", "'name=' is not understood"),
-        ("", "'' is not understood"),
-        ("color=red,step=3", "'color=red' is not understood"),
+        ("name", "'name' is not a valid selection: expected one of step=, "),
+        ("name=", "'name=' is not a valid selection"),
+        ("", "'' is not a valid selection"),
+        ("color=red,step=3", "'color=red' is not a valid selection"),
     ],
 )
 def test_what_is_not_understood(text, message):
@@ -84,7 +84,7 @@ def test_what_is_not_understood(text, message):
 
 
 def test_every_example_of_the_help_is_understood():
-    examples = HELP.partition(": ")[0].split(", ")
+    examples = HELP.partition("; ")[0].split(", ")
     assert len(examples) > 10
     for example in examples:
         assert parse([example]) != parse([])

@@ -107,7 +107,7 @@ def test_a_trace_is_a_plain_file_beside_the_run_file(written, tmp_path, monkeypa
     path = rewritten(written, lambda test: test.update(traces=[{"call": "", "new": name}]))
     assert cli.main([command, str(path)]) == 2
     error = capsys.readouterr().err
-    assert "is not a whole run file: tests[" in error
+    assert "is damaged: tests[" in error
     assert "(traces[0].new: " in error
     assert not (tmp_path / "baselines").exists()
 
@@ -122,7 +122,7 @@ def test_a_trace_is_no_link_to_elsewhere(written, tmp_path, monkeypatch, capsys,
         written, lambda test: test.update(verdict="missing", traces=[{"call": "", "new": "traces/link.json.gz"}])
     )
     assert cli.main([command, str(path)]) == 2
-    assert "traces/link.json.gz is a link to another folder" in capsys.readouterr().err
+    assert "traces/link.json.gz is a symbolic link to another directory" in capsys.readouterr().err
     assert not (tmp_path / "baselines").exists()
 
 
@@ -190,6 +190,6 @@ BROKEN_CURVES = {
 @pytest.mark.parametrize("broken", BROKEN_CURVES.values(), ids=BROKEN_CURVES.keys())
 def test_a_broken_curve_is_one_line(written, tmp_path, broken):
     path = rewritten(written, lambda test: broken(test["curves"][0]))
-    with pytest.raises(ReportError, match=r"is not a whole run file: tests.\d+. has a curve ") as error:
+    with pytest.raises(ReportError, match=r"is damaged: tests.\d+. has a curve ") as error:
         read_run(path, tmp_path)
     assert "\n" not in str(error.value)

@@ -137,7 +137,7 @@ def test_where_the_parent_is_refused_both_sides_are_started_from_then_on(monkeyp
 
     def refuse(test, shown):
         asked.append(shown)
-        raise ForkError("importing its modules starts 2 more threads")
+        raise ForkError("importing the test's modules starts 2 threads")
 
     def start(side, parent):
         begun.append(parent)
@@ -145,7 +145,7 @@ def test_where_the_parent_is_refused_both_sides_are_started_from_then_on(monkeyp
 
     pair = in_rounds(start, parent=refuse, shown=SHOWN)
     assert [pair.measure(number).start for number in (1, 2)] == ["started", "started"]
-    assert pair.start_reason == "importing its modules starts 2 more threads"
+    assert pair.start_reason == "importing the test's modules starts 2 threads"
     assert (asked, begun) == ([SHOWN], [None] * 4)
 
 
@@ -160,7 +160,7 @@ def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failur
         begun.append((side, parent))
         fails = parent is not None and len(begun) == failing
         if fails and failure == "fork":
-            raise ForkError("the process to fork from has ended")
+            raise ForkError("the fork server exited")
         remotes.append(Remote())
         if fails:
             if failure == "death":
@@ -178,8 +178,8 @@ def test_a_round_of_which_one_side_cannot_be_forked_is_started_as_a_whole(failur
     assert [parent for _, parent in begun[-2:]] == [None, None]
     assert all(remote.over or remote.ended for remote in remotes)
     assert pair.start_reason in (
-        "the process to fork from has ended",
-        "forked, the worker process was killed by SIGSEGV",
+        "the fork server exited",
+        "forked worker: the worker process was killed by SIGSEGV",
         "the test passes in a new process but not in a forked one",
     )
     assert pair.measure(2).start == "started"

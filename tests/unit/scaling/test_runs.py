@@ -70,7 +70,7 @@ def test_one_of_several_tests_is_chosen(path):
         pytest.param("", "is not JSON", id="empty"),
         pytest.param("[]", "is not a run file", id="list"),
         pytest.param('{"tests": []}', "it has no schema number", id="no schema"),
-        pytest.param('{"schema": 1, "tests": [{}]}', "is not a whole run file: tests.0. is malformed", id="no id"),
+        pytest.param('{"schema": 1, "tests": [{}]}', "is damaged: tests.0. is malformed", id="no id"),
         pytest.param(
             '{"schema": 1, "tests": [{"id": "a", "record": {"schema": 1}}]}',
             "tests.0. has a record that is malformed",

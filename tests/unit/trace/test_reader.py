@@ -128,7 +128,7 @@ def test_unknown_categories_and_phases_are_kept_out_of_the_way():
     assert [found.categories[code] for code in found.category] == ["quantum_kernel", "", ""]
     assert found.category[1] == Category.NONE
     assert found.args(2) == {}
-    assert found.findings == ("1 event of phase '?' was not read", "2 events of phase 'B' were not read")
+    assert found.findings == ("1 event of phase '?' was ignored", "2 events of phase 'B' were ignored")
 
 
 def test_odd_events_are_said_and_the_rest_is_kept():
@@ -148,11 +148,11 @@ def test_odd_events_are_said_and_the_rest_is_kept():
     assert len(found.memory) == 0
     first = text(events).index(b'{"ph": "X", "name": ["not"')
     assert found.findings == (
-        f"2 events are malformed and were left out (first at byte {first})",
-        "2 events have no usable time and were left out",
-        "1 memory event has no usable time and was left out",
-        "1 complete event has no duration: taken as 0",
-        "1 event has a negative duration: taken as 0",
+        f"2 malformed events were skipped (first at byte {first})",
+        "2 events without a valid timestamp were skipped",
+        "1 memory event without a valid timestamp was skipped",
+        "1 complete event has no duration: set to 0",
+        "1 event has a negative duration: set to 0",
     )
 
 

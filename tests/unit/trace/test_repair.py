@@ -30,8 +30,8 @@ def names(found) -> list[str]:
     return [found.name_of(row) for row in range(len(found))]
 
 
-NULL = "1 values are NaN or infinite, which JSON cannot say: read as null"
-COMMA = "1 superfluous commas were ignored"
+NULL = "NaN or infinite numbers, which JSON does not allow, were read as null"
+COMMA = "extra commas were ignored"
 
 
 @pytest.mark.parametrize("slice_bytes", SLICES)
@@ -47,45 +47,45 @@ COMMA = "1 superfluous commas were ignored"
         pytest.param('{"a":1,}', {"a": 1}, COMMA, id="trailing-comma-object"),
         pytest.param("[1, 2 ,\n]", [1, 2], COMMA, id="trailing-comma-array"),
         pytest.param(
-            '"a\x01b"', "a\x01b", "1 control characters stand raw inside text: read as they are", id="control-character"
+            '"a\x01b"', "a\x01b", "unescaped control characters in strings were read unchanged", id="control-character"
         ),
         pytest.param(
-            '"tab\there"', "tab\there", "1 control characters stand raw inside text: read as they are", id="raw-tab"
+            '"tab\there"', "tab\there", "unescaped control characters in strings were read unchanged", id="raw-tab"
         ),
         pytest.param(
             '"C:\\Users\\new"',
             "C:\\Users\\new",
-            "2 backslashes inside text escape nothing: read as backslashes",
+            "invalid escapes in strings were read as backslashes",
             id="backslash-path",
         ),
         pytest.param(
             '"C:\\dir\\"',
             "C:\\dir\\",
-            "2 backslashes inside text escape nothing: read as backslashes",
+            "invalid escapes in strings were read as backslashes",
             id="path-that-ends-in-a-backslash",
         ),
         pytest.param(
             '"\\q \\" \\u12"',
             '\\q " \\u12',
-            "2 backslashes inside text escape nothing: read as backslashes",
+            "invalid escapes in strings were read as backslashes",
             id="unknown-escape",
         ),
         pytest.param(
             '"say "hi", then go"',
             'say "hi", then go',
-            "2 quotes inside text are not escaped: read as part of the text",
+            "unescaped quotes in strings were read as part of the string",
             id="unescaped-quote",
         ),
         pytest.param(
             '[""a"", "b"]',
             ['"a"', "b"],
-            "2 quotes inside text are not escaped: read as part of the text",
+            "unescaped quotes in strings were read as part of the string",
             id="unescaped-quote-in-list",
         ),
         pytest.param(
             '"x\\ud800y"',
             "x\ufffdy",
-            "1 bytes or escapes inside text are not valid Unicode: read as U+FFFD",
+            "invalid Unicode in strings was read as U+FFFD",
             id="lone-surrogate",
         ),
     ],
@@ -95,7 +95,7 @@ def test_broken_values_are_repaired(value, expected, finding, slice_bytes):
     assert names(found) == ["first", "odd", "last"]
     assert found.args(1) == {"a": 1, "value": expected}
     assert found.start.tolist() == [1000, 2500, 1000]
-    assert [line.rpartition(" (first at byte ")[0] for line in found.findings] == [finding]
+    assert [line.partition(" (")[0] for line in found.findings] == [finding]
     position = int(found.findings[0].rpartition(" ")[2][:-1])
     begins = with_value(value).index(b'"value":') + len('"value":')
     assert begins <= position < begins + len(value), "the byte that is named lies in the value"
@@ -108,16 +108,14 @@ def test_invalid_utf8_becomes_the_replacement_character(slice_bytes):
     found = loads(data, slice_bytes=slice_bytes)
     assert found.args(1)["value"] == "caf\ufffd \ufffd é"
     place = data.index(b"\xe9")
-    assert found.findings == (
-        f"2 bytes or escapes inside text are not valid Unicode: read as U+FFFD (first at byte {place})",
-    )
+    assert found.findings == (f"invalid Unicode in strings was read as U+FFFD (2 times, first at byte {place})",)
 
 
 @pytest.mark.parametrize("slice_bytes", SLICES)
 def test_a_byte_order_mark_is_passed_over(slice_bytes):
     found = loads(b"\xef\xbb\xbf" + file(FIRST), slice_bytes=slice_bytes)
     assert names(found) == ["first"]
-    assert found.findings == ("the text begins with a byte order mark, which was ignored (byte 0)",)
+    assert found.findings == ("a byte order mark at the start was ignored (byte 0)",)
 
 
 @pytest.mark.parametrize("slice_bytes", SLICES)
@@ -155,8 +153,8 @@ def test_a_sum_of_repairs_is_counted_by_kind_with_the_first_byte():
     data = file(*[EVENT.replace('"value":0', f'"value":{value}') for value in ("NaN", "[1,]", "inf", "NaN")])
     first = data.index(b"NaN")
     assert loads(data).findings == (
-        f"3 values are NaN or infinite, which JSON cannot say: read as null (first at byte {first})",
-        f"1 superfluous commas were ignored (first at byte {data.index(b',]')})",
+        f"NaN or infinite numbers, which JSON does not allow, were read as null (3 times, first at byte {first})",
+        f"extra commas were ignored (1 time, first at byte {data.index(b',]')})",
     )
     assert {kind for kind, _ in repair(b'["\x01", NaN, "\\q", "\xff",,]')[1]} == {
         Kind.CONTROL,
@@ -172,9 +170,7 @@ def test_an_event_beyond_repair_is_left_out_and_its_neighbors_stay(slice_bytes):
     data = file(FIRST, EVENT.replace('"ts":2.5', '"ts":'), LAST)
     found = loads(data, slice_bytes=slice_bytes)
     assert names(found) == ["first", "last"]
-    assert found.findings == (
-        f"1 event is malformed and was left out (first at byte {data.index(EVENT[:40].encode())})",
-    )
+    assert found.findings == (f"1 malformed event was skipped (first at byte {data.index(EVENT[:40].encode())})",)
     last = loads(file(FIRST, EVENT.replace('"ts":2.5', '"ts":')), slice_bytes=slice_bytes)
     assert names(last) == ["first"]
     assert last.metadata["traceName"] == "t"
@@ -189,12 +185,12 @@ def test_broken_metadata_around_the_events(slice_bytes):
     found = loads(file(FIRST, head='{"a":,', tail=',"b":}'), slice_bytes=slice_bytes)
     assert (names(found), found.metadata) == (["first"], {})
     assert [line.partition(", from byte")[0] for line in found.findings] == [
-        "what precedes the events",
-        "what follows the events",
+        "the metadata before the events",
+        "the metadata after the events",
     ]
     found = loads(file(FIRST) + b"} again", slice_bytes=slice_bytes)
     assert (names(found), found.metadata["traceName"]) == (["first"], "t")
-    assert found.findings == (f"what follows the closing bracket, from byte {len(file(FIRST))} on, was ignored",)
+    assert found.findings == (f"text after the closing bracket, from byte {len(file(FIRST))}, was ignored",)
     assert names(loads(b"[" + FIRST.encode() + b"],", slice_bytes=slice_bytes)) == ["first"]
 
 
@@ -224,9 +220,11 @@ def test_what_is_said_about_a_file_cut_short():
     data = file(FIRST, EVENT, LAST)
     end = data.index(b'"last"')
     rest = data.index(LAST.encode())
-    said = f"the text ends early, at byte {end}: what follows the last whole event, from byte {rest} on, was left out"
+    said = f"the trace is truncated at byte {end}: the incomplete event from byte {rest} was skipped"
     assert loads(data[:end]).findings == (said,)
-    assert loads(data[:-1]).findings == (f"the text ends early, at byte {len(data) - 1}: closing brackets are missing",)
+    assert loads(data[:-1]).findings == (
+        f"the trace is truncated at byte {len(data) - 1}: closing brackets are missing",
+    )
 
 
 def test_odd_but_valid_json():
@@ -268,8 +266,8 @@ def test_nesting_too_deep_for_the_decoder_costs_one_event():
         pytest.param(b"hello", "x.json is not valid JSON: invalid character (byte 0)", id="not-json"),
         pytest.param(b"\n\x00\x00", "x.json is not valid JSON: invalid character (byte 1)", id="binary"),
         pytest.param(b'{"a": 1, b}', "x.json is not valid JSON: expected '\"' (byte 9)", id="bare-key"),
-        pytest.param(b'{"traceEvents": [', "x.json is not valid JSON: it ends early (byte 17)", id="cut-list"),
-        pytest.param(b"[1, 2", "x.json is not valid JSON: it ends early (byte 5)", id="cut-bare-list"),
+        pytest.param(b'{"traceEvents": [', "x.json is not valid JSON: unexpected end (byte 17)", id="cut-list"),
+        pytest.param(b"[1, 2", "x.json is not valid JSON: unexpected end (byte 5)", id="cut-bare-list"),
         pytest.param(b'{"traceEvents": [{]}', "x.json is not valid JSON: expected '\"' (byte 18)", id="no-event-left"),
         pytest.param(b'{"a": 1}', "x.json is not a Chrome trace: it has no traceEvents (byte 0)", id="no-events"),
         pytest.param(
@@ -277,12 +275,12 @@ def test_nesting_too_deep_for_the_decoder_costs_one_event():
         ),
         pytest.param(
             b' {"traceEvents": 5}',
-            "x.json is not a Chrome trace: its traceEvents are not a list (byte 1)",
+            "x.json is not a Chrome trace: its traceEvents is not a list (byte 1)",
             id="events-no-list",
         ),
         pytest.param(
             b'[{"a": 1}, 2]',
-            "x.json is not a Chrome trace: no entry of its list is an event with a phase",
+            "x.json is not a Chrome trace: its list has no event with a phase",
             id="list-of-something-else",
         ),
     ],
@@ -297,7 +295,7 @@ def test_what_is_no_trace_is_refused_in_one_line(data, message, slice_bytes):
 def test_metadata_that_cannot_be_decoded_are_said():
     found = loads(file(FIRST, head='{"schemaVersion":1,"big":1e999,'))
     assert found.metadata == {"schemaVersion": 1, "traceName": "t"}
-    assert found.findings == ("the metadata 'big' cannot be decoded and were left out",)
+    assert found.findings == ("metadata 'big' cannot be decoded and was skipped",)
 
 
 def test_an_event_longer_than_a_slice_waits_for_its_end():

@@ -50,7 +50,9 @@ def tarred() -> bytes:
         pytest.param(b"\x28\xb5\x2f\xfd\x04\x00", "x.json is zstd-compressed, not gzip (byte 0)", id="zstd"),
         pytest.param(b"BZh91AY", "x.json is bzip2-compressed, not gzip (byte 0)", id="bzip2"),
         pytest.param(b"\xfd7zXZ\x00\x00", "x.json is xz-compressed, not gzip (byte 0)", id="xz"),
-        pytest.param(b"SQLite format 3\x00", "x.json is an SQLite database (of nsys?), not gzip (byte 0)", id="sqlite"),
+        pytest.param(
+            b"SQLite format 3\x00", "x.json is an SQLite database (from nsys?), not gzip (byte 0)", id="sqlite"
+        ),
         pytest.param(
             DATA.decode().encode("utf-16"), "x.json is UTF-16 text, not UTF-8, not gzip (byte 0)", id="utf-16"
         ),
@@ -70,7 +72,7 @@ def test_what_follows_the_compressed_data_is_said():
     packed = gzip.compress(DATA)
     found = loads(packed + b"rubbish")
     assert len(found) == 500
-    assert found.findings == (f"what follows the compressed data, from byte {len(packed)} of the file on, was ignored",)
+    assert found.findings == (f"data after the compressed data, from byte {len(packed)} of the file, was ignored",)
 
 
 def test_truncated_gzip_is_read_as_far_as_it_goes():
@@ -81,10 +83,10 @@ def test_truncated_gzip_is_read_as_far_as_it_goes():
         text_left = zlib.decompressobj(wbits=31).decompress(packed[:length])
         assert len(found) == text_left.count(b'"args": {}}') > before
         assert found.findings[0] == (
-            f"the file is damaged: the compressed data end early, at byte {length} of the file; "
-            "what could be decompressed is used"
+            f"the file is damaged: the compressed data is truncated at byte {length} of the file; "
+            "the part before it is used"
         )
-        assert found.findings[1].startswith("the text ends early, at byte ")
+        assert found.findings[1].startswith("the trace is truncated at byte ")
         before = len(found)
     assert len(loads(packed[:-1])) == 500
     assert len(loads(packed[:-1]).findings) == 1, "only the checksum is missing"
@@ -92,10 +94,10 @@ def test_truncated_gzip_is_read_as_far_as_it_goes():
 
 def test_truncated_gzip_of_which_no_event_survives_is_refused():
     packed = gzip.compress(DATA)
-    said = "x.json is damaged: the compressed data end early, at byte"
-    assert refusal(packed[:12]) == f"{said} 12 of the file; nothing of it can be read"
+    said = "x.json is damaged: the compressed data is truncated at byte"
+    assert refusal(packed[:12]) == f"{said} 12 of the file; nothing can be read"
     assert refusal(gzip.compress(DATA[:60], 0)[:-8]).startswith(said)
-    assert refusal(gzip.compress(DATA[:60], 0)[:-8]).endswith("; no event can be read")
+    assert refusal(gzip.compress(DATA[:60], 0)[:-8]).endswith("; no events can be read")
 
 
 def test_damaged_gzip_is_read_up_to_the_damage():
@@ -106,23 +108,23 @@ def test_damaged_gzip_is_read_up_to_the_damage():
     (said,) = found.findings
     assert said.startswith(f"the file is damaged: incorrect data check, at byte {len(packed) - 5} of the file; ")
     assert refusal(b"\x1f\x8bnonsense") == (
-        "x.json is damaged: unknown compression method, at byte 3 of the file; nothing of it can be read"
+        "x.json is damaged: unknown compression method, at byte 3 of the file; nothing can be read"
     )
 
 
 def test_zip_bombs_stop_at_the_limit(monkeypatch):
     bomb = gzip.compress(b'{"traceEvents": [' + b" " * 20_000_000)
     assert refusal(bomb, limit_bytes=1_000_000) == (
-        "x.json is larger than 1000000 bytes decompressed: to raise the limit, read_trace(path, limit_bytes=...)"
+        "x.json is larger than 1000000 bytes decompressed: raise the limit with read_trace(path, limit_bytes=...)"
     )
     monkeypatch.setattr(source_module, "RATIO_FROM", 5_000_000)
     assert refusal(bomb) == (
-        "x.json is over 200 times larger decompressed, as no trace is: "
-        "if it is one all the same, give the size to allow: read_trace(path, limit_bytes=...)"
+        "x.json is over 200 times larger decompressed, implausible for a trace: "
+        "if it is one, allow its size with read_trace(path, limit_bytes=...)"
     )
     monkeypatch.setattr(source_module, "PACKED_LIMIT", 2**20)
     assert refusal(gzip.compress(DATA * 40)) == (
-        "x.json is larger than 1048576 bytes decompressed: to raise the limit, read_trace(path, limit_bytes=...)"
+        "x.json is larger than 1048576 bytes decompressed: raise the limit with read_trace(path, limit_bytes=...)"
     )
 
 
@@ -139,7 +141,7 @@ def test_plain_files_have_a_limit_too(tmp_path, monkeypatch):
     monkeypatch.setattr(source_module, "PLAIN_LIMIT", 2**30)
     assert len(read(path)) == 500
     monkeypatch.setattr(source_module, "PLAIN_LIMIT", 1000)
-    with pytest.raises(TraceError, match=r"large\.json is larger than 1000 bytes: to raise the limit"):
+    with pytest.raises(TraceError, match=r"large\.json is larger than 1000 bytes: raise the limit"):
         read(path)
     assert len(read(path, limit_bytes=len(DATA))) == 500
 
@@ -147,7 +149,7 @@ def test_plain_files_have_a_limit_too(tmp_path, monkeypatch):
 def test_white_space_without_an_end_is_not_held(monkeypatch):
     monkeypatch.setattr("pytest_perfdl.trace.slices.LARGEST_UNIT", 10_000)
     message = refusal(b"[" + b" " * 100_000, slice_bytes=1000)
-    assert message == "x.json cannot be read: no event ends within 16000 bytes (byte 1)"
+    assert message == "x.json cannot be read: an event is longer than 16000 bytes (byte 1)"
     assert "no traceEvents in its first" in refusal(b'{"a":"' + b"x" * 100_000, slice_bytes=1000)
 
 

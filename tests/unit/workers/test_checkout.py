@@ -159,7 +159,7 @@ def test_the_setup_has_no_git_environment_of_a_hook_no_input_and_no_prompt(repos
     ("setup", "seconds", "message"),
     [
         ("echo some; echo no compiler >&2; exit 3", 60, "perf_against_setup failed with exit code 3: no compiler"),
-        ("sleep 600", 1, r"perf_against_setup was not finished after 1 s \(--perf-timeout\)"),
+        ("sleep 600", 1, r"perf_against_setup did not finish within 1 s \(--perf-timeout\)"),
     ],
 )
 def test_a_setup_that_fails_is_one_line_and_leaves_nothing(repository, setup, seconds, message):
@@ -172,7 +172,7 @@ def test_a_setup_that_fails_is_one_line_and_leaves_nothing(repository, setup, se
 def test_where_no_checkout_can_be_made(repository):
     (repository / ".git/perfdl").write_text("a file\n")
     with (
-        pytest.raises(CheckoutError, match=r"no checkout can be made in .*/\.git/perfdl: File exists"),
+        pytest.raises(CheckoutError, match=r"cannot create a checkout in .*/\.git/perfdl: File exists"),
         checked(repository),
     ):
         pass

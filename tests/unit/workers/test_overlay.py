@@ -71,7 +71,9 @@ def test_a_folder_that_leads_out_of_the_checkout_is_refused(checkout, tmp_path, 
         (elsewhere / "test_it.py").write_text("precious")
     (checkout.root / "tests").rename(tmp_path / "unused")
     (checkout.root / "tests").symlink_to(elsewhere)
-    with pytest.raises(CheckoutError, match=r"a link leads from .*/repo/tests/test_it.py to .*/elsewhere/test_it.py"):
+    with pytest.raises(
+        CheckoutError, match=r".*/repo/tests/test_it.py is linked to .*/elsewhere/test_it.py, outside the checkout"
+    ):
         overlay(checkout, [checkout.working_tree / "tests/test_it.py"])
     assert content(tmp_path / "elsewhere") == ({"test_it.py": "precious"} if exists else {})
 
@@ -90,5 +92,5 @@ def test_a_file_where_a_folder_must_be_is_one_line(checkout):
     (checkout.root / "new").write_text("a file")
     (checkout.working_tree / "new").mkdir()
     (checkout.working_tree / "new/test_it.py").touch()
-    with pytest.raises(CheckoutError, match="cannot be put into the other revision: "):
+    with pytest.raises(CheckoutError, match="to the baseline checkout: "):
         overlay(checkout, [checkout.working_tree / "new/test_it.py"])

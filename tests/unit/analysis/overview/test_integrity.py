@@ -126,6 +126,6 @@ def test_a_number_of_events_may_have_commas_and_a_repair_without_one_costs_none(
     def dropped(*findings):
         return trace_integrity(replace(trace(x("op", 0, 1)), findings=findings)).dropped
 
-    assert dropped("1,200 events have no usable time and were left out") == 1200
-    assert dropped("the text ends early: no event is cut") == 0
-    assert dropped("the text ends early: no event is cut", "7 events were left out") == 7
+    assert dropped("1,200 events without a valid timestamp were skipped") == 1200
+    assert dropped("the trace is truncated at byte 3: no event is incomplete") == 0
+    assert dropped("the trace is truncated at byte 3: no event is incomplete", "7 events were skipped") == 7

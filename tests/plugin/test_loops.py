@@ -1,6 +1,7 @@
 """`loops`: a step too short to be timed is called several times, and everything is reported for one call."""
 
 import json
+import subprocess
 
 import pytest
 from plugin.project import SHORT
@@ -70,6 +71,23 @@ def test_the_ini_file_s_number_is_part_of_the_plan(project):
     changed = project.run("--perf", *SHORT)
     assert changed.code == 1
     assert "loops 300 -> 400" in changed.output
+
+
+def test_paired_rounds_measure_both_sides_with_one_number(project):
+    project.write("test_speed.py", TEST.format(mark="@pytest.mark.perf(loops='auto')"))
+    project.write(".gitignore", "output-*\n__pycache__/\n")
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "Tests"]):
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *named, *arguments], cwd=project.root, check=True, capture_output=True)
+    project.run("--perf-against=HEAD", "--perf-budget=12", "--perf-fail-on=invalid", "--perf-json=run.json", *SHORT)
+    (test,) = json.loads((project.root / "run.json").read_text())["tests"]
+    number = test["record"]["plan"]["loops"][""]
+    step = test["metrics"]["step_time"]
+
+    assert number >= 128
+    assert test["base_record"]["plan"]["loops"] == {"": number}
+    assert step["rounds"] >= 1
+    assert max(step["base"], step["new"]) < 100_000 / number * 8, "of one call"
 
 
 FORMS = {

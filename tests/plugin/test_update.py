@@ -365,10 +365,11 @@ def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_na
     git("commit", "--quiet", "-m", "Baselines")
     checked = project.run("--perf", *SHORT, "-v", "--perf-budget=20", "--perf-fail-on=invalid")
     assert "paired round" in checked.output
-    assert "judged unpaired" not in checked.output
+    assert "compared without paired rounds" not in checked.output
     after = project.run(*record)
     assert "not in any commit" not in after.output
-    assert after.line("Recorded 1 baseline.")
+    said = " ".join(after.output.split())
+    assert "1 process cannot show a slowdown of step_time without paired rounds; 4 can (--perf-repeats)." in said
 
 
 @pytest.mark.torch

@@ -87,7 +87,7 @@ TRACE = "$ perfdl trace mixer.json.gz --top 5\n"
 
 def test_a_sample_is_what_its_own_command_prints():
     made = SAMPLES.rewritten(sample(TRACE, about=" lines=1"))
-    assert made == sample(TRACE + "mixer.json.gz  3 steps, 1,546 events\n...\n", about=" lines=1")
+    assert made == sample(TRACE + "mixer.json.gz: 3 steps, 1,546 events\n...\n", about=" lines=1")
     assert SAMPLES.rewritten(made.replace("1,546", "1,547")) == made
 
 
@@ -156,7 +156,7 @@ def test_the_check_names_stale_documents_and_leaves_them(tmp_path, monkeypatch, 
     assert (tmp_path / "stale.md").read_text() == stale
     monkeypatch.setattr(sys, "argv", ["samples.py"])
     assert SAMPLES.main() == 0
-    assert "\nmixer.json.gz  3 steps" in (tmp_path / "stale.md").read_text()
+    assert "\nmixer.json.gz: 3 steps" in (tmp_path / "stale.md").read_text()
 
 
 def test_every_metric_of_a_run_is_described():

@@ -163,9 +163,8 @@ measured.
 def _method(owner: str, name: str, function: Callable[..., object] | property) -> str:
     """A section on a method or property, from its signature and docstring."""
     shown = owner if name == "__call__" else f"{owner}.{name}"
-    text, _, rest = (inspect.getdoc(function) or "").partition("\nParameters\n----------\n")
-    text, _, _ = text.partition("\nRaises\n------\n")
-    rest = rest.partition("\nRaises\n------\n")[0]
+    whole = (inspect.getdoc(function) or "").partition("\nRaises\n------\n")[0]
+    text, _, rest = _with_returns(whole).partition("\nParameters\n----------\n")
     signature = "" if isinstance(function, property) else _signature(function)
     found = [f"\n### `{shown}`\n\n"]
     if signature:
@@ -179,11 +178,21 @@ def _method(owner: str, name: str, function: Callable[..., object] | property) -
     return "".join(found)
 
 
+def _with_returns(text: str) -> str:
+    """A docstring with what it returns as a sentence, before its parameters."""
+    found = re.search(r"(?m)^Returns\n-+\n(?P<kind>\S+)\n(?P<what>(?: {4}.*\n?)+)", text)
+    if found is None:
+        return text
+    sentence = f"Returns `{found['kind']}`: {' '.join(found['what'].split())}\n"
+    before, heading, rest = (text[: found.start()] + text[found.end() :]).partition("\nParameters\n----------\n")
+    return f"{before.rstrip()}\n\n{sentence}{heading}{rest}"
+
+
 def _signature(function: Callable[..., object]) -> str:
     """The arguments with their defaults, without `self` and types."""
     signature = inspect.signature(function)
     shown = [each.replace(annotation=inspect.Parameter.empty) for each in list(signature.parameters.values())[1:]]
-    return str(inspect.Signature(shown))
+    return str(inspect.Signature(shown)).replace("''", '""')
 
 
 def _fenced(text: str) -> str:
@@ -208,7 +217,7 @@ def whatif_optimizations() -> str:
             each.name + ("" if each.default is each.empty else f"={each.default}")
             for each in list(inspect.signature(function).parameters.values())[1:]
         ]
-        text = (inspect.getdoc(function) or "").partition("\nRaises\n------\n")[0].strip()
+        text = re.split(r"(?:^|\s)Raises\n-+\n", inspect.getdoc(function) or "")[0].strip()
         first, _, more = text.partition("\n")
         rows.append((f"[`{name}`](#{name})", f"`{', '.join(given)}`" if given else "", first))
         if more.strip():

@@ -158,7 +158,7 @@ def _whole(least: int) -> Callable[[str, Any], None]:
 
 def _check_loops(name: str, value: Any) -> None:
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name}= takes a whole number, 1 or more, or 'auto', not {value!r}")
+        raise ValueError(f"{name}= must be an integer of at least 1 or 'auto', got {value!r}")
 
 
 def _check_seconds(name: str, value: Any) -> None:

@@ -200,8 +200,8 @@ def _short_steps(measurement: Measurement) -> list[Finding]:
         step = statistics.median(times[metric_name(info.name, "block_time")].values)
         if step < LEAST_STEP_NS and not info.not_looped and numbers.number(info.name) == 1:
             call = f"{info.name}: " if info.name else ""
-            text = f"{call}one step takes {format_quantity(step, 'ns')}, which is too short to be timed well: "
-            found.append(Finding("note", SHORT_STEP, f'{text}write @pytest.mark.perf(loops="auto")'))
+            text = f"{call}one step takes {format_quantity(step, 'ns')}, too short for accurate timing: "
+            found.append(Finding("note", SHORT_STEP, f'{text}use @pytest.mark.perf(loops="auto")'))
     return found
 
 

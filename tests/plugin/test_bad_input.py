@@ -40,8 +40,8 @@ def refused(inner, *args, message, plugins=()):
         (
             "step=5",
             (
-                "has no keyword 'step'; valid keywords: budget, limits, repeats, resolution, scaling, seed, steps, "
-                "tags, threads, timeout"
+                "has no keyword 'step'; valid keywords: budget, limits, loops, repeats, resolution, scaling, seed, "
+                "steps, tags, threads, timeout"
             ),
         ),
         ("5", "accepts keyword arguments only, got 5"),

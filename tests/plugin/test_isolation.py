@@ -222,7 +222,7 @@ MESSAGES = {
     "test_bad_name": "name='a.b': expected a string without a dot",
     "test_coroutine": "the step returned an awaitable, which was not awaited: measure lambda: asyncio.run(STEP(...))",
     "test_coroutine_with_setup": "the step returned an awaitable",
-    "test_generator": "the step returned a generator, which does nothing until it is iterated: measure lambda: list(",
+    "test_generator": "the step returned a generator, which does no work until it is iterated: measure lambda: list(",
 }
 
 SEMANTICS = """

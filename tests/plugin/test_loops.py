@@ -31,8 +31,8 @@ def test_a_short_step_has_loops_suggested_which_then_are_calibrated_once(project
     recorded = project.run(*RECORD)
 
     assert recorded.code == 0, recorded.output
-    assert "which is too short to be timed well" in recorded.output
-    assert 'write @pytest.mark.perf(loops="auto")' in " ".join(recorded.output.split())
+    assert "too short for accurate timing" in recorded.output
+    assert 'use @pytest.mark.perf(loops="auto")' in " ".join(recorded.output.split())
     assert "loops" not in plan(project)
     checked = project.run("--perf", "--perf-fail-on=invalid", *SHORT)
     assert "too short" not in checked.output

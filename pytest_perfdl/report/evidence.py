@@ -112,7 +112,7 @@ def _of_rounds(metric: MetricVerdict) -> Picture:
     height = _ROUND * max(len(changes), _FEWEST)
     drawn = [
         *_frame(
-            axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in ticks(axis.low, axis.high, 4)]
+            axis, height, [(tick, f"{100 * tick:+.4g}%" if tick else "0%") for tick in ticks(axis.low, axis.high, 5)]
         )
     ]
     if interval:

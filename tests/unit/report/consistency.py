@@ -11,6 +11,7 @@ number stands does not matter, so that a surface can be laid out anew.
 from __future__ import annotations
 
 import gzip
+import html
 import itertools
 import json
 import math
@@ -79,10 +80,11 @@ class Checker:
         self.wrong.append(f"{where}: {what} is {shown.text}, run.json: {what} is {stated}")
         return False
 
-    def same(self, left: str, first: Any, right: str, second: Any) -> None:
-        """Note a contradiction where two numbers that should be equal are not."""
+    def same(self, left: str, first: Any, right: str, second: Any) -> bool:
+        """Note a contradiction where two numbers that should be equal are not; whether they are."""
         if first != second:
             self.wrong.append(f"{left} is {first}, {right} is {second}")
+        return bool(first == second)
 
 
 def contradictions(folder: Path) -> list[str]:
@@ -127,8 +129,10 @@ def _checked(folder: Path) -> Checker:
     checker = Checker()
     for test in run["tests"]:
         _check_run_file(checker, test)
-    page = Page((folder / "index.html").read_text())
+    source = (folder / "index.html").read_text()
+    page = Page(source)
     _check_page_data(checker, page, run)
+    _check_pictures(checker, source, run)
     surfaces = [("index.html", *page.shown())]
     surfaces.append(("summary.md", *markdown((folder / "summary.md").read_text())))
     for path in sorted(folder.glob("terminal*.txt")):
@@ -269,7 +273,6 @@ def _check_page_data(checker: Checker, page: Page, run: Json) -> None:
         data, test = page.json(script), tests[test_id]
         where = f"index.html #{script} of {test_id}"
         _check_page_rows(checker, where, data, test, names)
-        _check_page_metrics(checker, where, data, test)
         for account in data["accounts"]:
             _check_waterfall(checker, where, account, test)
 
@@ -318,22 +321,38 @@ def _all_sides(rows: Sequence[Sides]) -> str:
     return " and ".join(map(_shown_sides, rows)) or "absent"
 
 
-def _check_page_metrics(checker: Checker, where: str, data: Json, test: Json) -> None:
-    for drawn in data["metrics"]:
-        metric = test["metrics"].get(drawn["name"])
-        if metric is None:
-            continue
-        for mine, theirs in (("middle", "base"), ("effect", "effect"), ("ci95", "ci95")):
-            value = round(drawn[mine]) if mine == "middle" and metric["unit"] == "ns" else drawn[mine]
-            of = f"chart of {drawn['name']}"
-            checker.same(f"{where}, {of}: {mine}", value, f"run.json: {theirs}", metric[theirs])
-        for side in ("base", "new"):
-            drawn_values = [round(value) if metric["unit"] == "ns" else value for value in drawn[side]]
-            if drawn_values != metric[f"{side}_values"]:
-                checker.wrong.append(
-                    f"{where}, chart of {drawn['name']}: {side} is {drawn_values}, "
-                    f"run.json: {side}_values are {metric[f'{side}_values']}"
+_PICTURE = re.compile(
+    r'<svg class="evidence" role="img" aria-label="(.*?), change from baseline(.*?)".*?</svg>', re.DOTALL
+)
+_ROUND = re.compile(r"<title>round \d+: (.*?)</title>")
+
+
+def _check_pictures(checker: Checker, source: str, run: Json) -> None:
+    """The paired rounds that the page draws are those of the run file, and so is their interval."""
+    tests = {test["id"]: test for test in run["tests"]}
+    for card in source.split('<details class="test"')[1:]:
+        named = re.search(r'<span class="id">(.*?)</span>', card)
+        test = tests.get(html.unescape(named[1])) if named else None
+        for picture in _PICTURE.finditer(card) if test else ():
+            metric = test["metrics"].get(html.unescape(picture[1]))
+            if metric is None:
+                continue
+            where = f"index.html, picture of {picture[1]} of {test['id']}"
+            rounds = [list(tokens(said)) for said in _ROUND.findall(picture[0])]
+            # Sides of unequal length are a contradiction of the run file, which is found there.
+            pairs = zip(metric["base_values"], metric["new_values"], strict=False)
+            wanted = [(base, new) for base, new in pairs if base]
+            if rounds and checker.same(f"{where}: rounds", len(rounds), "run.json", len(wanted)):
+                for (sides, change), values in zip(rounds, wanted, strict=True):
+                    for shown, value in zip(sides.numbers, values, strict=True):
+                        checker.compare(where, "a round", shown, value)
+                    checker.compare(where, "a round's change", change.numbers[0], values[1] / values[0] - 1, 100)
+            if metric["ci95"]:
+                (interval,) = (
+                    token for token in tokens(picture[2].partition("interval")[2]) if token.kind == "interval"
                 )
+                for shown, value in zip(interval.numbers, metric["ci95"], strict=True):
+                    checker.compare(where, "the interval", shown, value, 100)
 
 
 def _check_waterfall(checker: Checker, where: str, account: Json, test: Json) -> None:

@@ -356,28 +356,35 @@ def edit_row(data):
     data["rows"][0][6] += 1000
 
 
-def edit_chart(data):
-    chart = next(each for each in data["metrics"] if each["name"] == "step_time")
-    chart["new"][0] += 1000
-
-
-def edit_effect(data):
-    chart = next(each for each in data["metrics"] if each["name"] == "step_time")
-    chart["effect"] = 0.1
-
-
 @pytest.mark.parametrize("change, texts", [
     (grow_bar, ["the sum of its bars", "run.json: its row changed by"]),
     (move_ends, ["its ends are"]),
     (edit_row, ["operator table"]),
-    (edit_chart, ["chart of step_time: new is"]),
-    (edit_effect, ["chart of step_time: effect is 0.1"]),
 ])  # fmt: skip
 def test_other_data_of_charts_is_found(copy, change, texts):
     edit_page(copy, details_of(copy), change)
     found = consistency.contradictions(copy)
     for text in texts:
         assert any(line.startswith("index.html") and text in line for line in found), found
+
+
+@pytest.mark.parametrize(
+    "pattern, text",
+    [
+        (r"<title>round 1: [\d.]+ ms → ([\d.]+ ms)", "picture of step_time of .* a round is"),
+        (r"<title>round 1: .* → .*, (\+[\d.]+%)</title>", "picture of step_time of .* a round's change is"),
+        (r"change from baseline to current: .*? 95% interval (\+[\d.]+%) to", "picture of step_time of .* interval is"),
+    ],
+)
+def test_another_number_in_the_picture_of_rounds_is_found(copy, pattern, text):
+    file = copy / "index.html"
+    source = file.read_text()
+    start = source.index(f'<span class="id">{TEST}</span></h2>')
+    match = re.search(pattern, source[source.index('aria-label="step_time, change', start) :])
+    place = source.index('aria-label="step_time, change', start) + match.start(1)
+    file.write_text(source[:place] + another(match[1]) + source[place + len(match[1]) :])
+    found = consistency.contradictions(copy)
+    assert any(re.search(text, line) for line in found), found
 
 
 def test_another_run_file_in_the_page_is_found(copy):

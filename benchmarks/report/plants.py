@@ -6,8 +6,8 @@
 Each project is made from nothing: a git repository with a model, a perf test, a good commit, and a bad edit, which is
 in the working tree or in a second commit. Baselines are recorded at the good commit (`pytest --perf-update`), then the
 bad code is measured (`pytest --perf`). What a user meets is kept in OUT/NAME: the report's folder, what the terminal
-printed at 100 columns (terminal.txt), failure and summary at 80 and 120 columns, and the exit code. The surfaces are then
-compared with each other (`tests/unit/report/consistency.py`). Exit code 1 when a regression was not caught, or when a
+printed at 100 columns (terminal.txt), failure and summary at 80 and 120 columns, and the exit code. The surfaces are
+then compared with each other (`tests/unit/report/consistency.py`). Exit code 1 when a regression was not caught, or a
 number contradicts another.
 """
 

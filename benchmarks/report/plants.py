@@ -4,11 +4,11 @@
     python benchmarks/report/plants.py --out /tmp/six gpt images    # some of them
 
 Each project is made from nothing: a git repository with a model, a perf test, a good commit, and a bad edit, which is
-in the working tree or in a second commit. Baselines are recorded at the good commit (`pytest --perf-update`), then the
-bad code is measured (`pytest --perf`). What a user meets is kept in OUT/NAME: the report's folder, what the terminal
-printed at 100 columns (terminal.txt), failure and summary at 80 and 120 columns, and the exit code. The surfaces are then
-compared with each other (`tests/unit/report/consistency.py`). Exit code 1 when a regression was not caught, or when a
-number contradicts another.
+in the working tree or in a second commit. Baselines are recorded at the good commit (`pytest --perf-update`), then
+the bad code is measured (`pytest --perf`). What a user meets is kept in OUT/NAME: the report's folder, what the
+terminal printed at 100 columns (terminal.txt), failure and summary at 80 and 120 columns, `perfdl diff run.json`, and
+the exit code. The surfaces are then compared with each other (`tests/unit/report/consistency.py`). Exit code 1 when a
+regression was not caught, or a number contradicts another.
 """
 
 from __future__ import annotations
@@ -515,6 +515,9 @@ def try_out(plant: Plant, kept: Path) -> int:
         (kept / "exit-code.txt").write_text(f"{measured.returncode}\n")
         if measured.stderr:
             (kept / "stderr.txt").write_text(measured.stderr)
+    command = [sys.executable, "-m", "pytest_perfdl.cli", "diff", str(kept / "run.json")]
+    compared = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    (kept / "diff.txt").write_text(compared.stdout + compared.stderr)
     for width in OTHER_WIDTHS:
         (kept / f"terminal-{width}.txt").write_text(shown(kept, width))
     return measured.returncode
@@ -549,12 +552,16 @@ def git(project: Path, *arguments: str) -> None:
 
 def pytest(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run pytest in a project with this checkout's plugin; what it prints is kept, on a terminal's width."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
+    command = [str(Path(sys.executable).parent / "pytest"), *arguments]
+    return subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True, check=False)
+
+
+def environment() -> dict[str, str]:
+    """This checkout's plugin on a terminal of one width, as if by hand."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))}
     # What other plugins print is none of a report's business; as options they would be in the commands that it shows.
     alone = " ".join(f"-p no:{name}" for name in ("randomly", "benchmark", "cov", "xdist", "anyio", "typeguard"))
-    environment |= {"COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": alone}
-    command = [str(Path(sys.executable).parent / "pytest"), *arguments]
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    return kept | {"COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": alone}
 
 
 def shown(kept: Path, width: int) -> str:

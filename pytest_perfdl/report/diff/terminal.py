@@ -62,7 +62,7 @@ def report(title: str, each: Diff, limit: float, top: int, width: int) -> str:
     Example::
 
     before/ (5 runs) -> after/ (5 runs)
-    regressed: step time 83.20 ms -> 91.50 ms, +9.98% [+9.1%, +10.9%] (95% interval over runs)
+    regressed: step time 83.20 ms -> 91.50 ms, +10.0% [+9.1%, +10.9%] (95% interval over runs)
 
     Breakdown of the profiled step
                baseline   current    change  share
@@ -93,10 +93,10 @@ def side_words(side: Side) -> str:
 
 
 def step_words(each: Diff) -> str:
-    """What the step time did, with its interval: "step time 83.20 ms -> 91.50 ms, +9.98% [...]"."""
+    """What the step time did, with its interval: "step time 83.20 ms -> 91.50 ms, +10.0% [...]"."""
     timed = each.timed
     if timed is not None and timed.base and timed.new:
-        text = f"step time {change(timed.base, timed.new)}"
+        text = f"step time {change(timed.base, timed.new, timed.effect)}"
         if timed.ci95 is None:
             return text
         low, high = map(format_percent, timed.ci95)
@@ -115,10 +115,18 @@ def columns_of(side: Side) -> str:
     return plural(side.columns, side.unit)
 
 
-def change(base_ns: float, new_ns: float) -> str:
-    """Both sides with the relative change, "83.20 ms -> 91.50 ms, +9.98%"."""
+def change(base_ns: float, new_ns: float, effect: float | None = None) -> str:
+    """Both sides with the relative change, "83.20 ms -> 91.50 ms, +10.0%".
+
+    Parameters
+    ----------
+    effect
+        The change where an estimate of it is known, which the interval beside it is of; by default the means' ratio.
+    """
     text = f"{format_quantity(base_ns, 'ns')} -> {format_quantity(new_ns, 'ns')}"
-    return text + (f", {format_percent(new_ns / base_ns - 1)}" if base_ns else "")
+    if effect is None and base_ns:
+        effect = new_ns / base_ns - 1
+    return text + ("" if effect is None else f", {format_percent(effect)}")
 
 
 def _account(each: Diff, width: int) -> Iterator[str]:

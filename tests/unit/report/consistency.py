@@ -149,6 +149,8 @@ def _checked(folder: Path) -> Checker:
             _check_recorded(checker, surface, test)
     for test in run["tests"]:
         _check_traces(checker, folder, test)
+    if (folder / "diff.txt").is_file():
+        _check_diff(checker, (folder / "diff.txt").read_text(), run)
     return checker
 
 
@@ -905,6 +907,48 @@ def _check_marked(checker: Checker, where: str, args: Json, title: re.Match[str]
     wrong_way = {"slower": cause["delta_ns"] < 0, "faster": cause["delta_ns"] > 0}
     if verdict == "unchanged" or wrong_way.get(verdict or ""):
         checker.wrong.append(f"{where} is {verdict}, run.json: the cause changed by {cause['delta_ns']} ns")
+
+
+# What `perfdl diff run.json` prints
+
+
+def _check_diff(checker: Checker, text: str, run: Json) -> None:
+    """The step's two sides, change and interval, and every line that begins with the name of a cause."""
+    tests = {test["id"]: test for test in run["tests"]}
+    test = next(iter(tests.values()), None)
+    for line in text.splitlines():
+        test = tests.get(line.strip(), test)
+        if test is None:
+            return
+        where = f"diff.txt, '{' '.join(line.split())}' of {test['id']}"
+        if "step time" in line:
+            _check_diff_step(checker, where, line, test)
+        cause = next((each for each in _times(test) if re.match(rf"\s+{re.escape(each['name'])}\s\s", line)), None)
+        if cause is not None:
+            known = {"ns": ("base_ns", "new_ns", "delta_ns"), "%": ("share", "ratio")}
+            for token in tokens(line.replace(cause["name"], "", 1)):
+                shown, keys = token.numbers[0], known.get(token.unit, ())
+                values = [value * (100 if token.unit == "%" else 1) for key in keys if (value := _of_cause(cause, key))]
+                if token.kind == "one" and keys and not any(shown.fits(value) for value in values):
+                    checker.wrong.append(f"{where}: {shown.text}, run.json: the cause has {values}")
+
+
+def _check_diff_step(checker: Checker, where: str, line: str, test: Json) -> None:
+    """The step's numbers are those of the metric of the step, whose name they do not say."""
+    trials = []
+    for name in ("step_time", "block_time"):
+        if (metric := test["metrics"].get(name)) is not None and metric["effect"] is not None:
+            trial = Checker()
+            for token in _near(line.partition("step time")[2]):
+                if token.unit == "ns":
+                    for shown, key in zip(token.numbers, ("base", "new"), strict=False):
+                        trial.compare(where, f"{key} of {name}", shown, metric[key])
+                elif token.kind == "interval":
+                    _check_number(trial, where, "interval", token, metric["ci95"], "")
+                elif token.numbers[0].signed:
+                    trial.compare(where, f"effect of {name}", token.numbers[0], metric["effect"], 100)
+            trials.append(trial.wrong)
+    checker.wrong += min(trials, key=len, default=[])
 
 
 # What surfaces show

@@ -1,5 +1,6 @@
 """No number of a report contradicts another, and what would is found."""
 
+import contextlib
 import gzip
 import json
 import random
@@ -12,6 +13,7 @@ import pytest
 from making import record, timed
 
 from pytest_perfdl.analysis.account.parts import StepParts
+from pytest_perfdl.cli import main
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
@@ -126,6 +128,8 @@ def write(folder):
     lines = [line.text for line in summary_lines(run, 0, 100)]
     title = f"____________ {TEST.rpartition('::')[2]} ____________"
     (folder / "report" / "terminal.txt").write_text("\n".join([title, failure_text(result, run), *lines, ""]))
+    with (folder / "report" / "diff.txt").open("w") as file, contextlib.redirect_stdout(file):
+        assert main(["diff", str(folder / "report" / "run.json")]) == 0
     return folder / "report"
 
 
@@ -502,6 +506,15 @@ def test_another_time_in_the_table_of_what_passes_is_found(copy):
     assert number == 1
     file.write_text(text)
     assert any("12.99 ms" in line and "passed" in line for line in consistency.contradictions(copy))
+
+
+@pytest.mark.parametrize("what", ["current", "effect", "interval", "cause"])
+def test_another_number_of_perfdl_diff_is_found(copy, what):
+    file, printed = copy / "diff.txt", number_of(copy, what)
+    text = file.read_text()
+    assert printed in text
+    file.write_text(text.replace(printed, another(printed), 1))
+    assert any(line.startswith("diff.txt") for line in consistency.contradictions(copy))
 
 
 def test_what_a_surface_lacks_is_found(copy):

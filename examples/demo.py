@@ -29,8 +29,8 @@ def main() -> int:
     if DEMO.exists():
         shutil.rmtree(DEMO)
     started = time.monotonic()
-    say("1/3  Record a baseline: one training step of a small GPT, in 3 fresh processes (10 by default).")
-    if pytest("--perf-update", "--perf-repeats=3", report="recorded") != 0:
+    say("1/3  Record a baseline: one training step of a small GPT, in 2 fresh processes (10 by default).")
+    if pytest("--perf-update", "--perf-repeats=2", report="recorded") != 0:
         return give_up("recording the baseline failed")
     say("2/3  Check the unchanged code: paired rounds of baseline commit and working tree. The test passes.")
     if pytest("--perf", report="unchanged") != 0:

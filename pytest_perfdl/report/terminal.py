@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.model.memory import MemoryChange
-from pytest_perfdl.model.metrics import general, is_utilization
+from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, words
@@ -19,7 +19,7 @@ from pytest_perfdl.report.story import Story, cause_line, largest, story
 from pytest_perfdl.report.traces import kept, pattern
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
-from pytest_perfdl.results.verdict import VERDICTS, Cause, MetricVerdict, SourceDiff, Verdict
+from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff, Verdict
 
 CAUSES_SHOWN = 5
 """Rows of the profiled step below its causes."""
@@ -311,12 +311,21 @@ def _why(result: Result, about: Story, verbosity: int, width: int) -> list[Termi
         causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
     source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
     peaks = [TerminalLine(text) for text in _memory_lines(judgement.memory, verbosity, width)]
+    if verbosity == 0 and not about.memory_first and not _is_of_memory(judgement):
+        # Within its limit a peak is no news beside a time that is not.
+        peaks = []
     table = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
     work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change), 4, width)]
     suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
     if about.memory_first:
         return [*peaks, *source, *causes, *work, *table, *suggestion]
     return [*causes, *source, *work, *peaks, *table, *suggestion]
+
+
+def _is_of_memory(judgement: Judgement) -> bool:
+    """Whether a metric of memory has the verdict of the test, or memory grows."""
+    metrics = [each for each in judgement.metrics if general(each.name) in ("peak_memory", "static_memory", GROWTH)]
+    return bool(judgement.growth) or any(each.verdict == judgement.verdict for each in metrics)
 
 
 def _paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[TerminalLine]:

@@ -88,7 +88,8 @@ def memory_timeline(trace: Trace, modules: Modules | None = None) -> tuple[Devic
     size. Traces of 2021 know only sizes: there it is their running sum from 0.
 
     A free ends the latest allocation at its address that is not yet freed; a free without one ends memory from
-    earlier than the window. What is alive at the peak goes to the innermost operator around the allocation on its thread.
+    earlier than the window. What is alive at the peak goes to the innermost operator around the allocation on its
+    thread.
 
     Parameters
     ----------

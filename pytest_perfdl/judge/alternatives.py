@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from pytest_perfdl.results.verdict import Verdict
 
 Kind = Literal["faster", "not slower"]
+_EXPECTED: dict[Kind, str] = {"faster": "at least {} faster", "not slower": "at most {} slower"}
+
+
+def is_expected(metric: MetricVerdict) -> bool:
+    """Whether a metric is of two alternatives of `perf.compare`, rather than of a baseline and the current code."""
+    ends = tuple(text.partition("{}")[::2] for text in _EXPECTED.values())
+    limit = metric.limit or ""
+    return any(limit.startswith(start) and limit.endswith(end) for start, end in ends)
 
 
 def demand(metric: str, kind: Kind, amount: str) -> Held:
@@ -41,7 +49,7 @@ def sides(rounds: Sequence[Round], kind: Kind) -> list[Round]:
 
 def verdict(found: MetricVerdict, kind: Kind, amount: str, labels: tuple[str, str]) -> MetricVerdict:
     """The verdict on an assertion; `labels` name the first and the second alternative."""
-    expected = f"at least {amount} faster" if kind == "faster" else f"at most {amount} slower"
+    expected = _EXPECTED[kind].format(amount)
     found = replace(found, limit=expected, times_over=None)
     if kind == "faster":
         found = _turned(found)

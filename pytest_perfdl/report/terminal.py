@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
@@ -241,7 +242,7 @@ def _table(results: Sequence[Result], run: Run, width: int) -> list[TerminalLine
         lines.append(f"and {plural(len(results) - len(shown), 'more test')} (-v)")
     for result in shown:
         for metric in result.judgement.metrics:
-            if words.is_comparison(metric):
+            if is_expected(metric):
                 lines += layout.paragraph(words.visible(f"{metric.name.rpartition('.')[0]}: {metric.reason}"), 0, width)
     return [TerminalLine(line) for line in lines]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
+from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import SHORT_STEP, Finding
@@ -102,14 +103,9 @@ def step_times(judgement: Judgement) -> list[MetricVerdict]:
     by_call: dict[str, MetricVerdict] = {}
     for name in ("step_time", "block_time"):
         for metric in judgement.metrics:
-            if general(metric.name) == name and not is_comparison(metric):
+            if general(metric.name) == name and not is_expected(metric):
                 by_call.setdefault(metric.name.removesuffix(name), metric)
     return list(by_call.values())
-
-
-def is_comparison(metric: MetricVerdict) -> bool:
-    """Whether a metric is of two alternatives of `perf.compare`, rather than of a baseline and the current code."""
-    return metric.limit is not None and metric.limit.startswith(("faster by ", "not slower than "))
 
 
 def counts_sentence(run: Run) -> str:

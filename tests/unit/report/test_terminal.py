@@ -65,7 +65,7 @@ def test_many_tests_that_pass_are_cut():
 def test_a_comparison_tells_its_factor():
     found = runs.timed(
         "fused.step_time",
-        limit="faster by 10%",
+        limit="at least 10% faster",
         verdict="unchanged",
         reason="fused against loop: 1.25x as fast [1.20x, 1.30x]",
     )

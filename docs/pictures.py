@@ -21,8 +21,8 @@ from pytest_perfdl.report.reading import read_run
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 PARTS = {
-    "waterfall.png": "[data-part=waterfall] figure",
-    "timeline.png": "[data-part=timeline] figure",
+    "waterfall.png": "[data-part=waterfall]",
+    "timeline.png": "[data-part=timeline]",
 }
 """Pictures of a part of the page."""
 
@@ -44,8 +44,9 @@ def main() -> int:
         wide.screenshot(path=PICTURES / "report.png")
         for name, selector in PARTS.items():
             figure = wide.locator(selector).first
-            figure.scroll_into_view_if_needed()
-            figure.locator(".main-svg").first.wait_for(state="attached")
+            figure.locator("xpath=ancestor::details[1]/summary").click()
+            figure.locator(".main-svg, canvas").first.wait_for()
+            wide.wait_for_timeout(1000)
             figure.screenshot(path=PICTURES / name)
         phone = chromium.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
         phone.goto(page.as_uri())

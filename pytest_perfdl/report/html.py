@@ -161,44 +161,6 @@ def chips(results: Sequence[Result]) -> list[tuple[str, int]]:
     return [(word, found.count(word)) for word in (compared.TEST_ERROR_WORD, *VERDICTS, RECORDED) if word in found]
 
 
-def headline(run: Run) -> str:
-    """What came of the run, "1 of 3 perf tests regressed", "All 2 perf tests pass", "Recorded 2 new baselines"."""
-    count = len(run.results)
-    recorded = sum(result.updated for result in run.results)
-    failing = [compared.verdict_word(result) for result in run.results if result.fails]
-    kinds = dict.fromkeys(failing)
-    total = plural(count, "perf test")
-    if not count:
-        return "No perf test ran"
-    if not run.judged:
-        return f"{total} measured without isolation: times without verdicts"
-    if len(kinds) == 1 and failing[0] in _FAILED:
-        one, several = _FAILED[failing[0]]
-        whole = f"The perf test {one}" if count == 1 else f"{len(failing)} of {total} "
-        return whole if count == 1 else whole + (one if len(failing) == 1 else several)
-    if failing:
-        verb = "fails" if len(failing) == 1 else "fail"
-        return f"{len(failing)} of {total} {verb}: {compared.by_verdict([r for r in run.results if r.fails])}"
-    if recorded == count:
-        return f"Recorded {plural(recorded, 'new baseline')}"
-    passed = "The perf test passes" if count == 1 else f"All {total} pass"
-    if not any(map(compared.compared, run.results)) and not recorded:
-        return f"{passed}, but nothing was compared"
-    unsettled = [result for result in run.results if words.fails_or_warns(result)]
-    noted = f", {compared.by_verdict(unsettled)}" if unsettled else ""
-    return passed + noted + (f", recorded {plural(recorded, 'new baseline')}" if recorded else "")
-
-
-_FAILED = {
-    compared.TEST_ERROR_WORD: ("failed before it was measured", "failed before they were measured"),
-    "regressed": ("regressed", "regressed"),
-    "missing": ("has no baseline", "have no baseline"),
-    "outdated": ("has an outdated baseline", "have an outdated baseline"),
-    "invalid": ("has no valid measurement", "have no valid measurement"),
-}
-"""What failing tests that all have this verdict are said to do: one of them, and several."""
-
-
 def headline_metric(result: Result, told: Story) -> MetricVerdict | None:
     """The metric that a row about the test shows: its story's, else its step time, else its first."""
     timed = [metric for metric in result.judgement.metrics if general(metric.name) == "step_time"]
@@ -387,7 +349,7 @@ def _environment() -> jinja2.Environment:
         share=format_percent,
         also_shown=ALSO_SHOWN,
         chips=chips,
-        headline=headline,
+        headline=words.headline,
         headline_metric=headline_metric,
         shown_verdict=shown_verdict,
         evidence_words=evidence_words,

@@ -17,7 +17,7 @@ from pytest_perfdl.model.record import SHORT_STEP, Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report import memory
-from pytest_perfdl.report.compared import by_verdict, compared, verdict_word
+from pytest_perfdl.report.compared import TEST_ERROR_WORD, by_verdict, compared, verdict_word
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
     ACCEPTED_BY_UPDATE,
@@ -155,32 +155,48 @@ def recording_sentence(run: Run) -> str:
 
 
 def headline(run: Run) -> str:
-    """The run's verdict in one sentence."""
-    total = plural(len(run.results), "perf test")
-    if not run.results:
+    """What came of the run, "1 of 3 perf tests regressed", "All 2 perf tests pass", "Recorded 2 new baselines"."""
+    count = len(run.results)
+    total = plural(count, "perf test")
+    if not count:
         return "No perf test ran"
     if not run.judged:
         return f"{total} measured without isolation: times without verdicts"
-    failing = [result for result in run.results if result.fails]
-    warning = [result for result in run.results if not result.fails and fails_or_warns(result)]
+    if failing := [result for result in run.results if result.fails]:
+        return _failed(failing, count)
     recorded = [result for result in run.results if result.updated]
-    if failing:
-        verb = "fails" if len(failing) == 1 else "fail"
-        return f"{len(failing)} of {total} {verb}: {by_verdict(failing)}"
-    if warning:
-        verb = "needs" if len(warning) == 1 else "need"
-        return f"No perf test fails; {len(warning)} of {len(run.results)} {verb} attention: {by_verdict(warning)}"
-    if recorded:
-        new = sum(result.base is None for result in recorded)
-        what = plural(len(recorded), "new baseline" if new == len(recorded) else "baseline")
-        others = len(run.results) - len(recorded)
-        rest = f"; {plural(others, 'other test')}: {by_verdict([r for r in run.results if not r.updated])}"
-        return f"Recorded {what}{rest if others else ''}"
-    if not any(map(compared, run.results)):
-        return f"No perf test fails, but none was compared: {by_verdict(run.results)}"
-    if len(run.results) == 1:
-        return f"The perf test passes: {by_verdict(run.results)}"
-    return f"All {total} pass: {by_verdict(run.results)}"
+    new = sum(result.base is None for result in recorded)
+    what = plural(len(recorded), "new baseline" if new == len(recorded) else "baseline")
+    if len(recorded) == count:
+        return f"Recorded {what}"
+    passed = "The perf test passes" if count == 1 else f"All {total} pass"
+    if not any(map(compared, run.results)) and not recorded:
+        return f"{passed}, but nothing was compared: {by_verdict(run.results)}"
+    unsettled = [result for result in run.results if fails_or_warns(result)]
+    noted = f", {by_verdict(unsettled)}" if unsettled else ""
+    return passed + noted + (f", recorded {what}" if recorded else "")
+
+
+def _failed(failing: Sequence[Result], count: int) -> str:
+    """What failing tests did, in words of their own where all have one verdict."""
+    total = plural(count, "perf test")
+    shown = {verdict_word(result) for result in failing}
+    if len(shown) == 1 and (alike := _FAILED.get(shown.pop())):
+        one, several = alike
+        if count == 1:
+            return f"The perf test {one}"
+        return f"{len(failing)} of {total} {one if len(failing) == 1 else several}"
+    return f"{len(failing)} of {total} {'fails' if len(failing) == 1 else 'fail'}: {by_verdict(failing)}"
+
+
+_FAILED = {
+    TEST_ERROR_WORD: ("failed before it was measured", "failed before they were measured"),
+    "regressed": ("regressed", "regressed"),
+    "missing": ("has no baseline", "have no baseline"),
+    "outdated": ("has an outdated baseline", "have an outdated baseline"),
+    "invalid": ("has no valid measurement", "have no valid measurement"),
+}
+"""What failing tests that all have this verdict are said to do: one of them, and several."""
 
 
 def context_changes(run: Run) -> list[tuple[str, str, str, int]]:

@@ -196,7 +196,7 @@
   const search = document.getElementById("search");
   const chips = [...document.querySelectorAll("[data-chip]")];
   const where = document.getElementById("where");
-  const headline = where?.textContent;
+  const summary = where?.textContent;
   const failing = () => tests.filter((test) => test.dataset.fails !== undefined && !test.hidden);
   let verdict = "";
   const filter = () => {
@@ -262,7 +262,7 @@
     const all = failing();
     const test = all[place];
     const isIn = test && test.getBoundingClientRect().bottom > 0;
-    where.textContent = isIn ? `${place + 1} of ${all.length} failing: ${test.querySelector(".id").textContent}` : headline;
+    where.textContent = isIn ? `${place + 1} of ${all.length} failing: ${test.querySelector(".id").textContent}` : summary;
   };
   if (where) window.addEventListener("scroll", () => { if (!waiting) { waiting = true; requestAnimationFrame(tellWhere); } }, { passive: true });
 

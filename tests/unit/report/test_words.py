@@ -39,7 +39,7 @@ def test_written_baselines_are_counted():
 def test_what_an_update_accepted_needs_no_look():
     accepted = replace(runs.result("suspect", fails=False), updated=True)
     run = runs.run(accepted, runs.result("unchanged", "t.py::b"))
-    assert words.headline(run) == "Recorded 1 baseline; 1 other test: 1 unchanged"
+    assert words.headline(run) == "All 2 perf tests pass, recorded 1 baseline"
     assert not words.fails_or_warns(accepted)
     assert words.notable(accepted)
 
@@ -54,13 +54,13 @@ def test_a_run_without_isolation_claims_no_verdict():
     "verdicts, sentence",
     [
         ((), "No perf test ran"),
-        (("regressed", "unchanged"), "1 of 2 perf tests fails: 1 regressed"),
+        (("regressed", "unchanged"), "1 of 2 perf tests regressed"),
         (("regressed", "missing", "unchanged"), "2 of 3 perf tests fail: 1 regressed, 1 missing"),
-        (("changed", "unchanged"), "No perf test fails; 1 of 2 needs attention: 1 changed"),
-        (("unchanged", "improved"), "All 2 perf tests pass: 1 improved, 1 unchanged"),
-        (("unchanged",), "The perf test passes: 1 unchanged"),
-        (("new", "new"), "No perf test fails, but none was compared: 2 new"),
-        (("unmeasured",), "No perf test fails, but none was compared: 1 unmeasured"),
+        (("changed", "unchanged"), "All 2 perf tests pass, 1 changed"),
+        (("unchanged", "improved"), "All 2 perf tests pass"),
+        (("unchanged",), "The perf test passes"),
+        (("new", "new"), "All 2 perf tests pass, but nothing was compared: 2 new"),
+        (("unmeasured",), "The perf test passes, but nothing was compared: 1 unmeasured"),
     ],
 )
 def test_headline(verdicts, sentence):
@@ -137,7 +137,7 @@ def test_a_test_that_failed_itself_is_no_invalid_measurement_and_nothing_measure
     assert terminal[1].split() == ["TEST", "ERROR", *runs.GPT.split()]
     assert terminal[2].strip() == "not measured: the test itself failed"
     assert words.counts_sentence(run).endswith(" 1 test error, 0 missing, 0 incomparable, 0 unmeasured.")
-    assert html.headline(run) == "1 of 2 perf tests failed before it was measured"
+    assert words.headline(run) == "1 of 2 perf tests failed before it was measured"
     assert by_verdict([failed_itself()] * 2) == "2 test errors"
     shown = (
         "\n".join(terminal),

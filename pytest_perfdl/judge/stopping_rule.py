@@ -342,7 +342,8 @@ class Gate:
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
             seen = f"over the limit in {'all' if past == rounds else f'{past} of'} {reasons.paired(rounds)}"
-            if spent is None or spent.seconds <= 0:
+            if spent is None or not spent.ended:
+                # Another metric has failed the test: no more rounds were needed.
                 return "suspect", seen
             wanted = _round_up(max(self.least_to_fail + 1, 2 * rounds) * spent.seconds / rounds)
             return "suspect", f"{seen}; stopped by --perf-budget={spent.budget:g}, needs about {wanted} s"

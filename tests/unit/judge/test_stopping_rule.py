@@ -112,6 +112,8 @@ def test_only_what_has_evidence_of_its_own_is_named():
     assert estimate(doubtful).over(LIMIT) > 0.95
     outcome = gate(STEP, BLOCK).look(of(*clear, block_time=doubtful))
     assert said(outcome) == {"step_time": "regressed", "block_time": "suspect"}
+    early = gate(STEP, BLOCK).look(of(*clear, block_time=doubtful), Spent(40, 300)).verdicts["block_time"]
+    assert "stopped by" not in early.reason, "the other metric ended the rounds"
     outcome = gate(STEP, BLOCK).look(of(*doubtful, block_time=clear))
     assert said(outcome) == {"step_time": "suspect", "block_time": "regressed"}
 

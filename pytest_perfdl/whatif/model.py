@@ -120,7 +120,7 @@ class Tasks:
     duration: I64
     """Nanoseconds."""
     release: I64
-    """Earliest start in absolute time, `NO_RELEASE` for none: for what began or was launched earlier than the window."""
+    """Earliest start in absolute time, `NO_RELEASE` for none: for what began or was launched before the trace."""
     submitted: I64
     """Moment on the host at which it was submitted: start of the launching or synchronizing call, else `start`."""
     launcher: Rows

@@ -87,8 +87,9 @@ def memory_timeline(trace: Trace, modules: Modules | None = None) -> tuple[Devic
     Allocated bytes are the allocator's own `Total Allocated`, and the static base is that of the first event less its
     size. Traces of 2021 know only sizes: there it is their running sum from 0.
 
-    A free ends the latest allocation at its address that is not yet freed; a free without one ends memory from
-    earlier than the window. What is alive at the peak goes to the innermost operator around the allocation on its thread.
+    A free ends the latest allocation at its address that is not yet freed; a free without one ends memory
+    from earlier than the window. What is alive at the peak goes to the innermost operator around the allocation on
+    its thread.
 
     Parameters
     ----------

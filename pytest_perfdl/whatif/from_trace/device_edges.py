@@ -19,8 +19,8 @@ class DeviceEdges:
 
     parts: tuple[Edges, ...]
     released: Rows
-    """Tasks that were launched earlier than the window, or whose launch is not in the trace, and that no other task held
-    up: they keep their measured start."""
+    """Tasks that were launched earlier than the window, or whose launch is not in the trace, and that no other task
+    held up: they keep their measured start."""
     unexplained: I64
     """Nanoseconds of delay before each task that nothing explains."""
     launch: Usual

@@ -32,9 +32,9 @@ def task_graph(trace: Trace, window: tuple[int, int] | None = None) -> TaskGraph
     another stream and contention. They rest on the same evidence as `critical_path`: `bindings` for device events,
     `host_waits` for threads. What only times suggest is marked by a confidence below 1.
 
-    *From earlier than the window.* Device events whose launch is not in the trace keep their measured start, unless what
-    is ahead of them on their stream is late. On traces without device events, collectives that run beside the host's
-    threads are tasks on channels.
+    *From earlier than the window.* Device events whose launch is not in the trace keep their measured start, unless
+    what is ahead of them on their stream is late. On traces without device events, collectives that run beside the
+    host's threads are tasks on channels.
 
     Edges that would lead in a circle, as times of broken clocks may, are left out and counted (`contradicted`).
 

@@ -19,8 +19,8 @@ DEMO = ROOT / "demo"
 
 TEST = "examples/test_gpt.py::test_train_step"
 PLANT = "softmax_float64"
-QUICK = ("--perf-steps=20", "--perf-warmup=5", "--perf-calibrate=off")
-"""Half of the usual steps, and no calibration of the machine (20 s), which only utilization needs."""
+QUICK = ("--perf-steps=10", "--perf-warmup=3", "--perf-calibrate=off")
+"""A quarter of the usual steps, and no calibration of the machine (20 s), which only utilization needs."""
 LIMITS = ("--perf-limit=step_time:10%", "--perf-limit=block_time:10%")
 """Few rounds exclude a slowdown of 10 %, and the planted one is far above it."""
 
@@ -47,7 +47,7 @@ def main() -> int:
         return give_up(f"not detected: {', '.join(missed)}")
     say(
         f"Detected, {time.monotonic() - started:.0f} s after the start. The report: demo/report/index.html\n"
-        "     The usual settings (10 processes, 40 steps, a limit of 3 %) take about twice as long."
+        "     The usual settings (10 processes, 40 steps, a limit of 3 %) take about three times as long."
     )
     return 0
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 DRIFT_MAX = 0.05
-"""Largest common factor of all rows that is put down to the machine: its drift between occasions."""
+"""Largest common factor of all rows that is attributed to machine drift between two recording sessions."""
 ROWS_FOR_DRIFT = 5
 """Fewer matched rows say nothing about a common factor."""
 LEAST_SHARE_UNREPEATED = 0.01

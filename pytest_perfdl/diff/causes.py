@@ -41,7 +41,7 @@ _LEAST_SPREAD = 0.05
 
 
 def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
-    """The causes of a change: what goes the step's way first, then by what it costs beyond the drift.
+    """The causes of a change: those in the same direction as the step first, then by what it costs beyond the drift.
 
     Without `everything` only those are given whose interval excludes zero (or that were not tested for want of
     repeats, or are other work than before), and that cost at least `LEAST_SHARE` of the step; what came or went in

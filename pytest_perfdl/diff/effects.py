@@ -8,7 +8,7 @@ nothing hides. From (n0, t0, x0) to (n1, t1, x1)
     exposure  n1 * t1 * (x1 - x0)
 
 add up to the change exactly. Over parts that are summed (a kernel over all its shapes) the count effect is that
-of the sum, (N1 - N0) * T0 * X0, and what the parts' count effects have beyond it is the *mix*: more of the dear
+of the sum, (N1 - N0) * T0 * X0, and what the parts' count effects have beyond it is the *mix*: more of the expensive
 ones at the cost of the cheap ones. A group whose members were exchanged for others (fused, split, another
 kernel for the same operator) has no duration of one thing to compare: its duration effect is mix too.
 """

@@ -202,7 +202,7 @@ def _of_size(block: torch.Tensor) -> Sequence[Callable[[], object]]:
 
 
 def _event_ns() -> float:
-    """What recording an operator adds to it, shapes included: the median of some windows in turns with and without."""
+    """What recording an operator adds to it, shapes included: the median of windows that alternate with and without."""
     number = torch.zeros(1)
 
     def many() -> None:

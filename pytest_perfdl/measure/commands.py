@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BLOCKS = 4
 """Timed blocks in a repeat; the device is synchronized only between them."""
 TURNS = 8
-"""Blocks in which each of two live processes times its steps, taking turns."""
+"""Blocks in which each of two live processes times its steps, alternating with the other."""
 EXPLAINED_STEPS = 2
 """Steps of the stack pass, at least."""
 _COUNTING = 4

@@ -25,7 +25,7 @@ Ratio = tuple[float, float, float]
 """Lower quartile, median and upper quartile of a time over another."""
 
 REPEATS, LEAST_NS = 15, 200_000
-"""How often both forms take turns, and what the first of them takes at least in each."""
+"""How often both forms alternate, and what the first of them takes at least each time."""
 
 MOST_BYTES = 2**32
 """Largest arguments, and largest results, of a call that is replayed: a trace can ask for any size."""
@@ -72,7 +72,7 @@ def has_device() -> bool:
 def ratios(calls: Mapping[str, Recorded], form: Form, device: str) -> Iterator[tuple[str, Ratio | None]]:
     """Time of each call in a form over its time as recorded, by key; `None` for what cannot be replayed.
 
-    Both forms run in turns on tensors of random numbers. In channels-last format the upper quartile is that of replays
+    Both forms alternate on tensors of random numbers. In channels-last format the upper quartile is that of replays
     with one tensor in the old format, if that takes longer: a loss that knows no format hands such gradients back.
     """
     with torch.no_grad():

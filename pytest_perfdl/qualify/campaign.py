@@ -12,8 +12,8 @@ from pytest_perfdl.qualify.outcomes import Outcome
 def next_run(done: Sequence[Outcome], wanted: Mapping[float, int]) -> float | None:
     """By how much the next run slows down; `None` when there are as many runs of each share as wanted.
 
-    Runs of all shares take turns in proportion, so that whatever the machine does in the course of hours meets all of
-    them, and a campaign that is ended early has some of each.
+    Runs of all shares are interleaved in proportion, so that drift of the machine over hours affects all of them,
+    and a campaign that is ended early has some of each.
     """
     counts = Counter(outcome.inject for outcome in done)
     left = [share for share, number in wanted.items() if counts[share] < number]

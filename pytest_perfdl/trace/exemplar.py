@@ -115,7 +115,7 @@ def unpack(data: bytes, source: str) -> bytes:
 
 
 def is_complete(trace: Trace) -> bool:
-    """Whether nothing that tells what waits for what was left out of an exemplar; of any other trace nothing was."""
+    """Whether the exemplar kept every event and correlation id; other traces are complete."""
     cut = trace.metadata.get("perfdl", {})
     return not cut.get("dropped_events") and "correlation" not in cut.get("dropped_args", ())
 

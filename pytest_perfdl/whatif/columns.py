@@ -28,7 +28,7 @@ def taker(rows: Rows | npt.NDArray[np.bool_], count: int | None = None) -> Calla
         Of columns in two parts, which are given one by one, the length of the first; rows count on in the second.
     """
     if rows.dtype == bool:
-        # Where the mask changes runs begin and end in turns.
+        # Where the mask changes, runs begin and end alternately.
         changes = np.flatnonzero(np.diff(rows, prepend=False, append=False))
         first, behind, total = changes[::2], changes[1::2], int(np.count_nonzero(rows))
     else:

@@ -74,7 +74,7 @@ def measured(
         try:
             found = found.or_else(calibrate(key, device, say=say))
         except ConstantsError as error:
-            # Operators are replayed in turns, which stand a neighbor.
+            # Operators are replayed interleaved, so another process disturbs both forms alike.
             if not forms:
                 raise
             say(0, 0, f"without the limits of this machine: {error}")

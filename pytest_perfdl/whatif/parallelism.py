@@ -96,7 +96,7 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
     """One step of the layers over devices as a graph: a stream for each stage, a channel for each stage's gradients.
 
     The batch is shared by `data` replicas and cut into `micro_batches`. Stages run as 1F1B does: stage s of p does
-    p - s forward passes ahead, then a forward and a backward pass in turns (Narayanan et al., "PipeDream", SOSP 2019;
+    p - s forward passes ahead, then forward and backward passes alternate (Narayanan et al., "PipeDream", SOSP 2019;
     the bubble is (p - 1) / (m + p - 1) of the step when stages are equal). Within a stage a layer over t
     tensor-parallel devices takes 1 / t, and two all-reduces of what it hands on, forward and backward each (Shoeybi
     et al., "Megatron-LM", 2019). Between stages what is handed on travels. When a stage's last backward pass begins,

@@ -1,1 +1,1 @@
-"""What `perfdl diff` says of two sides: on the terminal, as JSON, and as a page that opens from disk."""
+"""The result of `perfdl diff`: on the terminal, as JSON, and as a self-contained page."""

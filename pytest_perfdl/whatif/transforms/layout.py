@@ -28,7 +28,7 @@ def channels_last(context: Context) -> Change:
 
     Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time any more, nor
     their launches' kernels a place: this needs no constant, and is all that is promised on a device without measured
-    ratios. With `Machine.ratios`, where operators were replayed in both formats in turns, each operator with a ratio
+    ratios. With `Machine.ratios`, where operators were replayed interleaved in both formats, each operator with a ratio
     takes t' = t r, forward and backward. Copies at the boundaries (the input of the step, once) are within the input's
     own time: one transposition of the batch, 2 bytes/bandwidth. That gradients come in the same format is assumed: the
     slow end of the interval is that of replays with one tensor in the old one.

@@ -57,7 +57,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
 
     t' = t r for the operators that autocast runs in 16 bits and the elementwise ones behind them, in the forward and
     backward pass; the optimizer and autocast's float32 operators stay. r(operator, shapes) comes from
-    `Machine.ratios`, where the operators were replayed in both types in turns. Without: 1/2 where the roofline says
+    `Machine.ratios`, where the operators were replayed in both types, interleaved. Without: 1/2 where the roofline says
     memory-bound, else the ratio of the peak rates, but no less than 1/3 (Daydream, USENIX ATC 2020: /2 and /3); the
     interval then reaches from the peaks' ratio to half the gain, and trust is low.
 

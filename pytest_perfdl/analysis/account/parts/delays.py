@@ -1,4 +1,4 @@
-"""Time during which others had the processor, taken off the parts of a step that it fell into.
+"""Time during which other processes used the CPU, excluded from the parts of a step in which it was.
 
 The scheduler says how long a step's thread waited for a processor, not when. But a wait is one piece, as a rule of
 several milliseconds, so the part that it fell into is the one that is longer by it than in the other steps.

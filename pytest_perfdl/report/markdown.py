@@ -147,7 +147,7 @@ def _body(result: Result, run: Run) -> str:
     parts = [_verdict(about, judgement)]
     causes = [_cause(group) for group in about.causes]
     peak = [_peak(about)] if about.memory else []
-    parts += [*peak, *causes] if about.memory_first else [*causes, *peak]
+    parts += peak if about.memory_first else [*causes, *peak]
     parts += [_diff(diff) for diff in about.diffs]
     parts += [_prose(words.work_sentence(change)) for change in judgement.work]
     metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]

@@ -347,7 +347,9 @@ def _memory_place(result: Result, run: Run) -> Place | None:
 def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
     """What became of the parts of a group, in words."""
     telling = _telling(causes)
-    parts = [cause for cause in telling if cause.kind != "idle"]
+    operators = [cause for cause in telling if cause.kind != "idle"]
+    # Autograd's own nodes come and go with the operators that they call.
+    parts = [cause for cause in operators if not _is_node(cause)] or operators
     came = [cause for cause in parts if cause_status(cause) == "new"]
     went = _weighty([cause for cause in causes if cause.kind != "idle" and cause_status(cause) == "gone"])
     stayed = [cause for cause in parts if cause_status(cause) == "changed"]
@@ -373,6 +375,12 @@ def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
     if not clauses:
         clauses = [_idle(cause) for cause in telling if cause.kind == "idle"][:1]
     return "; ".join(clauses) or visible(causes[0].name)
+
+
+def _is_node(cause: Cause) -> bool:
+    return cause.name.startswith(("autograd::", "torch::autograd::")) or cause.name.rstrip("0123456789").endswith(
+        "Backward"
+    )
 
 
 def _weighty(causes: Sequence[Cause]) -> list[Cause]:

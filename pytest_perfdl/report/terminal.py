@@ -319,7 +319,8 @@ def _why(result: Result, about: Story, verbosity: int, width: int) -> list[Termi
     work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change), 4, width)]
     suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
     if about.memory_first:
-        return [*peaks, *source, *causes, *work, *table, *suggestion]
+        # Times did not change: what differs in the profiled step is for who asks.
+        return [*peaks, *source, *([*causes, *work, *table, *suggestion] if verbosity > 0 else [])]
     return [*causes, *source, *work, *peaks, *table, *suggestion]
 
 

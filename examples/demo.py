@@ -47,7 +47,7 @@ def main() -> int:
         return give_up(f"not detected: {', '.join(missed)}")
     say(
         f"Detected, {time.monotonic() - started:.0f} s after the start. The report: demo/report/index.html\n"
-        "     The usual settings (10 processes, 40 steps, a limit of 3 %) take about three times as long."
+        "     The usual settings are 10 processes, 40 steps and a limit of 3 %."
     )
     return 0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.model.visible import visible
@@ -431,8 +432,10 @@ def plain_name(name: str) -> str:
     ('scaled_dot_product_flash_attention', 'copy_')
     >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
     'scaled_dot_product_flash_attention_backward'
+    >>> plain_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float*)")
+    'vectorized_elementwise_kernel<4, FillFunctor<float>>'
     """
-    shown = visible(name)
+    shown = visible(short_name(name))
     if not shown.startswith("aten::") or "," in shown or " " in shown:
         return shown
     return shown.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")

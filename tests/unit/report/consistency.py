@@ -822,6 +822,10 @@ def _check_recorded(checker: Checker, surface: Surface, test: Json) -> None:
     """A recorded time where there were paired rounds is never shown without the word."""
     known = [metric[key] for metric in test["metrics"].values() for key in ("base", "new") if metric[key]]
     known += [cause[key] for cause in _times(test) for key in ("base_ns", "new_ns", "delta_ns")]
+    # Rounds are listed one by one: one of them may be what is recorded.
+    for metric in test["metrics"].values():
+        if metric["evidence"] == "paired":
+            known += [*metric["base_values"], *metric["new_values"]]
     text = " | ".join([surface.text, *(" | ".join(row.cells) for row in surface.rows)])
     for name, metric in test["metrics"].items():
         if metric["unit"] != "ns" or metric["stored"] is None or metric["evidence"] != "paired":
@@ -925,12 +929,31 @@ def _check_diff(checker: Checker, text: str, run: Json) -> None:
             _check_diff_step(checker, where, line, test)
         cause = next((each for each in _times(test) if re.match(rf"\s+{re.escape(each['name'])}\s\s", line)), None)
         if cause is not None:
-            known = {"ns": ("base_ns", "new_ns", "delta_ns"), "%": ("share", "ratio")}
+            step = next((each for each in test["breakdowns"] if each["call"] == cause["call"]), None)
+            rows = [row for row in step["rows"] if row["name"] == cause["name"]] if step else []
             for token in tokens(line.replace(cause["name"], "", 1)):
-                shown, keys = token.numbers[0], known.get(token.unit, ())
-                values = [value * (100 if token.unit == "%" else 1) for key in keys if (value := _of_cause(cause, key))]
-                if token.kind == "one" and keys and not any(shown.fits(value) for value in values):
+                shown, values = token.numbers[0], _diff_values(token.unit, [cause, *rows], step)
+                # Summed there before it is rounded.
+                slack = SUMMED_NS if token.unit == "ns" else 0.0
+                near = (abs(shown.value - value) <= shown.half * 1.01 + slack for value in values)
+                if token.kind == "one" and token.unit in ("ns", "%") and not any(near):
                     checker.wrong.append(f"{where}: {shown.text}, run.json: the cause has {values}")
+
+
+SUMMED_NS = 5
+
+
+def _diff_values(unit: str, parts: Sequence[Json], step: Json | None) -> list[float]:
+    """What may be said of a cause in a unit: its times, or its changes in percent."""
+    whole = step["new_ns"] - step["base_ns"] if step else 0
+    found: list[float] = []
+    for part in parts:
+        base, new = part["base_ns"] or 0, part["new_ns"] or 0
+        if unit == "ns":
+            found += [base, new, new - base]
+        else:
+            found += [100 * (new - base) / of for of in (base, whole) if of]
+    return found
 
 
 def _check_diff_step(checker: Checker, where: str, line: str, test: Json) -> None:

@@ -194,7 +194,10 @@ def _settled(
 ) -> MetricVerdict:
     stored = metric.base
     if metric.name in verdicts:
-        metric = replace(with_modes(verdicts[metric.name], base, new), stored=stored, pairs=_pairs(metric.name, rounds))
+        verdict = with_modes(verdicts[metric.name], base, new)
+        # Rounds that only single kernels asked for came after the verdict.
+        own = rounds if verdict.rounds is None else rounds[: verdict.rounds]
+        metric = replace(verdict, stored=stored, pairs=_pairs(metric.name, own))
     elif metric.kind == "timed" and metric.verdict is None and _in_all(rounds, metric.name):
         metric = replace(_shown(metric, rounds), stored=stored, pairs=_pairs(metric.name, rounds))
     if metric.kind != "timed" or metric.new is None or not rounds:

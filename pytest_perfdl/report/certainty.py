@@ -44,11 +44,12 @@ def certainty(run: Run) -> list[str]:
         for metric in metrics
         if metric.excluded is not None
         and math.isfinite(metric.excluded)
-        and metric.verdict in ("unchanged", "improved")
+        and metric.excluded > 0
+        and metric.verdict == "unchanged"
         and general(metric.name) == "step_time"
     )
     if seen:
-        middle, most = (format_percent(max(each, 0.0), signed=False) for each in (statistics.median(seen), seen[-1]))
+        middle, most = (format_percent(each, signed=False) for each in (statistics.median(seen), seen[-1]))
         worst = f" in half of the tests, {most} in all of them" if len(seen) > 1 else ""
         sentences.append(f"Minimum detectable slowdown of step_time (97.5% probability): {middle}{worst}.")
     return sentences

@@ -53,9 +53,9 @@ def times_over(metric: MetricVerdict) -> str:
 
 def excluded(metric: MetricVerdict) -> str:
     """The least slowdown that the rounds would have shown, "2.1%"; empty where that is not known."""
-    if metric.excluded is None or not math.isfinite(metric.excluded):
+    if metric.excluded is None or not math.isfinite(metric.excluded) or metric.excluded <= 0:
         return ""
-    return format_percent(max(metric.excluded, 0.0), signed=False)
+    return format_percent(metric.excluded, signed=False)
 
 
 def cause_count(cause: Cause) -> str:

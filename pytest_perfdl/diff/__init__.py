@@ -12,7 +12,7 @@ where work overlaps. What they find is in `changes`. Parts are matched by `diff.
 
 from pytest_perfdl.diff.account import AccountLine, Diff, diff
 from pytest_perfdl.diff.bound import Regions, regions
-from pytest_perfdl.diff.causes import causes, likeliest, places
+from pytest_perfdl.diff.causes import causes, likeliest, places, remainder
 from pytest_perfdl.diff.changes import DiffCause
 from pytest_perfdl.diff.side import Side, of_breakdown, of_call, of_traces
 
@@ -30,4 +30,5 @@ __all__ = [
     "of_traces",
     "places",
     "regions",
+    "remainder",
 ]

@@ -66,6 +66,18 @@ def causes(diff: Diff, *, everything: bool = False) -> tuple[DiffCause, ...]:
     return tuple(replace(cause, bound=of_cause(cause, *sides)) for cause in chosen)
 
 
+def remainder(diff: Diff, cause: DiffCause) -> DiffCause | None:
+    """What of the changes of a cause's name is not part of the cause; `None` where all of them are."""
+    left = [
+        change
+        for key, members in by_name(diff.changes).items()
+        if key == (cause.kind, cause.name, cause.status)
+        for change in members
+        if not any(change is own for own in cause.changes)
+    ]
+    return _cause((cause.kind, cause.name, cause.status), left, None) if left else None
+
+
 def likeliest(diff: Diff, change_ns: float) -> DiffCause | None:
     """The likeliest cause of a change of the step that is certain, where none of its parts changed for certain.
 

@@ -37,6 +37,8 @@ SPREAD_CONFIDENCE = 0.99
 EXPLAINING = 0.25
 """Part of what Python between operators gained that more of these operators must hold to be the cause of both. A call
 of a small operator costs more in Python than in itself, and what the profiler does for it is in Python's time, too."""
+ELSEWHERE = " (elsewhere)"
+"""What the rest of a cause's operators, kernels or idle time is called, of which no change is certain."""
 OUTSIDE = 0.25
 """Part of what Python gained outside of modules that a function there must have gained to be it: recording frames makes
 functions slower, never faster."""
@@ -171,12 +173,19 @@ def step_breakdown(call: str, of: Diff, *, rounds: bool = False) -> StepBreakdow
     rounds
         Whether to keep the time in each column of the sides: they are paired rounds.
     """
-    from pytest_perfdl.diff import causes
+    from pytest_perfdl.diff import causes, remainder
     from pytest_perfdl.diff.cause_names import columns
     from pytest_perfdl.diff.causes import LEAST_SHARE as LEAST_EFFECT
 
+    named = causes(of)
+    known = {(cause.kind, cause.name, cause.status) for cause in named}
+    others = (cause for cause in causes(of, everything=True) if (cause.kind, cause.name, cause.status) not in known)
+    # What of a cause's name did not change for certain is a row of its own, so that the cause's numbers are a row's.
+    elsewhere = (
+        replace(rest, name=f"{rest.name}{ELSEWHERE}") for cause in named if (rest := remainder(of, cause)) is not None
+    )
     rows = []
-    for cause in causes(of, everything=True):
+    for cause in (*named, *elsewhere, *others):
         base, new = (sum(ns) for ns in zip(*((each.base_ns, each.new_ns) for each in cause.changes), strict=True))
         # Idle time is in pieces whose number means nothing: there it is the time that says whether there is any.
         there = [bool(count) or bool(ns) for count, ns in ((cause.base.count, base), (cause.new.count, new))]

@@ -79,22 +79,22 @@ class Rows:
 
     def _over(self, rounds: Sequence[Round], least: float) -> Iterator[tuple[MetricVerdict, bool]]:
         """The rows that are over their limits with at least this probability, and whether each fails the test."""
-        for name, limit, base, head, estimate in self._states(rounds):
+        for name, limit, base, estimate in self._states(rounds):
             past = _past(limit)
             # Most rows are within their limits in every round, and estimates take milliseconds.
             if max(estimate.differences) > past and estimate.over(past) >= least:
                 fails = evidence(estimate.differences, past) >= self.needed(name)
-                yield _verdict(name, limit, base, head, estimate), fails
+                yield _verdict(name, limit, base, estimate), fails
 
-    def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, float, Estimate]]:
-        """Of each row on both sides of all rounds: both mean times in nanoseconds, and the estimate."""
+    def _states(self, rounds: Sequence[Round]) -> Iterator[tuple[str, Limit, float, Estimate]]:
+        """Of each row on both sides of all rounds: the baseline's mean time in nanoseconds, and the estimate."""
         second = head_second(rounds)
         for name, limit in self.limits.items():
             pairs = [(each.kernels_base.get(name, 0.0), each.kernels_head.get(name, 0.0)) for each in rounds]
             if pairs and min(map(min, pairs)) > 0:
                 base, head = np.log(np.array(pairs)).T
                 estimate = Estimate(tuple((head - base).tolist()), second)
-                yield name, limit, float(np.exp(base.mean())), float(np.exp(head.mean())), estimate
+                yield name, limit, float(np.exp(base.mean())), estimate
 
 
 def judged(new: Record, base: Record, limits: Limits) -> dict[str, Limit]:
@@ -117,7 +117,7 @@ def _past(limit: Limit) -> float:
     return math.log1p(limit.relative or 0.0)
 
 
-def _verdict(name: str, limit: Limit, base: float, head: float, estimate: Estimate) -> MetricVerdict:
+def _verdict(name: str, limit: Limit, base: float, estimate: Estimate) -> MetricVerdict:
     effect = as_ratio(estimate.center)
     low, high = estimate.interval
     shown = MetricVerdict(
@@ -126,7 +126,7 @@ def _verdict(name: str, limit: Limit, base: float, head: float, estimate: Estima
         unit="ns",
         better="lower",
         base=base,
-        new=head,
+        new=base * (1 + effect),
         effect=effect,
         ci95=(as_ratio(low), as_ratio(high)),
         limit=limit.text,

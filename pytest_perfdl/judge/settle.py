@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     Work = Mapping[str, Sequence[StepWork]]
     """Of all rounds, by call."""
 
+_SAME_WORK = 0.01
+"""Relative change of the counted FLOPs up to which a step does the same arithmetic."""
 _MOST = 0.5
 """Part of what a step gained that is most of it."""
 SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
@@ -123,7 +125,7 @@ def _shown(metric: MetricVerdict, rounds: Sequence[Round]) -> MetricVerdict:
     base, head = values(rounds, metric.name)
     sign = 1 if metric.better == "lower" else -1
     estimate = Estimate(tuple((sign * (np.log(head) - np.log(base))).tolist()), head_second(rounds))
-    return replace(estimated(metric, base, head, estimate), evidence="paired", rounds=len(rounds))
+    return replace(estimated(metric, base, estimate), evidence="paired", rounds=len(rounds))
 
 
 def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tuple[WorkChange, ...]:
@@ -135,13 +137,32 @@ def _work(settled: Judgement, base: Work, head: Work, peaks: Peaks | None) -> tu
         if change > 0:
             found.append(work_change(call, base.get(call, ()), head[call], peaks, change * (step or 0.0)))
     outside = {each.call for each in settled.breakdowns if _is_outside_of_operators(each)}
-    return tuple(
+    changes = (
         replace(each, operator="", base=each.base_step, new=each.new_step, share=None)
         if each.kind == "done worse" and each.call in outside
         else each
         for each in found
         if each is not None
     )
+    return tuple(each for change in changes if (each := _as_counted(change, settled.metrics)) is not None)
+
+
+def _as_counted(change: WorkChange, metrics: Sequence[MetricVerdict]) -> WorkChange | None:
+    """What a step does more or worse, with the FLOPs that were counted; `None` where these say otherwise.
+
+    The work of single operators is known for those with a cost model only: an operator without one that is replaced by
+    several with one is no more arithmetic.
+    """
+    flops = next((each for each in metrics if each.name == metric_name(change.call, "flops")), None)
+    if flops is None or not flops.base or not flops.new:
+        return change
+    grew = flops.new / flops.base - 1
+    if (grew < _SAME_WORK) if change.kind == "more work" else (abs(grew) > _SAME_WORK):
+        return None
+    base, new = replace(change.base_step, flops=flops.base), replace(change.new_step, flops=flops.new)
+    if change.kind != "more work":
+        return change
+    return replace(change, base_step=base, new_step=new)
 
 
 def _is_outside_of_operators(step: StepBreakdown) -> bool:

@@ -374,19 +374,21 @@ def _state(held: Held, rounds: Sequence[Round]) -> _State:
 def _figures(state: _State) -> MetricVerdict:
     """A metric with its numbers, and the slowdown that is excluded."""
     held = state.held
-    shown = estimated(_shown(held, None, "", len(state.differences)), state.base, state.head, state.estimate)
+    shown = estimated(_shown(held, None, "", len(state.differences)), state.base, state.estimate)
     return replace(shown, excluded=worsening(state.estimate.interval[1], held.sign))
 
 
-def estimated(metric: MetricVerdict, base: Floats, head: Floats, estimate: Estimate) -> MetricVerdict:
-    """A metric with the numbers of the posterior: both sides' means, effect and interval."""
+def estimated(metric: MetricVerdict, base: Floats, estimate: Estimate) -> MetricVerdict:
+    """A metric with the numbers of the posterior: the baseline's mean, effect and interval."""
     sign = 1 if metric.better == "lower" else -1
     low, high = sorted(as_ratio(sign * end) for end in estimate.interval)
+    middle, effect = float(np.exp(np.log(base).mean())), as_ratio(sign * estimate.center)
     return replace(
         metric,
-        base=float(np.exp(np.log(base).mean())),
-        new=float(np.exp(np.log(head).mean())),
-        effect=as_ratio(sign * estimate.center),
+        base=middle,
+        # The estimate discounts disturbed rounds, the mean of the current side does not: two changes in one line.
+        new=middle * (1 + effect),
+        effect=effect,
         ci95=(low, high),
     )
 

@@ -224,6 +224,8 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     sign = 1 if base.better == "lower" else -1
     metric = replace(
         metric,
+        # As in rounds: both sides and the estimate are one change.
+        new=metric.new if metric.base is None else metric.base * (1 + log_ratios.as_ratio(center)),
         effect=log_ratios.as_ratio(center),
         ci95=(log_ratios.as_ratio(low), log_ratios.as_ratio(high)),
         evidence="unpaired",

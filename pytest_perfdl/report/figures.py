@@ -14,13 +14,17 @@ DETECTABLE_LEGEND = "detectable: a slowdown above this would have been found (wi
 
 
 def value(number: float | None, metric: MetricVerdict) -> str:
-    """One side of a metric with its unit; empty where it was not measured."""
-    return "" if number is None else format_quantity(number, metric.unit) + _per_step(metric)
+    """One side of a metric with its unit; empty where it was not measured.
+
+    Times of single kernels and operators are empty too: they are in the breakdown of the step, as means over all
+    profiled steps, and the estimate of their change is not made from these means.
+    """
+    return "" if number is None or not metric.of_step else format_quantity(number, metric.unit) + _per_step(metric)
 
 
 def change(metric: MetricVerdict) -> str:
     """Both sides with the unit said once where it is the same, "41.20 -> 45.08 ms"."""
-    if metric.base is None or metric.new is None:
+    if metric.base is None or metric.new is None or not metric.of_step:
         return value(metric.new if metric.base is None else metric.base, metric)
     return _pair(metric.base, metric.new, metric.unit) + _per_step(metric)
 

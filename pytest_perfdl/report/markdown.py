@@ -183,7 +183,8 @@ def _verdict(about: Story, judgement: Judgement) -> str:
     basis = f", {plural(metric.rounds, 'paired round')}" if metric.rounds else ""
     text = f"{code(metric.name)} **{figures.effect(metric)}**"
     text += f" {interval} (95% interval{basis})" if interval else ""
-    text += f": {_cell(figures.value(metric.base, metric))} → {_cell(figures.value(metric.new, metric))}"
+    if metric.of_step:
+        text += f": {_cell(figures.value(metric.base, metric))} → {_cell(figures.value(metric.new, metric))}"
     text += f", {_prose(figures.limit(metric))}" if metric.limit else ""
     names = [code(each.name) for each in about.also if each.of_step]
     # What the metrics do not say, such as the baseline's environment.
@@ -192,10 +193,9 @@ def _verdict(about: Story, judgement: Judgement) -> str:
 
 
 def _cause(group: CauseGroup) -> str:
-    share = "" if group.share is None else f", {format_percent(group.share, signed=False)}"
     module = f" in {code(group.module)}" if group.module else ""
     place = f" at {_linked(group.place)}" if group.place else ""
-    return f"**Cause:** {_prose(group.sentence)}{module}{place}: {group.amount}{share}."
+    return f"**Cause:** {_prose(group.sentence)}{module}{place}: {group.amount}."
 
 
 def _peak(about: Story) -> str:

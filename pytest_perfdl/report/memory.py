@@ -162,6 +162,7 @@ def _shape(cause: MemoryCause) -> str:
 def _became(cause: MemoryCause) -> str:
     change = cause.changes[0]
     base, new = change.base, change.new
+    sides = [(each.base, each.new) for each in cause.changes]
     if new is not None and change.movement in ("new", "more", "longer", "moment") and _is_left(new):
         return "still held"
     if change.movement == "dtype" and base is not None and new is not None:
@@ -169,7 +170,8 @@ def _became(cause: MemoryCause) -> str:
     if change.movement in ("larger", "smaller") and base is not None and new is not None and base.shape != new.shape:
         return f"{base.shape or 'unknown shape'} -> {new.shape or 'unknown shape'}"
     if change.movement in ("more", "fewer") and base is not None and new is not None:
-        return f"{new.tensors} instead of {base.tensors}"
+        before, after = (sum(row.tensors for row in rows if row is not None) for rows in zip(*sides, strict=True))
+        return f"{after} instead of {before}"
     return _MOVED[change.movement]
 
 

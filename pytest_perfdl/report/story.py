@@ -7,12 +7,14 @@ of them says anything else than the others.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.model.kernel_names import short_name
+from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.model.visible import visible
@@ -32,11 +34,18 @@ NAMED = 3
 LEAST = 0.05
 """Part of a group's change that an operator must have to be named."""
 
+ALIKE = 0.25
+"""Relative difference up to which the changes of the profiled and of the timed step are shown as one."""
+_SHOWN = 0.0005
+"""Least change that does not read +0.0%."""
+_ALL = 0.995
+"""Share from which on a cause is all of the change: others may have gone the other way."""
 BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
 LEAST_SHARE = 0.02
 """Part of the step's change that a further cause must have to be told of."""
 
+_HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
 _DEVICE_IDLE = frozenset(
     ("communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
 )
@@ -81,16 +90,27 @@ class CauseGroup:
     diff: SourceDiff | None
     """Of the function that it comes from."""
 
+    timed_delta_ns: float | None = None
+    """Change of the step without the profiler; `None` where it was not timed."""
+
     @property
     def amount(self) -> str:
-        """How much of the change it is, "+12.10 of +12.80 ms in the profiled step"."""
+        """How much of the change it is, "+12.10 of +12.80 ms in the profiled step, 94.5%".
+
+        Without nanoseconds where the profiled step changed by much more or less than the timed one: then only the share
+        says anything of the latter.
+        """
         own = format_quantity(self.delta_ns, "ns", signed=True)
         if self.share is None:
             return f"{own} in the profiled step"
+        share = "all" if self.share >= _ALL else format_percent(self.share, signed=False)
+        timed = self.timed_delta_ns
+        if timed is not None and abs(self.step_delta_ns - timed) > ALIKE * abs(timed):
+            return f"{share} of the change in the profiled step"
         whole = format_quantity(self.step_delta_ns, "ns", signed=True)
         number, _, unit = own.partition(" ")
         first = number if whole.endswith(f" {unit}") else own
-        return f"{first} of {whole} in the profiled step"
+        return f"{first} of {whole} in the profiled step, {share}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +157,7 @@ def story(result: Result, run: Run) -> Story:
     telling = groups[:1] + tuple(each for each in groups[1:GROUPS] if abs(each.share or 1) >= LEAST_SHARE)
     return Story(
         headline=of_step[0] if of_step else None,
-        also=tuple(of_step[1:]),
+        also=tuple(each for each in of_step[1:] if _is_news(each)),
         causes=telling,
         rest=_rest(telling),
         diffs=_diffs(judgement, groups),
@@ -147,6 +167,11 @@ def story(result: Result, run: Run) -> Story:
         work=words.work_sentence(judgement.work[0]) if judgement.work else "",
         commands=tuple(words.commands(result, run.invocation)),
     )
+
+
+def _is_news(metric: MetricVerdict) -> bool:
+    """Whether a metric changed by more than what is shown as +0.0%, or its change cannot be shown."""
+    return metric.effect is None or not math.isfinite(metric.effect) or abs(metric.effect) >= _SHOWN
 
 
 def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
@@ -258,12 +283,23 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
         sentence=_sentence(ordered, judgement),
         delta_ns=delta,
         step_delta_ns=steps.get(call, 0),
+        timed_delta_ns=_timed_change(call, judgement),
         share=share,
         causes=tuple(ordered),
         module=common_module([cause.module for cause in _telling(ordered) if cause.module]),
-        place=_place(next((cause.line for cause in ordered if cause.line), ""), diff, result, run),
+        place=_place(next((cause.line for cause in ordered if cause.line), ""), diff, ordered, result, run),
         diff=diff,
     )
+
+
+def _timed_change(call: str, judgement: Judgement) -> float | None:
+    """By how many nanoseconds the step of a call changed without the profiler."""
+    metrics = {metric.name: metric for metric in judgement.metrics}
+    for name in ("block_time", "step_time"):
+        metric = metrics.get(metric_name(call, name))
+        if metric is not None and metric.base is not None and metric.new is not None:
+            return metric.new - metric.base
+    return None
 
 
 def _telling(causes: Sequence[Cause]) -> list[Cause]:
@@ -272,11 +308,26 @@ def _telling(causes: Sequence[Cause]) -> list[Cause]:
     return [cause for cause in causes if abs(cause.delta_ns) >= LEAST * most]
 
 
-def _place(line: str, diff: SourceDiff | None, result: Result, run: Run) -> Place | None:
+def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
+    """The first added line that calls one of these operators by name, else the first changed line."""
+    names = {plain_name(cause.name).strip("_") for cause in causes if cause_status(cause) == "new"}
+    calls = re.compile("|".join(rf"\b{re.escape(name)}_?\(" for name in sorted(names)) or r"(?!)")
+    line = 0
+    for text in diff.text.split("\n"):
+        if match := _HUNK.match(text):
+            line = int(match["new"])
+        elif line:
+            if text.startswith("+") and calls.search(text):
+                return line
+            line += not text.startswith("-")
+    return diff.line
+
+
+def _place(line: str, diff: SourceDiff | None, causes: Sequence[Cause], result: Result, run: Run) -> Place | None:
     """The line of a group: the changed one where its function changed, else the function's."""
     match = FRAME.fullmatch(line)
     if diff is not None and diff.line:
-        return _linked(diff.file, diff.line, diff.function, run)
+        return _linked(diff.file, _changed_line(diff, causes), diff.function, run)
     if match is None:
         return None
     return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
@@ -328,8 +379,11 @@ def _memory(judgement: Judgement) -> str:
             cause = change.causes[0]
             call = f"{visible(change.call)}: " if change.call else ""
             size = format_quantity(cause.bytes, "B", signed=True)
+            if change.base is not None and change.new.peak_bytes != change.base.peak_bytes:
+                whole = format_quantity(change.new.peak_bytes - change.base.peak_bytes, "B", signed=True)
+                size = f"{size} of {whole}"
             module = f", in {visible(cause.module)}" if cause.module else ""
-            return f"{call}peak memory {size}: {memory.cause_name(cause)}{module}"
+            return f"{call}peak memory, {size}: {memory.cause_name(cause)}{module}"
     return ""
 
 
@@ -457,9 +511,8 @@ def _idle(cause: Cause) -> str:
 
 def cause_line(group: CauseGroup) -> str:
     """A group in one line: what, how much of the change, in which module, at which line."""
-    share = "" if group.share is None else f", {format_percent(group.share, signed=False)}"
     module = f" in {visible(group.module)}" if group.module else ""
     place = f" at {group.place.text}" if group.place else ""
     call = f"{visible(group.call)}: " if group.call else ""
     doubt = "" if all(cause.certain for cause in group.causes) else " (not certain: the most likely cause)"
-    return f"{call}{group.sentence}{module}{place}: {group.amount}{share}{doubt}"
+    return f"{call}{group.sentence}{module}{place}: {group.amount}{doubt}"

@@ -24,8 +24,10 @@ from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerd
 
 CAUSES_SHOWN = 5
 """Rows of the profiled step below its causes."""
-SOURCE_LINES_SHOWN = 12
+SOURCE_LINES_SHOWN = 20
 """Of the changed functions' diffs together, unless more is asked for."""
+CODE_PIECES, CODE_INDENT = 3, 8
+"""Lines of the terminal that one line of code takes at most, and how far all but the first are indented."""
 TABLE_ROWS = 30
 """Most tests that pass which the summary lists; `-v` lists all."""
 UNPAIRED = "unpaired"
@@ -415,8 +417,8 @@ def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -
 
 
 def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
-    """The changed lines; they are code, so they are shortened rather than wrapped."""
-    code = [words.code_lines(each.text) for each in diffs]
+    """The changed lines, without the indentation that all of them have; long ones go on below, cut nowhere."""
+    code = [_dedented(words.code_lines(each.text)) for each in diffs]
     total = sum(map(len, code))
     room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)
     lines: list[str] = []
@@ -424,9 +426,27 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
     for each, text in zip(diffs, code, strict=True):
         if room:
             lines += layout.paragraph(words.source_title(each), 4, width)
-            lines += [f"      {layout.cut(line, max(layout.LEAST_NAME, width - 6))}" for line in text[:room]]
+            lines += [f"      {part}" for line in text[:room] for part in _wrapped_code(line, width - 6)]
             room = max(0, room - len(text))
     return [*lines, f"      and {plural(left, 'more line')} (-v)"] if left else lines
+
+
+def _dedented(lines: Sequence[str]) -> list[str]:
+    """Lines of a diff without the indentation that all lines of code have."""
+    code = [line[1:] for line in lines if line[1:].strip() and not line.startswith("@@")]
+    depth = min((len(line) - len(line.lstrip(" ")) for line in code), default=0)
+    return [line if line.startswith("@@") else line[:1] + line[1 + depth :] for line in lines]
+
+
+def _wrapped_code(line: str, width: int) -> list[str]:
+    """A line of a diff in pieces of a width, at most `CODE_PIECES`; a sign begins the first of them only."""
+    width = max(width, layout.LEAST_NAME)
+    pieces = [line[:width]]
+    rest = line[width:]
+    while rest and len(pieces) < CODE_PIECES:
+        pieces.append(" " * CODE_INDENT + rest[: width - CODE_INDENT])
+        rest = rest[width - CODE_INDENT :]
+    return [*pieces[:-1], layout.cut(pieces[-1] + "...", width)] if rest else pieces
 
 
 def _suggestion_lines(result: Result, width: int) -> list[str]:

@@ -117,7 +117,8 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 class MetricVerdict:
     """The verdict on one metric, with its baseline and current value.
 
-    `base` and `new` are geometric means over the repeats of a timed metric. `effect` is `new / base - 1` (so
+    Of a timed metric `base` is the geometric mean over the processes, and so is `new` of unpaired evidence; of paired
+    evidence it is `base` with the estimated change, so that both and the effect agree. `effect` is `new / base - 1` (so
     +0.10 is 10 % larger), in rounds the posterior's median, else the Hodges-Lehmann estimate; `ci95` its 95 % interval.
     Both are `None` where there is nothing to compare with, `ci95` also for exact metrics.
     """

@@ -42,7 +42,7 @@ def test_surely_past_the_limit_is_regressed_with_hodges_lehmann_figures():
     # The 9th smallest and largest of 50 differences: the table's value for 5 and 10.
     assert metric.ci95 == pytest.approx((math.exp(logs[8]) - 1, math.exp(logs[-9]) - 1))
     assert metric.times_over == pytest.approx(metric.effect / 0.10)
-    assert metric.new == pytest.approx(statistics.geometric_mean(fresh))
+    assert metric.new == pytest.approx(metric.base * (1 + metric.effect))
     low, high = (f"{end * 100:+.1f}%" for end in metric.ci95)
     assert judgement.reason == (
         f"speed {metric.effect * 100:+.1f}% [{low}, {high}] (95% interval, unpaired, 5 processes vs. 10 "

@@ -37,7 +37,7 @@ CAT = cause("aten::cat", (2, 100_000), (2, 400_000), line="models/gpt.py(35): fo
 
 
 def told(*causes, diffs=(DIFF,), operators=(), **rest):
-    one = runs.result(blame=causes, source_diffs=diffs, **rest)
+    one = runs.result(blame=causes, source_diffs=diffs, **{"metrics": (), **rest})
     row = BreakdownRow("operator", "aten::bmm", None, 12, None, 6_000_000)
     step = StepBreakdown("", 30_000_000, 40_000_000, (row,))
     one = replace(one, judgement=replace(one.judgement, breakdowns=(step,), operators=operators))
@@ -55,8 +55,35 @@ def test_what_came_replaces_what_went_in_one_function():
     assert only.place.text == "src/models/gpt.py:47"
     assert only.place.url == "https://github.com/owner/name/blob/abc123/src/models/gpt.py#L47"
     assert only.diff == DIFF
-    assert only.amount == "+9.490 of +10.00 ms in the profiled step"
-    assert cause_line(only).endswith("in GPT.blocks.*.attention at src/models/gpt.py:47: " + only.amount + ", 94.9%")
+    assert only.amount == "+9.490 of +10.00 ms in the profiled step, 94.9%"
+    assert cause_line(only).endswith("in GPT.blocks.*.attention at src/models/gpt.py:47: " + only.amount)
+
+
+@pytest.mark.parametrize(
+    "gained, amount",
+    [
+        (7_600_000, "94.9% of the change in the profiled step"),
+        (8_100_000, "+9.490 of +10.00 ms in the profiled step, 94.9%"),
+        (13_200_000, "+9.490 of +10.00 ms in the profiled step, 94.9%"),
+        (13_400_000, "94.9% of the change in the profiled step"),
+    ],
+)
+def test_a_profiled_step_that_gained_otherwise_than_the_timed_one_says_shares_only(gained, amount):
+    timed = runs.timed("block_time", 20_000_000, 20_000_000 + gained)
+    assert told(BMM, SOFTMAX, BACKWARD, COPY, FUSED, WRAPPER, metrics=(timed,)).causes[0].amount == amount
+
+
+def test_a_cause_of_more_than_the_change_is_all_of_it():
+    faster = cause("aten::mul", (9, 4_000_000), (9, 1_000_000), line="models/gpt.py(99): other", module="")
+    assert told(BMM, SOFTMAX, BACKWARD, faster).causes[0].amount.endswith("in the profiled step, all")
+
+
+def test_the_line_is_that_of_the_added_operator():
+    lines = ["@@ -42,3 +42,6 @@", " def causal_attention(q):", "-    return fused(q)"]
+    text = "\n".join([*lines, "+    s = q @ q", "+    w = s.softmax(-1)", "+    return w"])
+    about = told(BMM, SOFTMAX, FUSED, diffs=(replace(DIFF, text=text, line=43),))
+    assert about.causes[0].place.line == 44
+    assert told(BMM, FUSED, diffs=(replace(DIFF, text=text, line=43),)).causes[0].place.line == 43
 
 
 def test_shares_add_up_with_the_rest():

@@ -361,21 +361,30 @@ def test_where_a_cause_is_and_what_changed_there():
     for shown in (text(runs.run(one), 1, 80), failure_text(one, runs.run(one))):
         assert textwrap.indent(told, "    ") in shown
     brief = text(runs.run(one), 0, 120)
-    assert "    cause: src/train.py:13: mm slower per call (+2.920 of +3.792 ms in the profiled step)" in brief
+    assert "    cause: src/train.py:13: mm slower per call (+2.920 of +3.792 ms in the profiled step, 77.0%)" in brief
 
 
-def test_long_changes_of_the_source_are_cut():
+def test_many_changed_lines_are_cut_and_long_ones_go_on_below():
     long = replace(runs.SOURCE, text="@@ -1,2 +1,20 @@\n" + "\n".join(f"+{'x' * 300}{i}" for i in range(9)))
     other, third = replace(runs.SOURCE, function="other"), replace(long, function="third")
     one = runs.result(blame=[runs.PLACED], source_diffs=(long, other, third))
     shown = failure_text(one, runs.run(one))
-    assert shown.count("src/train.py: ") == 2
-    assert "and 13 more lines (-v)" in shown  # of 10, 5 and 10
-    assert shown.count("xxx...") == 9
-    assert "+    loss" not in shown
+    assert shown.count("src/train.py: ") == 3
+    assert "and 5 more lines (-v)" in shown  # of 10, 5 and 10
+    code = [line for line in shown.splitlines() if line.lstrip(" +").startswith("xxx")]
+    assert len(code) == 3 * (9 + 4)
+    assert max(map(len, code)) <= 80
+    assert sum(line.endswith("...") for line in code) == 9 + 4, "three lines of a terminal are the most"
     verbose = text(runs.run(one), 1, width=80)
-    assert verbose.count("src/train.py: ") == 3
     assert "more lines" not in verbose
+
+
+def test_changed_lines_are_shown_without_their_common_indentation():
+    deep = replace(
+        runs.SOURCE, text="@@ -1,2 +1,2 @@\n         x = 1\n-        y = 2\n+        if x:\n+            y = 3"
+    )
+    one = runs.result(blame=[runs.PLACED], source_diffs=(deep,))
+    assert "\n       x = 1\n      -y = 2\n      +if x:\n      +    y = 3\n" in failure_text(one, runs.run(one))
 
 
 def test_the_first_suggestion_is_one_line():

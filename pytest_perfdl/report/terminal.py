@@ -441,11 +441,12 @@ def _dedented(lines: Sequence[str]) -> list[str]:
 def _wrapped_code(line: str, width: int) -> list[str]:
     """A line of a diff in pieces of a width, at most `CODE_PIECES`; a sign begins the first of them only."""
     width = max(width, layout.LEAST_NAME)
-    pieces = [line[:width]]
-    rest = line[width:]
+    pieces, rest, indent = [], line, 0
     while rest and len(pieces) < CODE_PIECES:
-        pieces.append(" " * CODE_INDENT + rest[: width - CODE_INDENT])
-        rest = rest[width - CODE_INDENT :]
+        room = width - indent
+        space = rest.rfind(" ", room // 2, room) + 1 if len(rest) > room else 0
+        pieces.append(" " * indent + rest[: space or room].rstrip())
+        rest, indent = rest[space or room :], CODE_INDENT
     return [*pieces[:-1], layout.cut(pieces[-1] + "...", width)] if rest else pieces
 
 

@@ -237,47 +237,60 @@ def _escaped(text: str) -> str:
 
 _WHATIF = """# What-if: optimizations, selections, constants
 
-For `perfdl whatif` and `perf.assert_whatif`; how to use them is in [Predict a change](../how-to/what-if.md).
+For `perfdl whatif` and `perf.assert_whatif`. [Predict a change](../how-to/what-if.md) shows how to use them.
 
 ## Selecting tasks
 
-`--scale`, `--remove` and `perfdl trace --select` take conditions joined by commas. All of them must hold. A number
-or word may be given several times; then one of them must hold.
+`--scale`, `--remove` and `perfdl trace --select` take conditions separated by commas. A task is selected if all
+conditions hold. `step`, `stream`, `rank`, `kind` and `phase` may be repeated; then one of their values must match.
 
 | condition | selects |
 |---|---|
-| `step=3`, `step=3-5` | `ProfilerStep#3`, those from 3 to 5 |
-| `stream=7`, `rank=1` | work of a device stream; one rank of a job |
+| `step=3`, `step=3-5` | `ProfilerStep#3`; steps 3 to 5 |
+| `stream=7`, `rank=1` | work on one device stream; work of one rank |
 | `kind=kernel`, `copy`, `memset`, `communication` | device work of this kind |
 | `kind=operator`, `call`, `input`, `gap` | host work of this kind |
-| `phase=forward`, `backward`, `optimizer` | operators of this phase, and what they launched |
-| `name~gemm`, `name=aten::mm` | by name: `~` a regular expression (any case), `=` the whole name with `*` and `?` |
-| `operator~norm`, `operator=aten::drop*` | work inside an operator of this name, or launched from there |
-| `module~mlp`, `module=Net.blocks.2` | work of this module, or of one inside it |
-| `shapes~64`, `line~train.py` | work of an operator with these shapes, or called on this line |
+| `phase=forward`, `backward`, `optimizer` | operators of this phase, and what they launch |
+| `name~gemm`, `name=aten::mm` | by name: `~` a regular expression (any case), `=` the whole name (`*` and `?`) |
+| `operator~norm`, `operator=aten::drop*` | work inside an operator of this name, and what it launches |
+| `module~mlp`, `module=Net.blocks.2` | work of this module, and of modules inside it |
+| `shapes~64`, `line~train.py` | work of operators with these shapes; work called on this line |
 
-In `perfdl trace`, steps, ranks, streams, kinds and phases narrow all numbers; names, operators, modules, shapes and
-lines choose the rows of tables.
+In `perfdl trace`, conditions on steps, ranks, streams, kinds and phases restrict all numbers. Conditions on names,
+operators, modules, shapes and lines only choose the rows of tables.
 
 ## Constants of the machine
 
-`--machine NAME=VALUE`, or `--machine FILE` with a JSON file of them. `perfdl constants` measures them.
+Pass constants with `--machine NAME=VALUE`, or a JSON file of them with `--machine FILE`. `perfdl constants` measures
+them.
 
-| constant | what it is |
+| constant | meaning |
 |---|---|
 | `memory_bytes_per_s` | memory bandwidth |
 | `pinned_bytes_per_s`, `pageable_bytes_per_s` | bandwidth of copies between host and device |
 | `network_bytes_per_s`, `network_latency_ns` | bandwidth and latency between ranks |
 | `memory_bytes` | capacity of the device's memory |
 | `cores` | CPU cores |
-| `contention` | how much longer a process computes beside another one |
-| `hand_over_ns` | time in which a DataLoader worker hands over a batch |
+| `contention` | factor by which a computing process slows down if another process computes on the same CPU |
+| `hand_over_ns` | time to receive a batch from a DataLoader worker |
 | `float32=67Tflop`, ... | peak rate of an element type |
 
-Without `--machine`, constants are taken from the trace, or from the data sheet of its device. Nothing is guessed: a
-prediction that needs a missing constant names it.
+Without `--machine`, constants come from the trace, or from the data sheet of its device. Constants are never guessed:
+if one is missing, there is no prediction, and the answer names the constant.
 
 ## Optimizations
+
+The formulas use these symbols:
+
+| symbol | meaning |
+|---|---|
+| t, t' | duration of a task in the trace, and its predicted duration |
+| r | measured ratio of both forms of an operator, such as bfloat16 and float32 |
+| B | bandwidth in bytes/s, of the memory unless stated otherwise |
+| n, S, alpha | number of ranks, bytes of a bucket, latency of the network |
+
+*Range* is the range of a prediction: from the most to the least favorable constants. *Confidence* is explained in [How
+what-if predictions work](../explanation/simulation.md).
 
 {table}"""
 

@@ -1,8 +1,8 @@
-"""Advice: what wastes time on a trace's critical path, what would change it, and by how much as predicted.
+"""Advice: what wastes time on a trace's critical path, which optimization helps, and its predicted gain.
 
-`advise` asks each rule of `rules` for its finding, predicts the transform that the finding leads to, and keeps what is
-worth doing. `notes` says how waits are to be read that no transform takes away. `run.blamed_advice`
-limits it to what a judgement blames.
+`advise` collects the findings of each rule in `rules`, predicts the optimization that each finding suggests, and keeps
+those with a certain gain. `notes` explains waits that no optimization removes. `run.blamed_advice` restricts the advice
+to the causes of a regression.
 """
 
 from pytest_perfdl.whatif.advice.advice import Advice, Note, advise, notes

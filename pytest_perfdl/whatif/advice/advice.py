@@ -1,4 +1,4 @@
-"""Findings that are worth acting on, with what acting on them would gain."""
+"""Findings that are worth acting on, with their predicted gain."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pytest_perfdl.whatif.transform import Context
 EXAMPLES = "examples/strategies"
 
 SAVED_MEMORY = 0.1
-"""Share of the peak that advice for the sake of memory has to save."""
+"""Share of the peak that advice to save memory has to save."""
 
 NOTED_SHARE = 0.02
-"""Share of the span from which a way of waiting is explained."""
+"""Share of the span from which a kind of wait is explained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to do."""
+    """One recommendation."""
 
     finding: str
-    """What kind of waste it is about: "input", "optimizer", ..."""
+    """The kind of waste: "input", "optimizer", ..."""
     text: str
-    """What was found, one sentence with figures."""
+    """The finding, one sentence with numbers."""
     transform: str
     how: str
     """What to do."""
@@ -43,7 +43,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """How a wait is to be read."""
+    """How to interpret a wait."""
 
     kind: str
     text: str
@@ -52,22 +52,22 @@ class Note:
 
 
 def advise(context: Context, base: Base | None = None, within: Selector | None = None) -> tuple[Advice, ...]:
-    """What would make the step faster, the largest predicted gain first; nothing where nothing known would.
+    """Optimizations that would make the step faster, largest predicted gain first; empty if there are none.
 
-    Each finding is predicted with its transform. It is reported if the predicted gain exceeds max(2 %, half the width
-    of the prediction's interval), or, for advice that pays time for memory where memory is nearly full, if the peak
-    falls by 10 %. The best of several transforms for one finding is. Nothing is advised from a graph that is not
-    trusted at all, nor where a transform lacks a constant or its edits lead in a circle.
+    Each finding is predicted with its transform. It is reported if the predicted gain exceeds both 2 % and half the
+    width of its range. Advice that trades time for memory is reported if memory is nearly full and the peak falls by 10
+    %. If several transforms fit a finding, the best is reported. There is no advice from a graph with confidence
+    "refuse", nor for a transform that lacks a constant or whose edits lead to a cycle.
 
     Parameters
     ----------
     context
-        The graph, and what is known of the machine.
+        The graph, and the constants of the machine.
     base
         `Base.of(context.graph)`, if it is known already.
     within
-        Tasks that the advice should be about, such as those of a module that is blamed for a regression: findings are
-        kept that have half of their time on the critical path there.
+        Tasks to which the advice is restricted, such as those of a module that caused a regression. A finding is kept
+        if more than half of its time on the critical path is in these tasks.
     """
     base = base or Base.of(context.graph)
     if base.quality.trust == "refuse":
@@ -107,7 +107,7 @@ def _mostly(evidence: Evidence, finding: AdviceFinding, scope: np.typing.NDArray
 
 
 def notes(context: Context, base: Base | None = None) -> tuple[Note, ...]:
-    """Ways of waiting that are easily misread, those with the largest share of the span first."""
+    """Waits that are easily misinterpreted, largest share of the span first."""
     base = base or Base.of(context.graph)
     simulation, tasks, edges = base.simulation, context.graph.tasks, context.graph.edges
     decided = simulation.binding
@@ -131,4 +131,4 @@ _READ_AS = {
     EdgeKind.CONTENTION: "kernels start late because a kernel of another stream occupies the SMs: partition "
     "them, or run the kernels one after the other",
 }
-"""What waits of a kind mean."""
+"""How to interpret waits of a kind."""

@@ -1,4 +1,4 @@
-"""What the rules look at: how long the critical path is in which tasks, and waits for what."""
+"""The input of the rules: how much of the critical path each task takes, and what the path waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Evidence:
 
     @classmethod
     def of(cls, context: Context, base: Base) -> Evidence:
-        """Look at the path of the graph as it is."""
+        """Evidence from the critical path of the unchanged graph."""
         path = base.simulation.path
         ran = path.task >= 0
         spent = np.zeros(len(context.graph), dtype=np.int64)

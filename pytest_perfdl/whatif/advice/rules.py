@@ -1,4 +1,4 @@
-"""What to look for on a critical path, and the transform that each finding leads to."""
+"""Findings on a critical path, and the transform that each finding suggests."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ LEAST_SHARE = 0.01
 """A class of the path below this share cannot gain 2 %."""
 
 LAUNCH_SHARE, OPTIMIZER_SHARE, FULL_MEMORY = 0.1, 0.05, 0.8
-"""From which share of the path launching and the update are looked at, and of the memory its peak."""
+"""Least shares for a finding: launching and the update, of the path; peak memory, of the device's memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdviceFinding:
-    """Something that wastes time or memory, and what could be done."""
+    """A waste of time or memory, and what to do about it."""
 
     kind: str
     text: str
-    """One sentence with figures."""
+    """One sentence with numbers."""
     tasks: Mask
-    """The tasks that it is about."""
+    """The tasks that it concerns."""
     transform: str
     how: str
-    """What to do, in the words of PyTorch."""
+    """What to do, in terms of the PyTorch API."""
     example: str
     """File in examples/strategies."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ def rule(function: Rule) -> Rule:
 
 
 def amount(found: Evidence, share: float) -> str:
-    """A share of the path in words: "12.3% of the critical path (4.1 ms a step)"."""
+    """A share of the path in words: "12.3% of the critical path (4.1 ms/step)"."""
     steps = max(len(found.graph.steps), 1)
     each = format_quantity(share * found.span_ns / steps, "ns")
     return f"{format_percent(share, signed=False)} of the critical path ({each}/step)"
@@ -66,7 +66,7 @@ def amount(found: Evidence, share: float) -> str:
 
 @rule
 def waits_for_input(found: Evidence) -> Iterator[AdviceFinding]:
-    """Loading on the path: workers."""
+    """Input loading on the critical path: DataLoader workers."""
     tasks = input_tasks(found.graph)
     share = found.share(tasks)
     if share < LEAST_SHARE or found.graph.trace is None:
@@ -170,7 +170,7 @@ def computes_in_float32(found: Evidence) -> Iterator[AdviceFinding]:
 
 @rule
 def transposes_images(found: Evidence) -> Iterator[AdviceFinding]:
-    """Kernels that change the format around convolutions, or formats that were measured."""
+    """Kernels that convert the memory format around convolutions, or measured ratios of both formats."""
     graph = found.graph
     tasks = named(graph, TRANSPOSING) & graph.is_device
     share = found.share(tasks)
@@ -185,7 +185,7 @@ def transposes_images(found: Evidence) -> Iterator[AdviceFinding]:
 
 @rule
 def allocates_from_the_device(found: Evidence) -> Iterator[AdviceFinding]:
-    """CudaMalloc and cudaFree in steps: empty_cache, or a cache that does not fit."""
+    """`cudaMalloc` and `cudaFree` in steps: `empty_cache`, or too little memory for the cache."""
     graph = found.graph
     tasks = named(graph, ALLOCATES) & (graph.tasks.step >= 0)
     if tasks.any():
@@ -238,7 +238,7 @@ def folds_no_batch_norm(found: Evidence) -> Iterator[AdviceFinding]:
 
 @rule
 def fills_the_memory(found: Evidence) -> Iterator[AdviceFinding]:
-    """A peak near the device's memory."""
+    """Peak memory close to the capacity of the device."""
     memory, limit = found.context.memory, found.context.known.memory_bytes
     if memory is None or not limit or memory.peak_bytes < FULL_MEMORY * limit:
         return

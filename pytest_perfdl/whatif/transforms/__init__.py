@@ -1,8 +1,11 @@
-"""The optimizations that come with the package, one family a file; importing this registers them.
+"""The optimizations that come with the package, one family per file. Importing this package registers them.
 
-`precision` and `layout` change what operators run on; `optimizer`, `launching` and `operators` how many there are;
-`waiting` and `loading` what the host waits for; `sizes` how much there is to do; `memory` trades time for memory;
-`parallel` and `collectives` spread work over devices.
+- `precision` and `layout` change the element type and the memory format.
+- `optimizer`, `launching` and `operators` reduce the number of operators and launches.
+- `waiting` and `loading` remove waits of the host.
+- `sizes` changes the amount of work.
+- `memory` trades time for memory.
+- `parallel` and `collectives` distribute work over devices.
 """
 
 from pytest_perfdl.whatif.transforms import (

@@ -1,4 +1,4 @@
-"""Gradients exchanged between ranks: data parallel training, and ways to make its communication cheaper."""
+"""Exchange of gradients between ranks: data-parallel training, and ways to make its communication cheaper."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
 """Bytes of DistributedDataParallel's first bucket and of the others (its defaults)."""
 
 CONTENTION = (1.34, 1.0, 1.7)
-"""NCCL beside computing takes a third longer than size over bandwidth (Daydream's observation): likely, least, most."""
+"""NCCL beside compute takes a third longer than size / bandwidth (observed by Daydream): likely, least, most."""
 
 SLICE = 4 * 2**20
-"""Bytes of a slice of P3: small enough to overtake, large enough for the latency."""
+"""Bytes per slice of P3: small enough to be overtaken, large enough to amortize the latency."""
 
 _PROCESS = 900
-"""Where a channel is that the trace does not have."""
+"""Process of a channel that the trace does not have."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """Gradients that are exchanged together: the task that completes each, its bytes, and its last gradient."""
+    """Gradients that are exchanged together: the task that completes each bucket, its bytes, its last gradient."""
 
     task: Rows
     bytes: Rows
@@ -43,7 +43,9 @@ class Buckets:
 
 
 def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> Buckets:
-    """Gradients in the order in which they are complete, in buckets that are sent when they are full.
+    """Divide the gradients, in the order in which the backward pass completes them, into buckets.
+
+    A bucket is sent when it is full.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
 
 
 def _completing(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
-    """The task behind which each gradient is there: on a device the last one launched until then, else the host's."""
+    """The task that completes each gradient: on a device the last kernel launched before it, else the host's task."""
     trace, tasks = graph.trace, graph.tasks
     assert trace is not None
     host = np.full(len(rows), -1, dtype=np.intp)
@@ -91,7 +93,7 @@ def _completing(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Ro
 
 
 def ring_ns(size: float, ranks: int, rate: float, latency_ns: float) -> float:
-    """Nanoseconds of an all-reduce over a ring: 2 (n - 1) / n S / B + 2 (n - 1) alpha.
+    """Nanoseconds of an all-reduce over a ring: 2 (n - 1) / n * S / B + 2 (n - 1) alpha.
 
     >>> ring_ns(4e6, 2, 1e9, 1000)
     4002000.0
@@ -100,9 +102,10 @@ def ring_ns(size: float, ranks: int, rate: float, latency_ns: float) -> float:
 
 
 def exchange(context: Context, found: Buckets, ns: list[float], name: str, *, copies: bool = True) -> Plan:
-    """One collective a bucket on a channel, in the order of the buckets; the update waits for the last.
+    """Add one collective per bucket on a separate channel, in the order of the buckets. The update waits for the last.
 
-    `copies`: gradients are copied into the bucket and back, 8 bytes each time over the memory's bandwidth.
+    With `copies`, each gradient is also copied into its bucket and back. Each copy reads and writes an element of 4
+    bytes: 8 bytes at the memory bandwidth.
     """
     graph = context.graph
     duration = graph.tasks.duration.copy()
@@ -146,11 +149,19 @@ def _peak(context: Context, more: float) -> int | None:
 def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contention: float = 0.0) -> Change:
     """DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
 
-    Gradients fill buckets (1 MiB, then `bucket` bytes) in the order of the backward pass; each bucket is reduced on a
-    channel of its own behind its last gradient, one after the other, t = 2 (n - 1) / n S / B + 2 (n - 1) alpha, and the
-    update waits for the last. They are copied into the bucket and back. B and alpha are the network's (`--machine`).
-    Unless `contention` says otherwise t is 1.34 times as long (Daydream: NCCL beside computing; 1 to 1.7 in the
-    interval). Ranks are assumed to be equally fast. Peak memory: the buckets, as large as the gradients.
+    Gradients fill buckets in the order of the backward pass. The first bucket has 1 MiB, the others `bucket` bytes. An
+    all-reduce of a bucket starts when its last gradient is computed. The all-reduces run one after the other on a
+    separate channel, and the update waits for the last one.
+
+    - All-reduce: `t = 2 (n - 1) / n * S / B + 2 (n - 1) alpha`, with the bandwidth B and the latency alpha of the
+      network (`--machine`).
+    - Contention with compute: t is multiplied by `contention`. The default is 1.34 (NCCL beside compute, from
+      Daydream), and 1 to 1.7 in the range.
+    - Copies: each gradient is copied into its bucket and back, at the memory bandwidth.
+
+    Assumption: all ranks are equally fast.
+
+    Peak memory: grows by the buckets, which are as large as the gradients.
 
     Raises
     ------
@@ -177,10 +188,16 @@ def _several(context: Context, ranks: int) -> Machine:
 def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
     """Deep Gradient Compression: data parallel, exchanging only the largest gradients.
 
-    As `data_parallel`, with an all-gather of value and index of `ratio` of a bucket's elements, (n - 1) 2 `ratio` S / B
-    + (n - 1) alpha, and 12 bytes an element over the memory's bandwidth for finding and adding them up (momentum
-    correction reads and writes two buffers). 0.001 is the paper's ratio (Lin et al., ICLR 2018). Peak memory: two
-    buffers as large as the gradients.
+    As `data_parallel`, with these differences:
+
+    - An all-gather replaces the all-reduce. It sends the value and the index of the share `ratio` of all elements:
+      `t = (n - 1) * 2 ratio * S / B + (n - 1) alpha`. The default, 0.001, is the ratio of the paper (Lin et al., ICLR
+      2018).
+    - Selecting and accumulating gradients takes 12 bytes per element at the memory bandwidth, because momentum
+      correction reads and writes two buffers.
+    - Gradients are not copied into buckets.
+
+    Peak memory: grows by two buffers as large as the gradients.
     """
     machine = _several(context, ranks)
     rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
@@ -209,10 +226,14 @@ def _without_timing(plan: Plan) -> Plan:
 def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: float = 0.0) -> Change:
     """BlueConnect: all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, innermost first.
 
-    A stage over p_k ranks reduces and gathers S / (p_1 ... p_k-1) bytes: t = sum of 2 (p_k - 1) / p_k S / (p_1 ...
-    p_k-1) / B_k + 2 (p_k - 1) alpha (Cho et al., MLSys 2019). `bandwidths=300GBx25GB` has one a stage; without, all
-    have the network's. Beside computing it takes as much longer as in `data_parallel`. Stages of different buckets do
-    not overlap here, though BlueConnect lets them: the interval reaches down to the slowest stage alone.
+    Stage k runs over p_k ranks. It reduces and gathers `S_k = S / (p_1 * ... * p_(k-1))` bytes (Cho et al., MLSys
+    2019). The stages add up: `t = sum over k of (2 (p_k - 1) / p_k * S_k / B_k + 2 (p_k - 1) alpha)`.
+
+    `bandwidths=300GBx25GB` sets the bandwidth B_k of each stage. Without it, all stages have the bandwidth of the
+    network. Contention with compute is that of `data_parallel`.
+
+    BlueConnect can overlap stages of different buckets. This model does not, so the fast end of the range is the time
+    of the slowest stage alone.
     """
     sizes = _numbers(shape, "shape", int)
     machine = _several(context, int(np.prod(sizes)))
@@ -248,7 +269,7 @@ def _numbers(text: str, name: str, kind: type) -> list[float]:
 
 @primitive("link")
 def _link(graph: TaskGraph, pairs: Callable[[TaskGraph], tuple[Rows, Rows]]) -> TaskGraph:
-    """Tasks that wait for others, pair by pair."""
+    """Make tasks wait for other tasks, pair by pair."""
     source, target = pairs(graph)
     more = Edges.of(EdgeKind.COMMUNICATION, source, target, 0)
     return replace(graph, edges=Edges.joined(graph.edges, more))
@@ -258,12 +279,16 @@ def _link(graph: TaskGraph, pairs: Callable[[TaskGraph], tuple[Rows, Rows]]) -> 
 def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A002
     """P3: exchange gradients in slices, in the order in which the next step needs them.
 
-    Each layer waits only for its slices.
+    As `data_parallel`, with these differences (Jayarajan et al., "Priority-based Parameter Propagation", MLSys 2019;
+    Insert and Schedule in Daydream):
 
-    As `data_parallel`, but gradients go in slices of `slice` bytes; the channel takes, of the slices that are ready,
-    that of the module whose forward pass comes first; and a module's forward pass of the next step waits for its own
-    slices, instead of the update for all (Jayarajan et al., "Priority-based Parameter Propagation", MLSys 2019; in
-    Daydream: Insert and Schedule). The update stays where it is, which is too early for the last slices by its length.
+    - Gradients are sent in slices of `slice` bytes.
+    - Of the slices that are ready, the channel first sends those of the module whose forward pass comes first.
+    - In the next step, the forward pass of a module waits only for the slices of that module, not for the whole update.
+    - Gradients are not copied into buckets.
+
+    The update keeps its position in the step and does not wait for the slices. For the last slices this is too early,
+    by up to the duration of the update.
 
     Raises
     ------
@@ -318,7 +343,7 @@ def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A
 
 
 def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int, int], tuple[int, int]]:
-    """Start and number of the first task of each module's forward pass in each step, of the device if it has any."""
+    """Start and index of the first task of each module's forward pass per step, on the device if there is one."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
     rows = graph.tasks.row
     forward = PHASES.index("forward")
@@ -334,10 +359,10 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
 def bandwidth(context: Context, factor: float) -> Change:
     """A network that is `factor` times as fast.
 
-    Collectives take t' = t / factor.
+    Collectives take `t' = t / factor`.
 
-    Of a collective's time a part is waiting for other ranks and latency, which stay: the interval reaches to half the
-    change.
+    A part of the time of a collective is latency and waiting for other ranks, which a faster network does not reduce.
+    Therefore the range extends to half of the change.
     """
     if factor <= 0:
         raise ValueError(f"bandwidth:factor={factor}: expected more than 0")
@@ -352,8 +377,8 @@ def bandwidth(context: Context, factor: float) -> Change:
 def hide_communication(context: Context) -> Change:
     """Overlap all collectives with compute: an upper bound of what better overlap gains.
 
-    Collectives take no time. An upper bound, since how much computing is there to hide behind is not asked: the
-    interval reaches to no gain, and trust is low.
+    Collectives take no time. This is an upper bound, because the model does not check whether there is enough compute
+    to overlap with. The range extends to no gain, and confidence is low.
     """
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
@@ -365,10 +390,11 @@ def hide_communication(context: Context) -> Change:
 def replace_data_parallel(context: Context, ranks: int) -> Change:
     """DistributedDataParallel instead of DataParallel.
 
-    No scatter, replicate and gather, but the buckets of `data_parallel`.
+    The operators `Scatter`, `Broadcast` and `Gather`, their backward operators, and everything that these launch are
+    removed. The all-reduces of `data_parallel` are added.
 
-    The operators `Scatter`, `Broadcast`, `Gather` and their backward ones vanish with what they launch. All replicas'
-    launches from one process stay, though each would get a process of its own: a gain that is not promised.
+    The launches of all replicas stay in one process. DistributedDataParallel uses one process per replica, so the real
+    gain can be larger. Confidence is low.
     """
     moving = np.zeros(len(context.trace), dtype=bool)
     for name in ("Scatter", "Broadcast", "Gather", "ReduceAddCoalesced"):

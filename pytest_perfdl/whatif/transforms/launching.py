@@ -1,4 +1,4 @@
-"""What the host spends on launching: CUDA graphs, and compilation."""
+"""Less launch overhead on the host: CUDA graphs, and compilation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ GRAPH_LAUNCH_NS = 10_000
 def cuda_graph(context: Context) -> Change:
     """Capture each step as a CUDA graph: one launch per step, same kernels.
 
-    In every step, the host's time from its first launch to its last on each thread becomes one launch of 10 us (5 to
-    30 us in the interval); Python before and behind, getting input and blocking waits stay. Kernels keep their
-    durations and gaps. Assumes that the step can be captured: static shapes, no synchronization within.
+    On each thread, the host's time between the first and the last launch of a step is replaced by one launch of 10 us
+    (5 to 30 us in the range). Python before and after, input loading and blocking waits stay. Kernels keep their
+    durations and the gaps between them.
+
+    Assumption: the step can be captured. This needs static shapes and no synchronization within the step. If the step
+    synchronizes, confidence is low.
 
     Raises
     ------
@@ -44,9 +47,10 @@ def cuda_graph(context: Context) -> Change:
 def compiled(context: Context, cudagraphs: bool = True) -> Change:
     """`torch.compile`: fuses chains of elementwise operators (see `fusion`), launched as a CUDA graph.
 
-    Without `cudagraphs` (mode "default") the host still launches each kernel that is left, from generated code: its
-    time between first and last launch shrinks with the number of kernels. Compile time is not part of a step. Trust is
-    low: what the compiler fuses is not seen in a trace.
+    With `cudagraphs=False` (mode "default"), generated code on the host still launches each remaining kernel. Then the
+    host's time between the first and the last launch shrinks in proportion to the number of kernels.
+
+    Compile time is not part of a step. Confidence is low, because a trace does not show what the compiler will fuse.
     """
     graph = context.graph
     duration, gone = fused_durations(context, epilogues=False)
@@ -69,7 +73,7 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
 
 
 def _captured(graph: TaskGraph) -> tuple[Mask, int]:
-    """Host tasks between the first and the last launch of each step on each thread, and synchronizations a step."""
+    """Host tasks between the first and the last launch of each step on each thread, and synchronizations per step."""
     tasks = graph.tasks
     launched = tasks.launcher[tasks.launcher >= 0]
     if not len(launched):

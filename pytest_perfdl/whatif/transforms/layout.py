@@ -17,7 +17,7 @@ from pytest_perfdl.whatif.transform import Change, Context, transform
 TRANSPOSING = re.compile(
     r"nchwTo(nhwc|NHWC)|nhwcTo(nchw|NCHW)|(nchw|nhwc)_to_|batched_transpose_\d+x\d+", re.IGNORECASE
 )
-"""Kernels with which cuDNN and MIOpen change the format around a convolution."""
+"""Kernels of cuDNN and MIOpen that convert the format around a convolution."""
 
 _FORM = "channels_last"
 
@@ -26,12 +26,16 @@ _FORM = "channels_last"
 def channels_last(context: Context) -> Change:
     """Weights and images in channels-last memory format.
 
-    Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time any more, nor
-    their launches' kernels a place: this needs no constant, and is all that is promised on a device without measured
-    ratios. With `Machine.ratios`, where operators were replayed interleaved in both formats, each operator with a ratio
-    takes t' = t r, forward and backward. Copies at the boundaries (the input of the step, once) are within the input's
-    own time: one transposition of the batch, 2 bytes/bandwidth. That gradients come in the same format is assumed: the
-    slow end of the interval is that of replays with one tensor in the old one.
+    - Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time. The host
+      still launches them. This needs no constant. Without measured ratios it is the only change, and confidence is low.
+    - With measured ratios (`Machine.ratios`, from `perfdl constants`), each measured operator also takes `t' = t r`,
+      forward and backward. The operators were replayed in both formats, interleaved.
+
+    Converting the batch to the new format, one transposition per step, is not added. It counts as input time: twice the
+    bytes of the batch, divided by the memory bandwidth.
+
+    Assumption: gradients have the same format. The slow end of the range comes from replays with one tensor in the old
+    format.
 
     Raises
     ------

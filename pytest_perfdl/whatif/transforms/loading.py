@@ -1,4 +1,4 @@
-"""Getting batches while the step computes."""
+"""Load batches while the step computes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.transform import Change, Context, transform
 
 HAND_OVER_NS = (50_000, 0, 300_000)
-"""Host time of taking a finished batch from a worker's queue: likely, least and most, where nobody measured it."""
+"""Host time to receive a batch from a worker's queue, if it was not measured: likely, least, most."""
 
 UNKNOWN_CONTENTION = (1.0, 1.0, 1.5)
-"""How much longer the step and the workers take side by side on the host, where nobody measured it."""
+"""How much longer step and workers take when they share the CPU, if it was not measured: likely, least, most."""
 
 _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
 
@@ -25,14 +25,19 @@ _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
 def workers(context: Context, workers: int, now: int = -1) -> Change:
     """`DataLoader(num_workers=...)`: worker processes prepare the batches.
 
-    period = max(C, L / min(workers, cores - 1)): C is the simulated period with no time for input, L the time to make
-    a batch. Without workers L is the host's time in the DataLoader; with `now` workers, if the step waits for them, L =
-    `now` times the period. Taking a batch over costs `Machine.hand_over_ns`; where that is not known 50 us (0 to
-    300 us in the interval).
+    `period = max(C, L / min(workers, cores - 1))`, plus the time to receive a batch from a worker:
 
-    Where the host itself computes, it shares the processor with the workers: both take `Machine.contention` times as
-    long; where that is not known, once in the likeliest case and 1.5 times in the worst, with low trust. A step that a
-    device computes is not slowed down. Making a batch takes as long in a worker; `cores` comes from the machine.
+    - C is the simulated step time without input loading.
+    - L is the time to prepare a batch. Without workers in the trace, it is the host's time in the DataLoader. With
+      `now` workers for which the step waits, it is `now` times the step time.
+    - Receiving a batch takes `hand_over_ns`, by default 50 us (0 to 300 us in the range).
+
+    If the step computes on the CPU, it shares the CPU with the workers, and both take `contention` times as long. If
+    that constant is unknown, the factor is 1 (1 to 1.5 in the range), and confidence is low. A step that computes on a
+    device is not slowed down.
+
+    Assumption: a worker needs as long for a batch as the main process. The constants `hand_over_ns`, `contention` and
+    `cores` come from the machine. If `cores` is unknown, there are as many free cores as workers.
 
     Raises
     ------
@@ -74,6 +79,8 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
 @transform("prefetch")
 def prefetch(context: Context) -> Change:
     """Asynchronous loading: one worker prepares the next batch while the step computes.
+
+    The same as `workers` with `workers=1`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Time for memory: activations computed again, moved to the host, or kept in fewer bits."""
+"""Time for memory: recompute activations, move them to the host, or keep them in fewer bits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEEDS_RESULT = re.compile(
     r"aten::(relu_?|leaky_relu|elu|tanh|sigmoid|exp|sqrt|rsqrt|(_?log_)?_?softmax|\w*dropout_?|\w+_norm|max_pool\dd|"
     r"scaled_dot_product_attention|_scaled_dot_product\w*|embedding|gather|index|pow|cross_entropy_loss)$"
 )
-"""Operators that save what they compute."""
+"""Operators that save their result."""
 _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::AccumulateGrad)")
 
 
@@ -36,13 +36,15 @@ _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::Ac
 def checkpointing(context: Context, layer: str = "") -> Change:
     """Activation checkpointing: layers keep only their input and recompute the rest in the backward pass.
 
-    The layers are those that fit `layer` (by default those that repeat). Each backward pass takes its layer's forward
-    pass longer, on the host and on the device, up to the last operator that saves something: recomputing stops once
-    all saved tensors are there again, so that a last linear layer does not run twice. The host takes 100 us a layer
-    and 20 us for each node of autograd's graph to save and to restore; none, to twice that, in the interval. What a
-    layer allocates in its forward pass for its backward pass, but for its result, is freed when it ends and allocated
-    again when the backward pass begins: the peak of memory is that of the allocations so changed (Chen et al.,
-    "Training Deep Nets with Sublinear Memory Cost", 2016).
+    `layer` is the path of the layers, with `*` and `?` as in file names. By default they are the modules that repeat.
+
+    - The backward pass of each layer takes longer by its forward pass, on the host and on the device. Recomputation
+      ends with the last operator that saves a tensor, so a linear layer at the end does not run twice.
+    - The host needs another 100 us per layer, and 20 us per node of its autograd graph (0 to twice that in the range).
+
+    Peak memory: computed from the allocations in the trace. What a forward pass allocates for its backward pass is
+    freed at the end of the forward pass, and allocated again at the start of the backward pass. The output of the layer
+    is kept (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
     Raises
     ------
@@ -63,10 +65,10 @@ def _trained(context: Context, pattern: str) -> list[Layer]:
 
 
 def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
-    """Durations with every layer's forward pass once more, where its backward pass begins.
+    """Durations in which the forward pass of every layer is repeated at the start of its backward pass.
 
-    On a device the host's part goes into the call that launches the first kernel of the backward pass, whose launch
-    counts from the start of the call: host and device then work on the forward pass at once.
+    On a device, the host's part is added to the call that launches the first kernel of the backward pass. The launch
+    counts from the start of that call, so host and device work on the forward pass at the same time.
     """
     duration: I64 = graph.tasks.duration.copy()
     for layer in found:
@@ -85,7 +87,7 @@ def _again(graph: TaskGraph, found: list[Layer], overhead: float) -> I64:
 
 
 def _repeated(graph: TaskGraph, layer: Layer) -> Rows:
-    """Tasks of the forward pass that run until all that was saved is there again; all where no operator is known."""
+    """Tasks of the forward pass that run until all saved tensors are recomputed; all tasks if no operator is known."""
     tasks, trace = graph.tasks, graph.trace
     own = layer.forward
     host = own[~graph.is_device[own] & (tasks.row[own] >= 0)]
@@ -110,7 +112,7 @@ def _matching(trace: Trace, pattern: re.Pattern[str]) -> Mask:
 
 
 def _nodes(graph: TaskGraph, layer: Layer) -> int:
-    """Nodes of autograd's graph that the layer's backward pass evaluates."""
+    """Number of nodes of the autograd graph that the layer's backward pass evaluates."""
     rows = np.unique(graph.tasks.row[layer.backward])
     trace = graph.trace
     return 0 if trace is None else sum(bool(_NODE.match(trace.name_of(row))) for row in rows[rows >= 0].tolist())
@@ -144,12 +146,15 @@ def _needed(context: Context) -> Lifetimes:
 def vdnn(context: Context, layer: str = "") -> Change:
     """vDNN: offload the activations of layers to CPU memory between forward and backward.
 
-    They are copied behind the forward pass of their layer, and back before its backward pass.
+    For each layer that has a successor, with b bytes of activations (`layer` as in `checkpointing`):
 
-    For each layer (see `checkpointing`) a copy of the b bytes that it keeps, b / B(pinned), behind its last forward
-    kernel on a stream of its own, and one back on another stream that begins with the backward pass of the layer behind
-    it, for which its own first backward kernel waits (Rhu et al., "vDNN", MICRO 2016, which prefetches one layer
-    ahead; in Daydream: Insert). The memory is free meanwhile.
+    - A copy to the host follows the last kernel of its forward pass, on a separate stream. It takes `b / B`, with B the
+      bandwidth of pinned memory.
+    - A copy back, of the same duration, starts on another stream when the backward pass of the next layer starts. The
+      first backward kernel of this layer waits for it. So layers are prefetched one layer ahead (Rhu et al., "vDNN",
+      MICRO 2016; Insert in Daydream).
+
+    Peak memory: the activations do not use device memory between both copies.
 
     Raises
     ------
@@ -194,7 +199,7 @@ def vdnn(context: Context, layer: str = "") -> Change:
 
 
 def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | None, stream: int) -> Plan:
-    """Copies on a stream of their own, behind kernels or, where some wait for them, beside; found again by rows."""
+    """Copies on a separate stream, after kernels, or beside them if other tasks wait for them; matched by rows."""
     own = sorted(times)
     device = graph.tracks[int(graph.tasks.track[own[0]])].process
     behind = graph.tasks.row[own]
@@ -214,12 +219,15 @@ def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | 
 def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
     """Gist: encode the activations of layers between forward and backward.
 
-    They are encoded behind the forward pass of their layer, and decoded before its backward pass.
+    They are encoded after the forward pass of their layer, and decoded before its backward pass (`layer` as in
+    `checkpointing`).
 
-    Encoding reads b bytes and writes `ratio` b, decoding the other way: (1 + ratio) b / B each, B the memory's
-    bandwidth, added to the last task of the forward pass and the first of the backward pass. `ratio` is 0.5 for floats
-    of 16 bits (Gist's delayed precision reduction; lossy), 1/32 for the signs that ReLU and pooling need (Jain et al.,
-    "Gist", ISCA 2018). What is kept is `ratio` times as large meanwhile.
+    - Encoding reads b bytes and writes `ratio` times b. Decoding does the opposite. Each takes `(1 + ratio) * b / B`,
+      with B the memory bandwidth (half to one and a half times B in the range).
+    - `ratio` is 0.5 for floats of 16 bits (delayed precision reduction, which is lossy), and 1/32 for the signs that
+      ReLU and pooling need (Jain et al., "Gist", ISCA 2018).
+
+    Peak memory: between forward and backward pass, the activations take `ratio` times their size.
 
     Raises
     ------

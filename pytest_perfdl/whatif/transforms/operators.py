@@ -1,4 +1,4 @@
-"""Fewer operators: some left out, chains of them fused, batch norms folded into what is before them."""
+"""Fewer operators: some removed, chains of them fused, batch norms folded into the operators before them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def operator_rows(trace: Trace, pattern: str) -> Mask:
 
 
 def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
-    """Tasks, and behind each run of them on a host thread the gap that follows: the Python that called them."""
+    """Tasks, and the gap on the host thread after each run of them: the Python that called them."""
     track, kind = graph.tasks.track, graph.tasks.kind
     behind = np.concatenate(([False], tasks[:-1] & (track[1:] == track[:-1])))
     found: Mask = tasks | (behind & ~tasks & (kind == TaskKind.GAP))
@@ -50,8 +50,9 @@ def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
 def remove_operator(context: Context, name: str, python: bool = True) -> Change:
     """Remove an operator, such as `aten::dropout`, with its backward pass, kernels and Python.
 
-    Daydream's Remove, by name (`*` and `?` as in file names). With `python` one gap of the host behind each call goes
-    too, since the module that called it goes. Nothing else changes: a memory-bound neighbor could become faster.
+    `name` may contain `*` and `?` as in file names. With `python`, one gap of the host after each call is removed too,
+    because the module that made the call is removed. The slow end of the range keeps these gaps. The other tasks keep
+    their durations, although a memory-bound neighbor could become faster. This is Remove in Daydream.
     """
     tasks = of_rows(context.graph, operator_rows(context.trace, name))
     if not tasks.any():
@@ -69,7 +70,10 @@ def _removed(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
 def remove_clipping(context: Context) -> Change:
     """Remove gradient clipping.
 
-    That is what runs between the end of the backward pass and the last operator there. Raises
+    Everything that runs between the end of the backward pass and the update (`Optimizer.step`) is removed, up to the
+    last operator there.
+
+    Raises
     ------
     NotApplicable
         If nothing there computes a norm, or there is no update (Optimizer.step) or backward pass.
@@ -105,9 +109,11 @@ def remove_clipping(context: Context) -> Change:
 def fold_batch_norm(context: Context) -> Change:
     """Inference: fold batch norms into the convolutions before them.
 
-    w' = w g / s, b' = (b - m) g / s + beta.
+    `w' = w g / s`, `b' = (b - m) g / s + beta`, with the weight w and the bias b of the convolution, and the mean m,
+    the standard deviation s, the weight g and the bias beta of the batch norm.
 
-    The batch norms vanish with the Python that calls them; a convolution with a bias takes as long as one without.
+    The batch norms and the Python that calls them are removed. The slow end of the range keeps that Python. Assumption:
+    a convolution with a bias takes as long as one without.
     """
     if len(backward_rows(context.trace)):
         raise NotApplicable("the trace has a backward pass: batch norms in training cannot be folded")
@@ -121,10 +127,12 @@ def fold_batch_norm(context: Context) -> Change:
 def reconstructed_batch_norm(context: Context) -> Change:
     """Training: split each batch norm in two and fuse the halves into the neighboring operators.
 
-    Jung et al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019): of the passes over memory of
-    batch norm and ReLU, ReLU's vanish and batch norm's halve. As in Daydream's model: activations right behind a batch
-    norm vanish, batch norms take half as long, forward and backward. Daydream predicted 12.7 % where 7 % were real, so
-    the interval reaches to a third of the gain, and trust is low.
+    Batch norms take half as long, and ReLUs take no time, forward and backward. This is the model of Daydream for Jung
+    et al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019): the passes of ReLU over memory are
+    removed, those of batch norm are halved.
+
+    Daydream predicted a gain of 12.7 %, but measured 7 %. Therefore the range extends to a third of the gain, and
+    confidence is low.
     """
     graph, trace = context.graph, context.trace
     norms = of_rows(graph, operator_rows(trace, "*batch_norm*"))
@@ -141,7 +149,7 @@ def reconstructed_batch_norm(context: Context) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One call of a chain: its tasks and what it has to move."""
+    """One call of a chain: its tasks and the bytes that it moves."""
 
     tasks: Rows
     bytes: int
@@ -153,11 +161,16 @@ class _Link:
 def fusion(context: Context, epilogues: bool = False) -> Change:
     """Fuse chains of elementwise and normalization operators over tensors of equal size.
 
-    t' = t bytes' / bytes of each chain, at the bandwidth that it had: of n operators that move b bytes together, every
-    result but the last stays in registers, b' = b - 2 (n - 1) s for tensors of s bytes, and one kernel is left
-    (max(FLOPs / F, unique bytes / B) of MetaFlow and XLA's fusions, where F never binds). With `epilogues` a matrix
-    product or convolution takes the chain behind it with it, at the bytes that the chain reads beside the product.
-    The interval reaches to half of each gain: what a compiler does not see as a chain stays.
+    Each chain becomes one kernel with the bandwidth that the chain had: `t' = t * b' / b`.
+
+    - b is the number of bytes that its n operators move together.
+    - `b' = b - 2 (n - 1) s` for tensors of s bytes, because all results except the last stay in registers.
+
+    This is `max(FLOPs / F, unique bytes / B)` of the fusions in MetaFlow and XLA, for chains that are memory-bound.
+    With `epilogues`, a matrix product or convolution includes the chain after it. Then the chain costs only the bytes
+    that it reads in addition to the product.
+
+    The range extends to half of each gain, because a compiler may not fuse every chain.
 
     Raises
     ------
@@ -204,7 +217,7 @@ def fused_durations(context: Context, epilogues: bool) -> tuple[np.typing.NDArra
 
 
 def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
-    """Runs of calls of one step and track that follow each other, each reading what the one before wrote, by size."""
+    """Consecutive calls of one step and track in which each reads what the one before wrote, by size."""
     graph, costs = context.graph, operator_costs(context.trace)
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
     found: list[list[_Link]] = []
@@ -236,7 +249,7 @@ def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
 def remove_scope(context: Context, name: str) -> Change:
     """Remove what runs inside CPU annotations of this name (`*` and `?` as in file names).
 
-    Its kernels are removed too.
+    The kernels that are launched there are removed too.
     """
     trace = context.trace
     annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))

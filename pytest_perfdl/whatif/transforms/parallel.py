@@ -16,15 +16,15 @@ _NOTES = ("micro-batches are assumed to take time in proportion",)
 
 @primitive("steps_take")
 def _steps_take(graph: TaskGraph, ns: int) -> TaskGraph:
-    """Every task takes so much longer or less that the mean step takes `ns`."""
+    """Scale the durations of all tasks so that the mean step takes `ns`."""
     mean = float(simulate(graph).steps_ns.mean())
     return graph.with_durations(np.rint(graph.tasks.duration * (ns / mean)).astype(np.int64))
 
 
 def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
-    """The step over devices: the graph of `staged`, simulated.
+    """The step distributed over devices: the graph of `staged`, simulated.
 
-    The answer is exact for the staged graph; the graph of one device is scaled to it as a whole.
+    The prediction is exact for that graph. The graph of the trace is scaled as a whole to the predicted step time.
     """
     costs = layer_costs(context, layer)
     if len(costs) < layout.pipeline:
@@ -45,10 +45,15 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
 def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, layer: str = "") -> Change:
     """Layers on several devices, with the batch in micro-batches.
 
-    Bubbles take a share of (p - 1) / (m + p - 1).
+    The layers (`layer` as in `checkpointing`) are divided into stages, so that the slowest stage is as fast as
+    possible. One step is simulated in 1F1B order: when the pipeline is full, each stage alternates one forward and one
+    backward pass. For p equal stages and m micro-batches, the devices idle for a share of `(p - 1) / (m + p - 1)` of
+    the step (the bubble).
 
-    Layers (see `checkpointing`) are divided into stages of which the slowest is as fast as can be, and one step is
-    simulated in 1F1B order: see `staged`. Peak memory: that of the fullest device.
+    Assumption: the time of a micro-batch is in proportion to its size. In the range, the network is up to 1.7 times
+    slower. Confidence is low.
+
+    Peak memory: that of the device that needs most.
 
     Raises
     ------
@@ -64,9 +69,8 @@ def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, lay
 def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
     """Layers on several devices, one device at a time.
 
-    No device works while another does.
-
-    A pipeline with one micro-batch. It costs what travels between devices, and is for what does not fit on one.
+    The same as `pipeline_parallel` with one micro-batch. It saves no time: it adds the transfers between devices. Use
+    it for models that do not fit on one device.
     """
     if devices < 2:
         raise ValueError("model_parallel needs at least 2 devices")
@@ -77,9 +81,10 @@ def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
 def tensor_parallel(context: Context, devices: int, layer: str = "") -> Change:
     """Each layer split over several devices (Megatron).
 
-    A layer takes 1 / t of its time, and two all-reduces forward and backward each.
+    A layer takes `1 / devices` of its time, plus two all-reduces in the forward pass and two in the backward pass.
 
-    What is divided is all of a layer, though norms and residuals are not: optimistic for small layers.
+    The model divides the whole layer, although norms and residual connections are not divided. Therefore it is
+    optimistic for small layers. Assumptions and range are those of `pipeline_parallel`.
     """
     if devices < 2:
         raise ValueError("tensor_parallel needs at least 2 devices")

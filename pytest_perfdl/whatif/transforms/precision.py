@@ -47,7 +47,7 @@ _CAST_BYTES = 6
 """Bytes to read a float32 and write its 16 bits, or the other way."""
 
 _PEAK_SHARE = 1 / 3
-"""Matrix products gain threefold at most in practice, whatever the peaks say: Daydream's figure for compute-bound
+"""Matrix products gain threefold at most in practice, whatever the peaks say: Daydream's number for compute-bound
 kernels, which kept its errors below 13 %."""
 
 
@@ -55,18 +55,24 @@ kernels, which kept its errors below 13 %."""
 def amp(context: Context, dtype: str = "bfloat16") -> Change:
     """Autocast to bfloat16 or float16.
 
-    t' = t r for the operators that autocast runs in 16 bits and the elementwise ones behind them, in the forward and
-    backward pass; the optimizer and autocast's float32 operators stay. r(operator, shapes) comes from
-    `Machine.ratios`, where the operators were replayed in both types, interleaved. Without: 1/2 where the roofline says
-    memory-bound, else the ratio of the peak rates, but no less than 1/3 (Daydream, USENIX ATC 2020: /2 and /3); the
-    interval then reaches from the peaks' ratio to half the gain, and trust is low.
+    Operators that autocast runs in 16 bits, and the elementwise operators after them, take `t' = t r` in the forward
+    and backward pass. The optimizer, and operators that autocast keeps in float32, do not change.
 
-    Added: casts of every parameter to 16 bits and of its gradient back, and of the largest tensor of each float32
-    operator, 6 bytes an element each, over the memory's bandwidth (autocast caches weights for a step). float16 also
-    adds a pass over the gradients that unscales them (8 bytes an element) and `GradScaler`'s `.item()`, for which the
-    host waits before the optimizer.
+    - With measured ratios (`Machine.ratios`, from `perfdl constants`), r depends on operator and shapes. The operators
+      were replayed in both types, interleaved.
+    - Without, r is 1/2 for memory-bound operators. For compute-bound ones it is the ratio of the peak rates, but at
+      least 1/3 (Daydream, USENIX ATC 2020, divides by 2 and 3). Then the range extends from the ratio of the peak rates
+      to half of the gain.
+    - Confidence is low unless measured ratios cover 90 % of the time that changes.
 
-    Peak memory: what those operators allocate halves, plus 2 bytes a parameter for the cast weights.
+    These costs are added, at the memory bandwidth:
+
+    - Casts: 6 bytes per element, for every parameter to 16 bits (once per step, because autocast caches weights), for
+      its gradient back, and for the largest tensor of each float32 operator.
+    - Only for float16 on a device: a pass over the gradients to unscale them (8 bytes per element), and the `.item()`
+      of `GradScaler`, at which the host waits before the optimizer.
+
+    Peak memory: the operators in 16 bits allocate half as much. The cast weights add 2 bytes per parameter.
 
     Raises
     ------
@@ -152,7 +158,7 @@ def _no_peaks(dtype: str) -> MissingMachineConstant:
 
 
 def _casts(context: Context, machine: Machine) -> tuple[float, float]:
-    """Nanoseconds a step of casting parameters and gradients, and of one pass over the gradients to unscale them."""
+    """Nanoseconds per step to cast parameters and gradients, and for one pass over the gradients to unscale them."""
     total = gradients(context.trace).total
     if not total:
         return 0.0, 0.0
@@ -171,7 +177,7 @@ def _with_casts(graph: TaskGraph, factor: F64, some: Rows, casts: float) -> np.t
 
 
 def _between(graph: TaskGraph, costs: Costs, call: Rows, kinds: dict[int, str], machine: Machine) -> I64:
-    """Nanoseconds of casting what float32 operators hand on, by task: 6 bytes an element, once for each such call."""
+    """Nanoseconds per task to cast the results of float32 operators: 6 bytes per element, once per call."""
     found: I64 = np.zeros(len(graph), dtype=np.int64)
     if not machine.memory_bytes_per_s:
         return found

@@ -1,4 +1,4 @@
-"""More or less to do: another batch size, another number of layers."""
+"""More or less work: another batch size, another number of layers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 def batch(context: Context, to: int, now: int, other: str = "", other_batch: int = 0) -> Change:
     """Another batch size.
 
-    With a second trace, of `other_batch`: each operator (by the operators around it and its phase; host and
-    device apart, Python too) takes a + b B, the line through both traces; the peak of memory likewise. Without: what
-    computes in the forward and backward pass, and getting the input, grows in proportion; the update, the
-    accumulation of gradients and the host's time stay. Small operators grow less, so the interval then reaches to half
-    the change, and trust is low. Peak memory: see `scaled_peak`.
+    With a second trace `other`, recorded with batch size `other_batch`: each operator, and the Python between
+    operators, takes `a + b * batch size`, the line through both traces. Operators are matched by the operators around
+    them and by their phase, separately on host and device. Confidence is low if `to` is outside of both batch sizes by
+    more than their distance.
+
+    Without a second trace: compute in the forward and backward pass, and input loading, grow in proportion to the batch
+    size. The update, the accumulation of gradients, collectives, and the host's time between operators stay. Small
+    operators grow less than that, so the range extends to half of the change, and confidence is low.
+
+    Peak memory: what the forward and backward pass allocate, and free before the update or the end of the step, grows
+    in proportion. Weights, gradients and the optimizer's memory keep their size.
 
     Raises
     ------
@@ -105,7 +111,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
 
 
 def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
-    """Tasks by what they are in any trace of the same model."""
+    """Tasks by keys that are the same in all traces of a model."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     if graph.trace is None:
         raise NotRecorded("operators need a graph made from a trace")
@@ -124,10 +130,10 @@ def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
 
 
 def scaled_peak(context: Context, ratio: float) -> int | None:
-    """Peak of memory if activations, and what the forward and backward pass allocate besides, were `ratio` as large.
+    """Peak memory if temporary allocations of the forward and backward pass were `ratio` times as large.
 
-    Those are allocations in no update that are gone before the next update begins, or the step ends: gradients, weights
-    and the optimizer's state and temporaries keep their size.
+    Temporary allocations, such as activations, are made outside of updates, and freed before the next update or the end
+    of the step. Gradients, weights, optimizer state and the optimizer's temporaries keep their size.
     """
     memory, trace = context.memory, context.trace
     if memory is None:
@@ -144,10 +150,10 @@ def scaled_peak(context: Context, ratio: float) -> int | None:
 def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
     """Another number of equal layers.
 
-    The time of the layers that fit `layer` (by default those that repeat), forward and backward with the Python
-    between, grows by to/now, which on a thread or stream is what copies of them would take; the update grows by their
-    share of the parameters. Everything outside stays. Peak memory: what the layers allocate grows likewise, and their
-    parameters and optimizer state.
+    The layers take `t' = t * to / now`, forward and backward, with the Python in between. `layer` is their path, as in
+    `checkpointing`. The update grows by their share of the parameters. Everything else stays.
+
+    Peak memory: what the layers allocate grows by the same factor, and so do their parameters and optimizer state.
 
     Raises
     ------

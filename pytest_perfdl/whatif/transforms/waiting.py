@@ -1,4 +1,4 @@
-"""What the host waits for without need: synchronizations, pageable copies, the device's allocator."""
+"""Unnecessary waits of the host: synchronizations, pageable copies, the device's allocator."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PAGEABLE = re.compile(r"(HtoD|HostToDevice|H2D).*Pageable|Pageable.*-> *Device",
 TO_HOST = re.compile(r"DtoH|DeviceToHost|D2H|Device -> (Host|Pageable|Pinned)", re.IGNORECASE)
 TO_DEVICE = re.compile(r"HtoD|HostToDevice|H2D|(Host|Pageable|Pinned) -> Device", re.IGNORECASE)
 ALLOCATES = re.compile(r"(cuda|hip)(Malloc|Free)$")
-"""Calls that go past the caching allocator, of which `Free` waits for the device."""
+"""Calls that bypass the caching allocator. `Free` waits for the device."""
 
 
 def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
-    """Tasks whose name a pattern is found in."""
+    """Tasks whose name matches a pattern."""
     names = np.array([bool(pattern.search(name)) for name in graph.names], dtype=bool)
     found: Mask = names[graph.tasks.name]
     return found
@@ -29,12 +29,12 @@ def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
 def remove_sync(context: Context, name: str = "") -> Change:
     """No synchronization in the step: no `.item()`, `.cpu()` or `torch.cuda.synchronize()`.
 
-    The host goes on instead of waiting for the device.
+    The host continues instead of waiting for the device. Synchronizing calls, and calls that copy to the host, no
+    longer depend on the device (edges "GPU to CPU" in Daydream). With `name`, this applies only to calls whose name
+    contains it. The copies themselves stay.
 
-    Drops the edges into the returns of synchronizing calls, and of copies to the host, that Daydream calls GPU to CPU;
-    with `name`, of calls whose name has it. The copies themselves stay. What the host computes from the value it
-    waited for is assumed not to matter for what it launches. At the end of the trace nothing changes: a step still
-    completes on the device.
+    Assumption: the value that the host waited for does not change what it launches. A step still ends when the device
+    has completed it.
 
     Raises
     ------
@@ -59,10 +59,12 @@ def remove_sync(context: Context, name: str = "") -> Change:
 def pin_memory(context: Context, non_blocking: bool = False) -> Change:
     """Copy batches from pinned memory; with `non_blocking` without waiting for the copy.
 
-    t' = t B(pageable) / B(pinned) for copies of pageable memory to the device. Pinning alone removes no wait: without
-    `non_blocking=True` the host still waits for the copy (PyTorch's Copy.cu). With it those waits go. Pinning itself
-    runs in a thread of the DataLoader. B are bytes a second of the copies of the trace, or given; B(pinned) is not in a
-    trace that pins nothing.
+    Copies from pageable memory to the device take `t' = t * B(pageable) / B(pinned)`. B is the bandwidth, from the
+    copies in the trace or from `--machine`. A trace without pinned copies does not contain B(pinned).
+
+    Pinned memory alone removes no wait: without `non_blocking=True`, the host still waits for the copy (Copy.cu in
+    PyTorch). With it, these waits are removed. Pinning adds no time to the step: the DataLoader does it in a separate
+    thread.
 
     Raises
     ------
@@ -95,10 +97,10 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
 def empty_cache(context: Context) -> Change:
     """No `torch.cuda.empty_cache()` in the step.
 
-    The caching allocator keeps the memory that it has.
+    Calls of cudaMalloc and cudaFree (hipMalloc, hipFree) are removed, with their waits: cudaFree waits for the whole
+    device.
 
-    Calls of cudaMalloc and cudaFree (hipMalloc, hipFree) vanish, with what they wait for: cudaFree waits for the whole
-    device. Reserved memory may be larger; the peak of allocated memory stays.
+    Reserved memory may become larger, because the caching allocator keeps it. The peak of allocated memory stays.
 
     Raises
     ------

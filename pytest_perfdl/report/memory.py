@@ -52,7 +52,9 @@ _MOVED: dict[Movement, str] = {
 
 def comes_first(judgement: Judgement) -> bool:
     """Whether memory is what there is to explain, rather than time."""
-    moved = {each.kind for each in judgement.metrics if each.verdict in ("regressed", "suspect", "improved")}
+    moved = {
+        each.kind for each in judgement.metrics if each.verdict == judgement.verdict and each.verdict != "unchanged"
+    }
     return bool(judgement.memory) and "timed" not in moved
 
 

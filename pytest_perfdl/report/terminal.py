@@ -441,7 +441,8 @@ def _dedented(lines: Sequence[str]) -> list[str]:
 def _wrapped_code(line: str, width: int) -> list[str]:
     """A line of a diff in pieces of a width, at most `CODE_PIECES`; a sign begins the first of them only."""
     width = max(width, layout.LEAST_NAME)
-    pieces, rest, indent = [], line, 0
+    pieces: list[str] = []
+    rest, indent = line, 0
     while rest and len(pieces) < CODE_PIECES:
         room = width - indent
         space = rest.rfind(" ", room // 2, room) + 1 if len(rest) > room else 0

@@ -330,7 +330,7 @@ def test_a_step_that_never_returns(deaths):
     text = cases["test_hangs"].text
 
     assert cases["test_hangs"].outcome == "failure"
-    assert text.count("not finished after 12 s (--perf-timeout) at ") == 2  # the message and the text
+    assert text.count("not finished after 12 s (timeout) at ") == 2  # the message and the text
     assert "in hang_forever" in text
     assert no_traceback(text)
 

@@ -157,8 +157,8 @@ def test_a_campaign_runs_goes_on_and_is_shown_again(tmp_path):
     asked = ("--out=q.jsonl", "--effects=900", "-n=1", "-m=1", "test_speed.py", "--", *SHORT)
     unready = qualify(project, *asked)
     assert unready.code == 2
-    assert "test_speed.py::test_pause cannot be judged, it is missing" in unready.lines[-1]
-    assert "record baselines here with pytest --perf-update" in unready.lines[-1]
+    assert "test_speed.py::test_pause has no baseline to compare with (missing: " in unready.lines[-1]
+    assert "record baselines on this machine with `pytest --perf-update" in unready.lines[-1]
     assert not (project.root / "q.jsonl").exists()
 
     assert project.run("--perf-update", *SHORT, "--perf-repeats=2").code == 0
@@ -171,7 +171,7 @@ def test_a_campaign_runs_goes_on_and_is_shown_again(tmp_path):
     # Two stored repeats can prove nothing, so more than a suspicion there cannot be.
     assert (slowed["id"], slowed["verdict"]) == ("test_speed.py::test_pause", "suspect")
     assert slowed["metrics"]["step_time"]["effect"] > 0
-    assert "False alarms on unchanged code" in done.output
+    assert "False positives on unchanged code" in done.output
     assert "0 of 1 [0%, 98%]" in done.output
     assert (project.root / "perf-report" / "run.json").read_bytes() == report, "no report is mistaken for a real one"
 

@@ -45,6 +45,8 @@ _AMOUNT = re.compile(
 )
 """How much of the change a group of causes is, "+12.10 of +12.80 ms in the profiled step, 95%"; or "+0.5 ms in the
 profiled step", where shares are not known."""
+_PART = re.compile(rf"(?:(?P<share>[+\-−]?{NUMBER})\s?%|all) of the change in the profiled step")
+"""The same where the profiled step changed by another amount than the timed one."""
 _FRAME = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 WINDOW = 240
 """Characters after a name in which numbers are of it."""
@@ -165,7 +167,6 @@ def _check_run_file(checker: Checker, test: Json) -> None:
         if metric["evidence"] == "paired" and metric["ci95"]:
             _check_interval(checker, f"run.json: {name} {of}", metric)
     steps = {each["call"]: each for each in test["breakdowns"]}
-    _check_kernels(checker, f"run.json: {of}", test)
     _check_work(checker, f"run.json: {of}", test)
     _check_memory(checker, f"run.json: {of}", test)
     for call, step in steps.items():
@@ -214,22 +215,6 @@ def _check_interval(checker: Checker, where: str, metric: Json) -> None:
     for what, value in (("effect", metric["effect"]), ("new / base - 1", metric["new"] / metric["base"] - 1)):
         if not low - 1e-6 <= value <= high + 1e-6:
             checker.wrong.append(f"{where}: {what} is {value:+.4f}, outside of its interval [{low:+.4f}, {high:+.4f}]")
-
-
-def _check_kernels(checker: Checker, where: str, test: Json) -> None:
-    """A single operator's or kernel's metric has the times of its row in the breakdown."""
-    for step in test["breakdowns"]:
-        prefix = f"{step['call']}." if step["call"] else ""
-        for row in step["rows"]:
-            metric = test["metrics"].get(f"{prefix}{row['kind']} {row['name']}")
-            if metric is None or metric["of_step"]:
-                continue
-            mine, theirs = (metric["base"], metric["new"]), (row["base_ns"], row["new_ns"])
-            if any(abs(first - second) > 1e-3 * second for first, second in zip(mine, theirs, strict=True)):
-                checker.wrong.append(
-                    f"{where}: the metric of {row['name']} is {mine[0]:.0f} -> {mine[1]:.0f} ns, "
-                    f"its row of the breakdown is {theirs[0]} -> {theirs[1]} ns"
-                )
 
 
 def _check_work(checker: Checker, where: str, test: Json) -> None:
@@ -706,6 +691,14 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
             shares = [total / steps[call] * 100 for call, total in fitting]
             if not any(share.fits(each) for each in shares):
                 checker.wrong.append(f"{where}: its share is {share.text}, run.json: {shares[0]:.2f} %")
+    for match in _PART.finditer(text):
+        shares = [total / steps[call] * 100 for call in steps if steps[call] for total in _totals(test, call)]
+        known = any(number(match["share"], "%").fits(each) for each in shares) if match["share"] else max(shares) > 99
+        if not known:
+            where = f"{surface.name}, '{match[0]}' of {test['id']}"
+            checker.wrong.append(f"{where}: its share is {match['share']}, run.json: one of {shares}")
+        for cause in _times(test):
+            checker.seen.add((surface.name, test["id"], cause["name"], "group"))
 
 
 _REST = re.compile(
@@ -734,9 +727,11 @@ def _check_memory(checker: Checker, where: str, test: Json) -> None:
 
 
 def _check_peak(checker: Checker, surface: Surface, test: Json) -> None:
-    """What is said of the peak's causes, "peak memory +1.969 MiB: 28 tensors", is of one of them."""
+    """What is said of the peak's causes, "peak memory, +1.969 of +2.670 MiB: 28 tensors", is of one of them."""
     sizes = [cause["bytes"] for cause in test["blame"] if cause["kind"] == "memory"]
-    for match in re.finditer(rf"peak memory (?P<own>[+\-−]{NUMBER}) (?P<unit>B|KiB|MiB|GiB): ", surface.text):
+    for match in re.finditer(
+        rf"peak memory, (?P<own>[+\-−]{NUMBER}) (?P<unit>B|KiB|MiB|GiB)(?: of [^:]+)?: ", surface.text
+    ):
         own = number(match["own"], match["unit"])
         if not any(own.fits(size) for size in sizes):
             checker.wrong.append(f"{surface.name}, '{match[0]}' of {test['id']}, run.json: its causes are {sizes} B")
@@ -758,13 +753,18 @@ def _check_sums(checker: Checker, surface: Surface, test: Json) -> None:
             _check_sum(checker, f"{surface.name} of {test['id']}, table", "its changes", changes, [*steps, sum(steps)])
     start = 0
     for match in _REST.finditer(surface.text):
-        groups = [each for each in _AMOUNT.finditer(surface.text[start : match.start()]) if each["share"]]
+        before = surface.text[start : match.start()]
+        groups = [each for each in _AMOUNT.finditer(before) if each["whole"]]
+        parts = list(_PART.finditer(before))
         start = match.end()
         where = f"{surface.name} of {test['id']}, '{match[0]}' and the causes before it"
-        owns = [number(each["own"], each["own_unit"] or each["unit"]) for each in groups]
-        _check_sum(checker, where, "their changes", [*owns, number(match["own"], match["unit"])], steps)
-        shares = [number(each["share"], "%") for each in (*groups, match)]
-        _check_sum(checker, where, "their shares", shares, [100.0])
+        if not parts:
+            owns = [number(each["own"], each["own_unit"] or each["unit"]) for each in groups]
+            _check_sum(checker, where, "their changes", [*owns, number(match["own"], match["unit"])], steps)
+        # A cause of more than the change is shown as all of it.
+        if all(each["share"] for each in (*groups, *parts)):
+            shares = [number(each["share"], "%") for each in (*groups, *parts, match)]
+            _check_sum(checker, where, "their shares", shares, [100.0])
 
 
 def _check_sum(checker: Checker, where: str, what: str, parts: Sequence[Number], expected: Sequence[float]) -> None:

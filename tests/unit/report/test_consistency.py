@@ -266,12 +266,6 @@ def test_a_run_file_that_contradicts_itself_is_found(copy, name):
     assert any(line.startswith("run.json") and text in line for line in found), found
 
 
-def test_a_kernel_with_other_times_than_its_row_is_found(copy):
-    metric = {**step_of(judged_test(copy)), "of_step": False, "base_values": [], "new_values": []}
-    edit_run(copy, lambda test: test["metrics"].update({"operator aten::mm": {**metric, "base": 5, "new": 6}}))
-    assert any("the metric of aten::mm is 5 -> 6 ns" in line for line in consistency.contradictions(copy))
-
-
 def test_a_kernel_that_took_less_time_is_not_slower(copy):
     metric = {**step_of(judged_test(copy)), "of_step": False, "base_values": [], "new_values": []}
     edit_run(copy, lambda test: test["metrics"].update({"operator aten::tanh": {**metric, "base": 220, "new": 158}}))
@@ -325,8 +319,8 @@ def test_memory_that_does_not_add_up_is_found(copy, bytes_, causes, text):
 def test_another_size_of_a_cause_of_the_peak_is_found(copy, size, is_wrong):
     edit_run(copy, peak(PEAK, [PEAK]))
     file = copy / "terminal.txt"
-    file.write_text(f"{file.read_text()}\n{TEST}\n    cause: peak memory {size}: 2 tensors\n")
-    assert any("peak memory +31.40 MiB" in line for line in consistency.contradictions(copy)) == is_wrong
+    file.write_text(f"{file.read_text()}\n{TEST}\n    cause: peak memory, {size} of +99.00 MiB: 2 tensors\n")
+    assert any("peak memory, +31.40 MiB" in line for line in consistency.contradictions(copy)) == is_wrong
 
 
 def test_another_change_of_a_group_in_a_table_is_found(copy):
@@ -525,3 +519,16 @@ def test_what_a_surface_lacks_is_found(copy):
         for what in ("baseline", "current", "effect", "interval"):
             assert any(line.startswith(f"{surface}: step_time") and f"no {what}" in line for line in found)
         assert any(line.startswith(f"{surface}: the cause") for line in found)
+
+
+@pytest.mark.parametrize("share, is_wrong", [("own", False), ("1.0", True)])
+def test_a_share_without_nanoseconds_is_read_too(copy, share, is_wrong):
+    found = judged_test(copy)
+    (step,) = found["breakdowns"]
+    own = sum(cause["delta_ns"] for cause in found["blame"] if cause["line"] == LINE)
+    share = f"{100 * own / (step['new_ns'] - step['base_ns']):.1f}" if share == "own" else share
+    file = copy / "terminal.txt"
+    file.write_text(
+        f"{file.read_text()}\n{TEST}\n    attention written out: {share}% of the change in the profiled step\n"
+    )
+    assert any("its share is" in line for line in consistency.contradictions(copy)) is is_wrong

@@ -45,21 +45,21 @@ MADE = "<!-- Made by docs/reference.py from the code: change it there. -->\n\n"
 
 MARKER: dict[str, tuple[str, str]] = {
     "limits": ("`{metric: limit}`", "How much each metric may get worse: see [Limits](#limits-and-budgets)."),
-    "budget": ("`{metric: bound}`", "A bound that each metric must keep, whatever the baseline: `45ms`, `2GiB`."),
-    "warmup": ("int", "Minimum number of warm-up steps (15). Warm-up goes on until step times settle."),
+    "budget": ("`{metric: bound}`", "Absolute bounds of metrics, independent of the baseline: `45ms`, `2GiB`."),
+    "warmup": ("int", "Minimum number of warm-up steps (15). More warm-up steps run until step times settle."),
     "steps": ("int", "Timed steps per process (40)."),
-    "repeats": ("int", "Processes that a test is measured in: 10 for recording, 1 before paired rounds."),
+    "repeats": ("int", "Number of processes that measure a test: 10 for a recording, 1 before paired rounds."),
     "threads": ("int", "Intra-op threads of a measured process (1)."),
     "seed": ("int", "Seed of Python, numpy and torch before each call of `perf` (0)."),
     "timeout": ("float", "Seconds that one process may take (600)."),
     "resolution": (
         "str",
-        'Slowdown that need not be excluded for `unchanged` when the time budget ends: `"6%"` (twice the limit).',
+        'Largest slowdown that need not be excluded for `unchanged` when the budget ends: `"6%"` (twice the limit).',
     ),
     "tags": ("tuple of str", "Free words, shown in reports."),
     "scaling": (
         "`{argument: sizes}`",
-        "Makes one test per size, and judges their times as a curve: see [Scaling](../how-to/scaling.md).",
+        "Makes one test per size, and gives the curve of their times a verdict: see [Scaling](../how-to/scaling.md).",
     ),
     "loops": (
         'int or `"auto"`',
@@ -71,7 +71,7 @@ MARKER: dict[str, tuple[str, str]] = {
 MEANINGS: dict[str, tuple[str, str]] = {
     "invalid": ("The measurement failed its own checks, or the test measured nothing.", "Read the reason; fix it."),
     "regressed": (
-        "Slower, and past its limit; or a budget is exceeded; or a count is past a limit of its own.",
+        "A time is slower by more than its limit, a budget is exceeded, or a count exceeds its own limit.",
         "Fix the code, or accept the change with `pytest --perf-update`.",
     ),
     "missing": ("There is no baseline.", "Record one: `pytest --perf-update=new`."),
@@ -83,9 +83,12 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "Probably slower, but the rounds that fit into twice `--perf-budget` are too few to be certain.",
         "Measure again with a larger `--perf-budget`.",
     ),
-    "changed": ("A count differs from the baseline, and no time is judged.", "Check that you meant it; accept it."),
+    "changed": (
+        "A count differs from the baseline, and no time has a verdict.",
+        "If the change is intended, accept it.",
+    ),
     "inconclusive": (
-        "Neither a slowdown nor its absence is certain. The reason has the largest slowdown that is not excluded.",
+        "Neither a slowdown nor its absence is certain. The reason names the largest slowdown that is not excluded.",
         "Measure on a quieter machine, or with a larger `--perf-budget`.",
     ),
     "incomparable": (
@@ -97,7 +100,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "new": ("The test does not exist at the commit of `--perf-against`.", "Nothing."),
     "unmeasured": ("The test was skipped, or failed as expected.", "Nothing."),
     EVERY_ROUND: (
-        "A `suspect` whose `step_time` was past its limit in every one of enough rounds.",
+        "A `suspect` test whose `step_time` exceeded its limit in every round, after enough rounds.",
         "Treat it as `regressed`.",
     ),
 }
@@ -125,16 +128,18 @@ def test_train_step(perf, model, batch):
     perf(train_step, model, batch, items=len(batch))
 ```
 
-All arguments are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement settings: another
-value makes a baseline `outdated`. With `loops`, times and counts are those of one run of the step. Marks on a module, a
-class and a function are merged: mappings are joined, other values replaced by the inner one.
+All arguments are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement settings. If you
+change one of them, the baseline is `outdated`. With `loops`, times and counts are still per run of the step.
 
-Fixtures of every scope, parametrization, skip, xfail and capture behave as in any pytest test: each measured process
-runs the test under pytest. Hooks in `conftest.py` therefore run in these processes, too.
+Marks on a module, a class and a function are merged. Mappings are joined. Of all other values, the innermost mark's
+value applies.
+
+Every measured process runs the test under pytest. So fixtures of every scope, parametrization, skip, xfail and capture
+behave as in any pytest test. Hooks in `conftest.py` run in these processes, too.
 
 {marker}
-A project that has its own marker, fixture, option or ini key of one of these names keeps it. Everything here has a
-second name: `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and `perfdl_steps`.
+If your project already has a marker, fixture, option or ini key with one of these names, yours is used. Then use the
+second names of pytest-perfdl: `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and `perfdl_steps`.
 
 ### Limits and budgets
 
@@ -145,17 +150,18 @@ second name: `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and `perfdl
 | `2%+1MiB` | more than 2 % and more than 1 MiB |
 | `0` | anything: one more is too many |
 | `2pp` | more than 2 percentage points (utilization) |
-| `off` | never: it is only shown |
+| `off` | any amount: it never fails, and is only shown |
 
-The defaults are `step_time:3%`, `block_time:3%` and `peak_memory:2%+1MiB`; times that are not measured in paired rounds
-have at least 10 %. `per_kernel` (5 %) is the limit of each single kernel and operator; it is checked in paired rounds
-only. Other metrics are shown. A count without a limit is reported when it changes.
+The default limits are `step_time:3%`, `block_time:3%` and `peak_memory:2%+1MiB`. Without paired rounds, the limit of a
+time is at least 10 %. `per_kernel` (5 %) is the limit of every single kernel and operator. It applies only in paired
+rounds. Metrics without a limit are only shown. A count without a limit is reported if it changes.
 
-A budget is an absolute bound: `{"step_time": "45ms"}`, or `{"flops_utilization": ">=40%"}` where more is better.
+A budget is an absolute bound: `{"step_time": "45ms"}`. For metrics where more is better, it is a lower bound:
+`{"flops_utilization": ">=40%"}`.
 
 ## The fixture
 
-A test without the fixture measures its whole body as the step. Without `--perf`, everything runs once and nothing is
+If a test does not use the fixture, its whole body is the step. Without `--perf`, every step runs once and nothing is
 measured.
 """
 
@@ -309,10 +315,10 @@ def options() -> str:
     only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
     return (
         "# Options and ini keys\n\nThe command line overrides the ini file. The [marker](fixture-and-marker.md) "
-        "overrides both for limits, budgets, the\nresolution and the timeout; the command line overrides the marker "
+        "overrides both for limits, budgets, the\nresolution and the timeout. The command line overrides the marker "
         "for warm-up, steps, processes and threads.\n\n"
         "Every option and ini key has a second name that no other plugin has: `--perfdl-steps` for `--perf-steps`,\n"
-        "`perfdl_steps` for `perf_steps`. Where a project or another plugin has registered the short name, use the "
+        "`perfdl_steps` for `perf_steps`. If your project or another plugin already has the short name, use the "
         "long one.\n\nExit codes are pytest's: 0 no test failed, 1 a test failed, 2 interrupted, 4 wrong usage, "
         "5 no perf test was selected.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
@@ -343,15 +349,16 @@ def metrics() -> str:
     ]
     return (
         '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
-        "`forward.step_time`.\n\n## Timed\n\nOne number per process. Times are measured without the profiler; what "
-        "comes from profiled steps is in the description.\n\n"
+        "`forward.step_time`.\n\n## Timed\n\nEvery process gives one number. Times are measured without the profiler. "
+        "Descriptions mention numbers that come from\nprofiled steps.\n\n"
         + _table(("metric", "unit inside", "better", "what it is"), times)
-        + "\n## Counted\n\nLess is better. A count is exact, and compared exactly, where the context in the last "
-        "column is equal on both sides.\nElsewhere a difference is reported, with the context that differs.\n\n"
+        + "\n## Counted\n\nFor every count, less is better. If the context in the last column is equal on both "
+        "sides, counts are exact,\nand are compared exactly. Otherwise a difference is only reported, with the context "
+        "that differs.\n\n"
         + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
-        + "\n## Verdicts, worst first\n\nThe verdict of a test is the worst of its metrics' verdicts. A count that "
-        "changed is reported beside the verdict on times.\n`--perf-fail-on` takes these words, or `all` for every "
-        "failure and warning.\n\n" + _table(("verdict", "what it means", "what to do", "by default"), verdicts)
+        + "\n## Verdicts, worst first\n\nThe verdict of a test is the worst of its metrics' verdicts. A changed "
+        "count is reported next to the verdict on times.\n`--perf-fail-on` accepts these verdicts, or `all` for every "
+        "verdict that fails or warns.\n\n" + _table(("verdict", "what it means", "what to do", "by default"), verdicts)
     )
 
 
@@ -435,7 +442,7 @@ def _described(kind: type, name: str) -> str:
 def commands() -> str:
     """The help of every subcommand."""
     parts = [
-        "# The perfdl command\n\nWorks on baselines, traces, run files and this machine, without running pytest.\n"
+        "# The perfdl command\n\n`perfdl` works on baselines, traces, run files and this machine, without pytest.\n"
     ]
     for name in sorted(_MODULES):
         module = _load(name)
@@ -505,14 +512,14 @@ NaN.
 | `traces/*.diff.json.gz` | both steps in one Chrome trace, see [Read a trace diff](../how-to/read-trace-diff.md) |
 | `traces/*.speedscope.json` | both steps for [speedscope](https://www.speedscope.app) |
 | `run.json` | everything, for other programs; `--perf-json FILE` writes another copy |
-| `summary.md` | for a pull-request comment; on GitHub Actions also the job summary |
+| `summary.md` | a summary for a pull-request comment; on GitHub Actions also for the job summary |
 
 ## Baselines
 
-`baselines/<machine ID>/<test file>/<test>.json`, schema {record_schema}: one small file per test, sorted and rounded,
-to be committed and reviewed. The trace of one step lies beside it (`perf_baseline_trace = false` leaves it out). The
-machine ID is the hardware that decides whether times may be compared: accelerator, CPU model, instruction set, cores
-(fewer where a container has a CPU quota) and threads. One record:
+`baselines/<machine ID>/<test file>/<test>.json`, schema {record_schema}, is one small file per test. Its contents are
+sorted and rounded. Commit and review it. The same folder has the trace of one step (`perf_baseline_trace = false`
+turns this off). The machine ID names the hardware, because times are compared only on equal hardware: accelerator, CPU
+model, instruction set, cores (fewer if a container has a CPU quota) and threads. The file contains one record:
 
 {record}
 ### A call
@@ -529,48 +536,51 @@ machine ID is the hardware that decides whether times may be compared: accelerat
 {occasion}
 ## The run file
 
-`perf-report/run.json`, schema {run_schema}. At the top are the machine ID (`key`), the context, the date, the commit
-and the number of tests with each verdict. `tests` has one object, on one line, for each test:
+The run file is `perf-report/run.json`, schema {run_schema}. It begins with the machine ID (`key`), the context, the
+date, the commit, and the number of tests with each verdict. `tests` has one object, on one line, for each test:
 
 | field | content |
 |---|---|
 | `verdict`, `reason` | the verdict of the test, and why |
-| `metrics` | by name: baseline, current, change, interval, limit, verdict |
-| `blame` | the causes; those of kind `memory` have bytes of the peak, and when they are alive |
+| `metrics` | for every metric: baseline, current, change, interval, limit, verdict |
+| `blame` | the causes; a cause of kind `memory` has bytes at the peak, and when they are allocated and freed |
 | `memory` | the [breakdown](../how-to/explain-memory.md) of each peak that changed |
 | `growth` | bytes that each step keeps |
 | `work` | whether a slower step does more work |
-| `operators` | of a mean step of either side: time, FLOPs, bytes, share of the roofline and what limits it |
-| `source_diffs` | changed lines of the functions that causes come from |
+| `operators` | operators of a mean step of either side: time, FLOPs, bytes, share of the roofline, what limits them |
+| `source_diffs` | changed lines of the functions that contain the causes |
 | `integrity` | findings on the measurement |
-| `traces` | paths beside the file |
+| `traces` | paths of the traces, relative to the folder of the file |
 | `record`, `base_record` | the records of both sides |
 
 ### A curve: a test's time over the sizes of a parameter
 
-`curves` of the size of a [scaling test](../how-to/scaling.md) that ran last; empty for other tests. A value with an
-interval is an object of `value`, `low` and `high`: the ends of the 95 % interval.
+`curves` is in the test of the size of a [scaling test](../how-to/scaling.md) that ran last. For other tests, it is
+empty. A value with an interval is an object of `value`, `low` and `high`. `low` and `high` are the ends of the 95 %
+interval.
 
 {curve}
-Each of `sizes`, the measured ones:
+`sizes` has one object for every measured size:
 
 {size}
-Each of `fitted`, the curves that the page draws through them (a line, or a parabola where no line fits):
+`fitted` has one object for every curve that the page draws through the sizes. A curve is a line, or a parabola if no
+line fits:
 
 {fitted}
-Each of `figures`:
+`figures` has objects with these fields:
 
 {figure}
-`growth`:
+`growth` has these fields:
 
 {growth}
-Its `beside`:
+`beside` in `growth` has these fields:
 
 {beside}
 ## The page
 
-`#perfdl-run` holds the run file without records and repeats, `#perfdl-details-N` the data of the N-th test (worst
-first), `#perfdl-names` the names that its rows refer to by number. A row is:
+The HTML report contains its data in elements. `#perfdl-run` has the run file without records and repeats.
+`#perfdl-details-N` has the data of the N-th test (worst first). `#perfdl-names` has the names that the rows of this
+data refer to by number. A row has these values:
 
 {columns}
 In a run of more than {folded} tests, the data of collapsed tests is compressed with gzip, in base64.

@@ -214,24 +214,28 @@ def caption(recorded: Recorded, tallies: Tallies) -> str:
     counts = [min((n for kind, n in kinds.items() if kind[2] is slowed), default=0) for slowed in (False, True)]
     models = ", ".join(WORKLOADS.get(name, name) for name in recorded.workloads)
     rounds_each = f"{counts[0]} rounds of unchanged code and {counts[1]} of each slowdown"
-    notes = [f"At least {rounds_each} for a workload and a row{quiet(rounds)}."]
-    notes.append(f"Slower code busy-waits for that share of each step{arrived(recorded)}.")
+    notes = [f"At least {rounds_each} were recorded for every workload and row.{quiet(rounds)}"]
+    notes.append(f"Slower code is the same code with a busy wait of that share in every step.{arrived(recorded)}")
     notes.append(
-        f"Each share is of {every[0].decisions} decisions or more, drawn from these runs with a fixed seed. Its 95 % "
-        f"interval (Wilson) is ±{100 * widest:.0f} points at the widest, and up to {100 * none:.1f} % where none was "
-        "counted. Another day or machine would give other numbers; that is not in the interval."
+        f"Each share is of {every[0].decisions} decisions or more, drawn from the recorded rounds and processes "
+        f"with a fixed seed. The widest 95 % interval (Wilson) is ±{100 * widest:.0f} points. The interval of a "
+        f"share of 0 % ends at {100 * none:.1f} % or below. The intervals do not include differences between days or "
+        "machines."
     )
     notes.append(
-        "The limit of pytest-perfdl is 3 % unless the row names another, so +3 % is not past it. *Bound* is the median "
-        "of the slowdown that is excluded with 97.5 %."
+        "The limit of pytest-perfdl is 3 % unless the row names another limit, so a slowdown of 3 % does not exceed "
+        "it. *Bound* is the median of the smallest slowdown that is excluded with a probability of 97.5 %."
     )
-    notes.append("Every rule gets warmed-up steps of processes in the pinned environment of pytest-perfdl.")
     notes.append(
-        "Seconds are those of fresh processes, as measured; two numbers are for unchanged code and for +5 %. "
-        f"{ours_taken(recorded)}"
+        "Every rule gets the times of warmed-up steps, measured in processes with the pinned environment of "
+        "pytest-perfdl."
+    )
+    notes.append(
+        "*Seconds per test* is the measured time of the fresh processes. If there are two numbers, the first is for "
+        f"unchanged code and the second for a slowdown of 5 %. {ours_taken(recorded)}"
     )
     return (
-        f"Recorded: {processes} processes, and {len(rounds)} rounds of two interleaved processes, of {models}"
+        f"Recorded: {processes} processes, and {len(rounds)} rounds of two interleaved processes. Workloads: {models}"
         f"{place(recorded.machine)}.\n\n" + "\n".join(f"- {note}" for note in notes)
     )
 
@@ -251,7 +255,10 @@ def arrived(recorded: Recorded) -> str:
                 medians[share] = statistics.median(ratios) - 1
         if any(seen < ARRIVED * share for share, seen in medians.items()):
             seen = ", ".join(f"{by:+.1%} at {share:+.0%}" for share, by in medians.items())
-            found.append(f"; only a part of it reaches {WORKLOADS.get(name, name)}: in the first row {seen}")
+            found.append(
+                f" The wait slows {WORKLOADS.get(name, name)} by less than that, because a part of it is hidden: in "
+                f"the first row by {seen}."
+            )
     return "".join(found)
 
 
@@ -264,8 +271,8 @@ ARRIVED = 0.75
 def ours_taken(recorded: Recorded) -> str:
     """What is in our seconds."""
     if any(isinstance(run, First) for run in recorded.runs):
-        return "For pytest-perfdl they include everything but checkouts: the first process of each side and all rounds."
-    return "For pytest-perfdl they leave out the profiled steps, some seconds for each test."
+        return "For pytest-perfdl, it includes the first process of each side and all rounds, and excludes checkouts."
+    return "For pytest-perfdl, it excludes the profiled steps, some seconds for each test."
 
 
 WORKLOADS: Mapping[str, str] = {
@@ -279,16 +286,19 @@ def quiet(rounds: Sequence[Round]) -> str:
     """What others did beside rounds that were to be quiet, where that is known."""
     known = [run.idle_load for run in rounds if not run.cell.neighbor and run.idle_load is not None]
     if not known:
-        return "; what else the machine did meanwhile is not known"
+        return " The load from other processes is not known."
     busy = sum(load >= QUIET for load in known)
-    return f"; other processes used {QUIET:.0%} of a CPU or more at {percent(busy / len(known))} % of the quiet ones"
+    return (
+        f" In {percent(busy / len(known))} % of the quiet rounds, other processes used at least {QUIET:.0%} of a CPU."
+    )
 
 
 def place(machine: Mapping[str, Any]) -> str:
     """Where and when; nothing for runs that are not packed yet."""
     if not machine:
         return ""
-    return f", on {machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}, one thread, {machine['date']}"
+    hardware = f"{machine['cores']} cores of {machine['cpu']}"
+    return f". Machine: {hardware}, torch {machine['torch']}, one thread, {machine['date']}"
 
 
 def into_docs(path: Path, text: str) -> None:

@@ -367,9 +367,9 @@ class TestTable:
 
     def test_what_was_to_be_quiet_and_was_not_is_said(self, runs):
         rounds = [each for each in runs if isinstance(each, kept.Round)]
-        assert run.quiet(rounds) == "; other processes used 5% of a CPU or more at 0 % of the quiet ones"
+        assert run.quiet(rounds) == " In 0 % of the quiet rounds, other processes used at least 5% of a CPU."
         busy = [replace(each, idle_load=0.05) for each in rounds[:10]]
-        assert "at 10 % of" in run.quiet([*busy, *rounds[10:100]])
+        assert "In 10 % of" in run.quiet([*busy, *rounds[10:100]])
         assert "not known" in run.quiet([replace(each, idle_load=None) for each in rounds])
 
     def test_the_table_of_a_recording(self, runs):
@@ -409,5 +409,7 @@ def test_a_slowdown_that_reaches_the_steps_in_part_is_said(rng):
     ]
     said = run.arrived(run.Recorded({}, hidden))
     assert re.fullmatch(
-        r"; only a part of it reaches numbers: in the first row \+2\.\d% at \+5%, \+[45]\.\d% at \+10%", said
+        r" The wait slows numbers by less than that, because a part of it is hidden: in the first row by "
+        r"\+2\.\d% at \+5%, \+[45]\.\d% at \+10%\.",
+        said,
     )

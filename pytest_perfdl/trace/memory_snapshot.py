@@ -280,7 +280,7 @@ def _unpickled(file: IO[bytes], limit: int) -> object:
         raise
     except MemoryError:
         raise _Refused(
-            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for its size: {_ADVICE}"
+            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for a file of its size: {_ADVICE}"
         ) from None
     except EOFError:
         raise _Refused("is a truncated pickle: copy or write it again") from None

@@ -296,7 +296,7 @@ class _Device:
     def __init__(self) -> None:
         self.reserved = 0
         self.bytes = 0
-        """Of all events and blocks."""
+        """Total size of all events and blocks, in bytes."""
         self.actions = array("b")
         self.addresses, self.sizes, self.times = array("q"), array("q"), array("q")
         self.stacks = array("i")

@@ -206,7 +206,9 @@ class Store:
             raise BaselineError(f"{self.shown(path)} not written: the record {error}") from error
         with self._acting("written", path):
             if not path.parent.resolve().is_relative_to(self.base.resolve()):
-                raise BaselineError(f"{self.shown(path)} not written: its directory is a link to another place")
+                raise BaselineError(
+                    f"{self.shown(path)} not written: its directory is a symbolic link to another place"
+                )
         return data
 
     def remove(self, node_id: str, slug: str) -> tuple[Path, ...]:
@@ -260,8 +262,8 @@ class Store:
             raise BaselineError(f"{self.shown(path)} {error}: {_RECORD_AGAIN}") from error
         if record.test != node_id or self.path(node_id, record.key.slug) != path:
             raise BaselineError(
-                f"{self.shown(path)} is a baseline of {visible(record.test)} with machine ID "
-                f"{visible(record.key.slug)}, which has another path: {_RECORD_AGAIN}"
+                f"{self.shown(path)} contains a baseline of {visible(record.test)} with machine ID "
+                f"{visible(record.key.slug)}, which belongs in another file: {_RECORD_AGAIN}"
             )
         return record
 

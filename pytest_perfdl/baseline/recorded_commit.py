@@ -28,7 +28,7 @@ _MOST_PATHS = 24
 _TELLING = 4
 """Files, of those that a commit has otherwise, that are asked for before the others."""
 _SHALLOW = "the clone is shallow: fetch the full history (fetch-depth: 0)"
-_NO_COMMIT = "no commit has the code of the baseline"
+_NO_COMMIT = "no commit contains the code that the baseline was recorded with"
 
 Files = Mapping[str, str]
 """Path from the repository's top -> first digits of the content's hash."""
@@ -132,8 +132,8 @@ def _by_content(base: Record, path: Path, top: Path, prefer: Sequence[str]) -> B
     other = [name for name, content in files.items() if there.get(name, "")[:SHORT_HASH] != content]
     return BaselineCode(
         carrier,
-        note=f"no commit has exactly the files of the baseline; compared with {carrier[:9]}, which last changed the "
-        f"baseline file and differs in: {some(other)}",
+        note="no commit contains exactly the files that the baseline was recorded with; the comparison uses commit "
+        f"{carrier[:9]}, which last changed the baseline file and differs in: {some(other)}",
     )
 
 

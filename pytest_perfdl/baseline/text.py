@@ -59,7 +59,7 @@ def parse(data: bytes) -> Record:
         raise RecordError("is damaged: a number has over 4300 digits") from error
     record = from_json(decoded)
     if not record.calls or not all(call.series for call in record.calls):
-        raise RecordError("contains no measurement: it has no call, or a call without metrics")
+        raise RecordError("contains no measurement: it has no perf(...) call, or a call without metrics")
     return record
 
 

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dir(parser)
     parser.add_argument("run", type=Path, help="run.json of a report; its traces/ folder, if present, is copied too")
     parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
-    parser.add_argument("--all", action="store_true", help="also tests whose verdict needs no new baseline")
+    parser.add_argument(
+        "--all", action="store_true", help="accept all measured tests, even if their verdict needs no new baseline"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,7 +70,7 @@ _USABLE_REPEATS = 10
 def _record(file: RunFile, test: RunTest) -> Record:
     assert test.record is not None
     if any(finding.code == INJECTED for finding in test.record.integrity):
-        raise CommandError(f"{file.path}: {test.id} was measured with an injected slowdown")
+        raise CommandError(f"{file.path}: {test.id} was measured with an injected slowdown, so it cannot be a baseline")
     return test.record
 
 

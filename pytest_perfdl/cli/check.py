@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="skip the timed checks: about 1 s, and 6 s more where this machine has a machine.json",
+        help="skip the timed checks, which take about 1 s, and 6 s more if this machine has a machine.json",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
 

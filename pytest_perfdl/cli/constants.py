@@ -29,8 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", metavar="TRACE", nargs="?", type=Path, help="Chrome trace of the PyTorch profiler, recorded with shapes"
     )
     add_dir(parser)
-    parser.add_argument("--device", action="store_true", help="without a trace: benchmark the GPU (default: the CPU)")
-    parser.add_argument("--again", action="store_true", help="measure peak rates again that the file has")
+    parser.add_argument(
+        "--device", action="store_true", help="if no trace is given: benchmark the GPU instead of the CPU"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure peak rates again even if the file already has them"
+    )
     parser.add_argument(
         "--form",
         action="append",
@@ -46,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="file to write (default: machine.json; without a trace that of this machine in --dir)",
+        help="file to write (default: machine.json; without a trace, the machine.json of this machine in --dir)",
     )
 
 
@@ -55,11 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.threads < 1:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
-        raise CommandError("torch is not installed, but constants need it")
+        raise CommandError("perfdl constants needs torch, which is not installed")
 
     if arguments.file is None:
         if arguments.form:
-            raise CommandError("--form needs a trace, whose operators are replayed")
+            raise CommandError("--form replays the operators of a trace: name a trace")
         return _limits(arguments)
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
@@ -81,13 +85,13 @@ def _limits(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.run.machine_limits import calibrated, location
 
     if arguments.device and not has_device():
-        raise CommandError("torch finds no GPU: without --device the CPU is benchmarked")
+        raise CommandError("torch finds no GPU: drop --device to benchmark the CPU")
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     out = arguments.out or location(store(arguments), key)
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            raise CommandError(f"{shown(out)} has the peak rates already: --again measures them again")
+            raise CommandError(f"{shown(out)} already has the peak rates: add --again to measure them again")
         say("benchmarking this machine: about 20 s", error=True)
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:
@@ -122,7 +126,7 @@ def _summary(found: Machine) -> str:
     parts = [
         *(f"{name} {format_quantity(rate, 'flop/s')}" for name, rate in found.flops_per_s.items()),
         f"memory {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
-        f"two processes at once: {found.contention:.2f} times the time" if found.contention else "",
+        f"two processes at once take {found.contention:.2f} times as long" if found.contention else "",
         f"DataLoader hand-over {format_quantity(found.hand_over_ns, 'ns')}/batch" if found.hand_over_ns else "",
         *(f"{plural(len(known), 'operator')} in {form}" for form, known in found.ratios.items()),
     ]

@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "new",
         metavar="B",
         nargs="?",
-        help="the current side: the same; without it, A is a run.json whose own two sides are compared",
+        help="the current side, named in the same ways; without B, A must be a run.json, and its baseline and current "
+        "sides are compared",
     )
     parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
@@ -116,7 +117,9 @@ def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: fro
     from pytest_perfdl.diff import diff
 
     if arguments.limit is not None:
-        raise CommandError("--limit is for two sources: the verdicts of a run are those of pytest, with its limits")
+        raise CommandError(
+            "--limit needs two sources: the verdicts in a single run.json come from pytest and its limits"
+        )
     found = [
         (each.name.title, replace(diff(each.base, each.new, paired=each.paired, rules=rules), timed=each.timed))
         for each in own_sides(arguments.base)
@@ -124,7 +127,8 @@ def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: fro
     ]
     if not found:
         say(
-            f"{arguments.base} has no test with two sides" + (f" whose id contains {arguments.k!r}" * bool(arguments.k))
+            f"{arguments.base} has no test with both a baseline and a current side"
+            + (f" whose id contains {arguments.k!r}" * bool(arguments.k))
         )
         return 3
     _report(arguments, found, limit)
@@ -181,7 +185,9 @@ def _fail_on(text: str) -> frozenset[FailOn]:
         raise CommandError(str(error)) from error
     impossible = sorted(found - _VERDICTS)
     if impossible and text.strip().lower() != "all":
-        raise CommandError(f"--fail-on: no diff is {impossible[0]}; choose from {', '.join(sorted(_VERDICTS))}")
+        raise CommandError(
+            f"--fail-on: perfdl diff has no verdict {impossible[0]}; choose from {', '.join(sorted(_VERDICTS))}"
+        )
     return found
 
 

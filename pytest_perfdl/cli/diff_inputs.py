@@ -130,7 +130,7 @@ def own_sides(source: str) -> list[OwnSides]:
     path = Path(source)
     path = path / "run.json" if path.is_dir() else path
     if not path.is_file() or is_trace(path):
-        raise SourceError(f"{source} is no run file: name the run.json of a report, or two sources to compare")
+        raise SourceError(f"{source} is not a run file: name the run.json of a report, or two sources to compare")
     try:
         run = read_run(path, path.parent)
     except ReportError as error:

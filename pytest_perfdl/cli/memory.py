@@ -45,7 +45,9 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
         ((name, now),), (was,) = after.items(), before.values()
         return [MemoryChange(name, was, now, peak_causes(was, now))]
     if not names:
-        raise CommandError(f"{base} and {new} have no memory in common: {_listed(before)}; {_listed(after)}")
+        raise CommandError(
+            f"{base} and {new} have no memory breakdown of the same name in common: {_listed(before)}; {_listed(after)}"
+        )
     return [
         MemoryChange(name, before[name], after[name], peak_causes(before[name], after[name]))
         for name in sorted(names, key=lambda name: -after[name].peak_bytes)
@@ -60,7 +62,10 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     path = _file(Path(source))
     if path.suffix in _SNAPSHOTS:
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
-        what = "does not say who made its allocations: call torch.cuda.memory._record_memory_history() before"
+        what = (
+            "does not contain where its allocations were made: call torch.cuda.memory._record_memory_history() before "
+            "the first allocation"
+        )
     elif not is_trace(path):
         found = {name: change.new for name, change in _of_run(path, tests).items()}
         what = "has no memory breakdown: measure with `pytest --perf --perf-memory=all`"

@@ -46,10 +46,12 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
         name, _, value = text.partition("=")
         try:
             if name != "bandwidth" and name not in ELEMENT_TYPES:
-                raise ValueError(f"{text!r} is not NAME=RATE, with a NAME of bandwidth, {', '.join(ELEMENT_TYPES)}")
+                raise ValueError(
+                    f"{text!r} is not NAME=RATE, where NAME is one of bandwidth, {', '.join(ELEMENT_TYPES)}"
+                )
             rate = parse_quantity(value, "B" if name == "bandwidth" else "flop")
             if rate <= 0:
-                raise ValueError(f"{text!r} is not above 0")
+                raise ValueError(f"{text!r} must be above 0")
             if name == "bandwidth":
                 bandwidth = rate
             else:
@@ -57,7 +59,7 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
         except ValueError as error:
             raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB (per second)") from error
     if bandwidth is None:
-        raise CommandError("--peaks needs the memory's bandwidth too: bandwidth=3.35TB")
+        raise CommandError("--peaks needs the memory bandwidth too: bandwidth=3.35TB")
     return Peaks(flops, bandwidth)
 
 

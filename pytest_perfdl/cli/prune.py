@@ -31,13 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
     parser.add_argument("--apply", action="store_true", help="delete them (default: only list them)")
-    parser.add_argument("--params", action="store_true", help="also baselines of parameters that a test no longer has")
-    parser.add_argument("--all", action="store_true", help="delete even if no baseline remains")
+    parser.add_argument(
+        "--params", action="store_true", help="include baselines of parameters that a test no longer has"
+    )
+    parser.add_argument("--all", action="store_true", help="delete baselines even if none remains")
     parser.add_argument("--force", action="store_true", help="delete even if git cannot restore them")
     parser.add_argument(
         "--checkouts",
         action="store_true",
-        help="delete the checkouts of other revisions in the git folder, and no baselines",
+        help="delete the checkouts of other revisions from the git folder; baselines are kept",
     )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files or folders")
 
@@ -79,7 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
                 _delete(file, folder)
     total = plural(len(found), "baseline")
     if not orphans:
-        say(f"nothing to prune: {total}, none without a test" + (f" ({len(kept)} not certain)" if kept else ""))
+        say(
+            f"nothing to prune: found no baseline without a test ({total}"
+            + (f", {len(kept)} not certain)" if kept else ")")
+        )
         return 3
     if not arguments.apply:
         verb, them = ("has", "it") if len(orphans) == 1 else ("have", "them")
@@ -146,7 +151,10 @@ def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple
         return False, f"{file} was not collected"
     function = names.partition("[")[0]
     if any(each.partition("[")[0] == f"{file}::{function}" for each in collected.tests):
-        return params, "has other parameters here" if params else "has other parameters here (see --params)"
+        return (
+            params,
+            "has other parameters here" if params else "the test no longer has these parameters (see --params)",
+        )
     if function in _defined(root / file):
         return False, "defined, but not collected"
     return True, "no test with this name"

@@ -91,7 +91,7 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     others = [outcome.arguments for outcome in done if outcome.arguments != given]
     if others:
         words = " ".join(others[0]) or "no arguments"
-        raise CommandError(f"{log.path} has runs of another suite ({words}): use another --out")
+        raise CommandError(f"{log.path} contains runs of another test suite ({words}): use another --out")
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
     folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
     total = len(done) + sum(runs_left(done, wanted).values())
@@ -107,7 +107,7 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
             outcome = run_suite(given, share, first=first, folder=folder)
             if done and outcome.key != done[0].key:
                 _say("\n")
-                raise CommandError(f"{log.path} has runs of another machine ({done[0].key}): use another --out")
+                raise CommandError(f"{log.path} contains runs of another machine ({done[0].key}): use another --out")
             log.append(outcome)
             done.append(outcome)
             first = False
@@ -135,9 +135,9 @@ def page(summary: Summary, width: int) -> str:
         lines += ["", *_limits(summary, width)]
     if summary.unjudged:
         named = ", ".join(f"{number} {verdict}" for verdict, number in sorted(summary.unjudged.items()))
-        lines += ["", *layout.paragraph(f"Not counted, no verdict on time: {named}", 0, width)]
+        lines += ["", *layout.paragraph(f"Not counted because they have no verdict on time: {named}", 0, width)]
     if summary.left_out:
-        text = f"Not counted, compared with no baseline: {', '.join(summary.left_out)}"
+        text = f"Not counted because they were not compared with a baseline: {', '.join(summary.left_out)}"
         lines += ["", *layout.paragraph(text, 0, width)]
     return "\n".join(lines)
 
@@ -155,7 +155,9 @@ def _alarms(summary: Summary, width: int) -> list[str]:
             f"{runs.count} of {plural(runs.of, 'run')} had a regressed test ({_at_most(runs)})", 2, width
         ),
         *layout.paragraph(
-            "at most: upper bound with 95% confidence; paired: of the regressed, confirmed in paired rounds", 2, width
+            "at most: upper bound with 95% confidence; paired: regressed trials that were confirmed in paired rounds",
+            2,
+            width,
         ),
     ]
 
@@ -188,11 +190,12 @@ def _limits(summary: Summary, width: int) -> list[str]:
 
 def _why(limit: DetectionLimit) -> str:
     if limit.noise is None:
-        return f"{limit.metric}: no limit without runs of unchanged code"
+        return f"{limit.metric}: no limit can be computed without runs of unchanged code"
     moved = f"{NOISE:.0%} of unchanged measurements changed by {_size(limit.noise)} or less"
     if limit.share is None:
         return f"{limit.metric}: no limit, no larger slowdown was detected in {FOUND:.0%} of the trials; {moved}"
-    return f"{limit.metric}: {_percent(limit.share)} was detected in {_rate(limit.found[limit.share])}; {moved}"
+    found = _rate(limit.found[limit.share])
+    return f"{limit.metric}: a slowdown of {_percent(limit.share)} was detected in {found}; {moved}"
 
 
 def as_json(summary: Summary) -> dict[str, Any]:

@@ -67,14 +67,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--intrinsic", metavar="NAMES", help="factors that describe the model, comma-separated, such as layers,channels"
     )
     fit.add_argument(
-        "--extrinsic", metavar="NAMES", help="factors that describe how it runs, comma-separated, such as batch,workers"
+        "--extrinsic",
+        metavar="NAMES",
+        help="factors that describe how the model runs, comma-separated, such as batch,workers",
     )
-    fit.add_argument("-k", metavar="TEXT", default="", help="of a run.json: the test whose id contains TEXT")
-    fit.add_argument("--metric", default="step_time", help="of a run.json: the time to model (default: %(default)s)")
+    fit.add_argument("-k", metavar="TEXT", default="", help="with a run.json: use the test whose id contains TEXT")
     fit.add_argument(
-        "--axes", metavar="NAMES", default="", help="of a run.json: names for bare numbers in ids, in order"
+        "--metric", default="step_time", help="with a run.json: the time metric to model (default: %(default)s)"
     )
-    fit.add_argument("--parts", action="store_true", help="of a run.json: also how each operator and kernel grows")
+    fit.add_argument(
+        "--axes", metavar="NAMES", default="", help="with a run.json: names for the bare numbers in test ids, in order"
+    )
+    fit.add_argument(
+        "--parts", action="store_true", help="with a run.json: also show how the time of each operator and kernel grows"
+    )
     fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file for `perfdl scaling predict`")
     fit.add_argument("--json", action="store_true", help="print the numbers as JSON, which is a model file too")
 
@@ -102,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     predict.add_argument("--steps", type=float, metavar="N", help="time and cost of N steps, such as an epoch")
     predict.add_argument("--samples", type=float, metavar="N", help="time and cost of N samples; needs a factor batch")
     predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price per hour of the hardware in use")
-    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first of these curves as an SVG image")
+    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first speed-up curve as an SVG image")
     predict.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE|FILE",
-        help="a property of the machine that the trace does not have, such as network_bytes_per_s=25GB, "
+        help="a property of the machine that the trace does not contain, such as network_bytes_per_s=25GB, "
         "pinned_bytes_per_s=12GB, cores=8 or float32=67Tflop; or a file of `perfdl constants`",
     )
     parser.add_argument(
@@ -271,7 +271,9 @@ def _machine(texts: Sequence[str]) -> Machine:
             elif name in ELEMENT_TYPES:
                 found = found.with_(flops_per_s={**found.flops_per_s, name: parse_quantity(value, "flop")})
             else:
-                raise ValueError(f"there is no constant {name!r}: {', '.join(sorted(names))}, and element types")
+                raise ValueError(
+                    f"there is no constant {name!r}; known constants: {', '.join(sorted(names))}, and element types"
+                )
         except ValueError as error:
             raise CommandError(f"--machine {text}: {error}") from error
     return found

@@ -160,7 +160,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-resolution",
-        "when the time budget ends, a test is `unchanged` if a slowdown above this, such as 6%, is excluded",
+        "if the time budget ends without a decision, a test is `unchanged` if a slowdown above this percentage, "
+        "such as 6%, is excluded",
         ini="perf_resolution",
         metavar="PERCENT",
         default="twice the limit",

@@ -81,7 +81,7 @@ def broken(rounds: Sequence[Round], metrics: Iterable[str]) -> str:
             for name in names:
                 value = values.get(name)
                 if value is None:
-                    return f"paired round {number}: no {name} for {side}"
+                    return f"paired round {number}: {side} has no value of {name}"
                 if not (math.isfinite(value) and value > 0):
                     return f"paired round {number}: {name} of {side} is {value:g}, so no ratio can be computed"
         if each.base is each.head:

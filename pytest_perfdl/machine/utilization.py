@@ -144,7 +144,9 @@ def utilization(
     cached = sum(each.bytes or 0 for each in covered if each.is_cached(peaks))
     if not moved or cached >= _IN_CACHE * moved:
         part = 100 * cached / moved if moved else 100
-        absent["bandwidth_utilization"] = f"{part:.0f} % of the bytes are in operators that fit into the cache"
+        absent["bandwidth_utilization"] = (
+            f"{part:.0f} % of the bytes belong to operators whose data fits into the cache"
+        )
     else:
         least = sum((each.bytes or 0) / peaks.bandwidth(each.working_set) for each in covered)
         values["bandwidth_utilization"] = least / steps / step_ns * 1e9

@@ -215,7 +215,7 @@ class Limits:
         return tuple(sorted({*self.limits, *self.budgets} - known))
 
 
-_NOT_JUDGED = "the metric cannot have one, because neither higher nor lower values are better"
+_NOT_JUDGED = "this metric cannot be limited, because neither higher nor lower values are better"
 
 
 def parse_limit(metric: str, text: Spec) -> Limit:

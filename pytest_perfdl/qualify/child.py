@@ -60,7 +60,7 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
         try:
             outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
         except OutcomeError as error:
-            raise RunFailed(f"the file that pytest wrote {error}") from error
+            raise RunFailed(f"the run file that pytest wrote {error}") from error
     _check(run, outcome, first=first)
     return outcome
 
@@ -103,7 +103,7 @@ def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
     for test, verdict, reason in reasons_of(run, _UNBASED):
         raise RunFailed(
             f"{test} has no baseline to compare with ({verdict}: {reason}): record baselines on this machine with "
-            "`pytest --perf-update`, then qualify"
+            "`pytest --perf-update`, then run perfdl qualify"
         )
     if not first:
         return

@@ -28,14 +28,15 @@ def certainty(run: Run) -> list[str]:
         )
     if any(metric.in_every_round for metric in metrics):
         sentences.append(
-            f"A suspect past its limit in every one of {EVERY_ROUND} or more rounds fails too (--perf-fail-on): code "
-            "within its limit does so in at most one run of 32, if the noise is symmetric."
+            f"A suspect test that is past its limit in each of {EVERY_ROUND} or more rounds fails too "
+            "(--perf-fail-on). Code within its limit fails this way in at most one run of 32, if "
+            "the noise is symmetric."
         )
     if unpaired := evidence.count("unpaired"):
         chance = format_percent(UNPAIRED_ALPHA, signed=False)
         sentences.append(
-            f"{plural(unpaired, 'verdict')} on times could not be confirmed in paired rounds: each is tested at "
-            f"{chance} against recorded processes, and what changed on the machine since the recording adds to that."
+            f"{plural(unpaired, 'verdict')} on times could not be confirmed in paired rounds: the false-positive rate "
+            f"of each is {chance}, and higher if the machine changed since the baseline was recorded."
         )
     if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
         sentences.append("Counted metrics are deterministic and cannot cause false positives.")

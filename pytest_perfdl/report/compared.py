@@ -41,8 +41,12 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
     if absent:
         which = f"{plural(len(absent), 'test')} not compared" if held else "nothing was compared"
         those = "these tests" if len(absent) > 1 else "this test"
-        how = "" if tests_of_head else ": perf_against_tests = head in the ini file runs this side's tests on both"
-        return f"{which}, {absent[0].against} does not have {those}{how}"
+        how = (
+            ""
+            if tests_of_head
+            else "; set perf_against_tests = head in the ini file to run the working tree's tests on both sides"
+        )
+        return f"{which}, because {absent[0].against} does not have {those}{how}"
     if held or required or not results or any(result.fails or result.updated for result in results):
         return ""
     return f"nothing was compared: {by_verdict(results)} (--perf-require N fails a run that compares fewer tests)"
@@ -63,7 +67,7 @@ def shortfall(results: Sequence[Result], required: int) -> str:
     others = [result for result in results if not compared(result)]
     rest = f" ({by_verdict(others)})" if others else ""
     was = "was" if held == 1 else "were"
-    return f"{plural(held, 'test')} {was} compared, fewer than the {required} that --perf-require wants{rest}"
+    return f"{plural(held, 'test')} {was} compared, but --perf-require requires {required}{rest}"
 
 
 TEST_ERROR_WORD = "test error"

@@ -142,7 +142,11 @@ def _of_rounds(metric: MetricVerdict) -> Picture:
     spread = f"{rounds}, {format_percent(min(known))} to {format_percent(max(known))}. " if known else ""
     held = "" if limit is None else f"Limit {format_percent(limit)}."
     label = f"{metric.name}, change from baseline to current: {spread}{_in_words(metric)}{held}"
-    note = f"{rounds}: one dot each, the first on top" if known else "this run file has the interval, not the rounds"
+    note = (
+        f"{rounds}: one dot for each, the first round on top"
+        if known
+        else "this run file contains only the interval, not the rounds"
+    )
     return Picture(metric.name, note, _svg(label, height, drawn))
 
 
@@ -152,7 +156,7 @@ def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) ->
     ends = [metric.base * (1 + end) for end in interval] if interval and metric.base else []
     held = [] if limit is None or metric.base is None else [metric.base * (1 + limit)]
     axis = _Axis.around([*base, *new, *ends, *held])
-    rows = (("current processes", "", new), ("processes of the recording", " recorded", base))
+    rows = (("current processes", "", new), ("recorded baseline processes", " recorded", base))
     sides = [(what, of, values) for what, of, values in rows if values]
     height = _ROW * (len(sides) + bool(ends))
     marks = [(tick, format_quantity(tick, metric.unit)) for tick in ticks(axis.low, axis.high, 3)]
@@ -171,7 +175,7 @@ def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) ->
         told.append(f"{what}: median {format_quantity(median, metric.unit)}, {least} to {most} in {count}. ")
     if ends:
         top = _TOP + _ROW * len(sides)
-        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">95% interval of the change, from the baseline</text>')
+        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">95% interval of the change, added to the baseline</text>')
         low, high = (axis.at(end) for end in ends)
         drawn.append(f'<path class="whisker" d="M{low:.1f},{top + 18}v8m0,-4H{high:.1f}m0,-4v8"/>')
     if held:
@@ -179,7 +183,11 @@ def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) ->
         drawn += _labels([("limit", f"limit {format_percent(limit or 0.0)}", axis.at(held[0]))])
     drawn.append(_caption("one mark per process; line: median", height))
     label = f"{metric.name}. {''.join(told)}{_in_words(metric)}"
-    return Picture(metric.name, "not paired: the recording against this run", _svg(label, height, drawn))
+    return Picture(
+        metric.name,
+        "not paired: current processes against recorded processes of the baseline",
+        _svg(label, height, drawn),
+    )
 
 
 def _in_words(metric: MetricVerdict) -> str:

@@ -253,7 +253,14 @@ def _causes(blame: Sequence[Cause], about: Story) -> str:
         name = f"{code(call)}: everything else" if call else "everything else"
         rows.append((name, "", "", format_quantity(left, "ns", signed=True), "", figures.share(left / step)))
     table = _table(
-        ("largest changes in the profiled step", "kind", "count", "time per step", "change", "share of its change"),
+        (
+            "largest changes in the profiled step",
+            "kind",
+            "count",
+            "time per step",
+            "change",
+            "share of the step's change",
+        ),
         "llrrrr",
         rows,
     )

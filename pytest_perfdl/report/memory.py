@@ -65,7 +65,7 @@ def peak_sentence(change: MemoryChange) -> str:
     at = _moment(new)
     if change.growth:
         # The counted one comes after as many steps as a test has.
-        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each keep more, "
+        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each keep more memory, "
     if base is None:
         return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
     before = _moment(base)
@@ -141,7 +141,7 @@ def _of_line(cause: MemoryCause) -> str:
         return f"{plural(tensors, 'tensor')}{shape} of an earlier step"
     role = _NAMED[row.category]
     if row.category == "other":
-        return "memory from before the recording"
+        return "memory allocated before the recording"
     if row.category == "activations":
         return f"{plural(tensors, 'tensor')}{shape} saved for the backward pass"
     if row.category == "temporaries":
@@ -231,7 +231,7 @@ def terminal(change: MemoryChange, most: int, width: int) -> str:
 
 def advice_sentence(advice: MemoryAdvice) -> str:
     """What would lower the peak, how far, and what that costs in time."""
-    cost = "" if advice.step_change is None else f", step {format_percent(advice.step_change)}"
+    cost = "" if advice.step_change is None else f", step time {format_percent(advice.step_change)}"
     saved = f"{_bytes(advice.predicted_peak_bytes)} ({_signed(-advice.saved_bytes)})"
     return f"{advice.how}: predicted peak {saved}{cost}"
 

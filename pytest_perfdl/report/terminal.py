@@ -283,7 +283,7 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         lines += _paragraph(judgement.rounds, 4, width)
     for metric in judgement.environment:
         if words.judged(metric) or verbosity > 0:
-            lines += _paragraph(f"environment (baseline commit, measured now): {metric.name} {metric.reason}", 4, width)
+            lines += _paragraph(f"{words.environment_words(metric)}: {metric.name} {metric.reason}", 4, width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
         lines += _why(result, story(result, run), verbosity, width)
     recording = words.recording_notes(result)
@@ -386,8 +386,8 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
         )
         for cause in shown
     ]
-    share = "; share of its change" if any(row[4] for row in table) else ""
-    lines = layout.paragraph(f"largest changes in the profiled step (time per step{share})", 4, width)
+    share = "; share of the step's change" if any(row[4] for row in table) else ""
+    lines = layout.paragraph(f"largest changes in the profiled step (per step{share})", 4, width)
     lines += layout.rows(table, "llrrr", 4, width)
     if len(shown) < len(blame):
         lines.append(f"      and {len(blame) - len(shown)} more (-vv)")

@@ -206,7 +206,7 @@ def _own_correlation(args: dict[str, Any] | None, number: int) -> dict[str, Any]
 
 
 def _nanoseconds(raw: msgspec.Raw) -> int:
-    """Microseconds as JSON text to exact nanoseconds; ValueError for what is no time of a step."""
+    """Microseconds as JSON text to exact nanoseconds; ValueError for what is not a valid step time."""
     text = bytes(raw).decode("ascii").strip('"')
     try:
         microseconds = Decimal(text)
@@ -214,5 +214,5 @@ def _nanoseconds(raw: msgspec.Raw) -> int:
         raise ValueError(f"{text[:40]!r} is no time") from None
     # Without its exponent's limit rounding could make a number of a million digits.
     if not microseconds.is_finite() or microseconds.adjusted() > _MOST_DIGITS:
-        raise ValueError(f"{text[:40]!r} is no time of a step")
+        raise ValueError(f"{text[:40]!r} is not a valid step time")
     return round(microseconds * 1000)

@@ -68,6 +68,13 @@ def judged(metric: MetricVerdict) -> bool:
     return metric.verdict not in (None, "unchanged", "new")
 
 
+def environment_words(metric: MetricVerdict) -> str:
+    """What a time of the baseline commit, measured again in this run, shows about the environment."""
+    measured = "(baseline commit, measured again now)"
+    changed = judged(metric) and metric.verdict not in ("inconclusive", "incomparable")
+    return f"the environment changed, not the code {measured}" if changed else f"the environment {measured}"
+
+
 def worst_first(results: Iterable[Result]) -> list[Result]:
     """Failing tests first, then by verdict, then by severity, then by name."""
     return sorted(
@@ -116,7 +123,7 @@ def counts_sentence(run: Run) -> str:
     counts = run.counts()
     if not run.judged:
         unmeasured = counts.get("unmeasured", 0)
-        return f"{len(run.results) - unmeasured} measured, none judged. {unmeasured} unmeasured."
+        return f"{len(run.results) - unmeasured} measured without verdicts. {unmeasured} unmeasured."
     held = [result for result in run.results if compared(result)]
     others = [result for result in run.results if not compared(result) and not result.updated]
     rest = by_verdict(others, always=ALWAYS_COUNTED)
@@ -142,8 +149,8 @@ def recording_sentence(run: Run) -> str:
     paired = "" if run.commit is None else " Paired rounds (the default in a git repository) detect smaller ones."
     if worst.detectable is None:
         return (
-            f"{plural(worst.processes, 'process', 'processes')}{of_test} cannot show a slowdown of "
-            f"{visible(worst.metric)} without paired rounds; {worst.needed} can (--perf-repeats).{paired}"
+            f"Without paired rounds, {plural(worst.processes, 'process', 'processes')} cannot detect a slowdown of "
+            f"{visible(worst.metric)}{of_test}: {worst.needed} are needed (--perf-repeats).{paired}"
         )
     found = f"{worst.detectable * 100:.0f} %"
     if worst.spread <= worst.limit:
@@ -300,8 +307,8 @@ def coverage_notes(judgement: Judgement) -> list[str]:
             share = format_percent(known / whole, signed=False)
             what = f"{visible(call)}: o" if call else "O"
             found.append(
-                f"{what}perators with a cost model have only {share} of the operators' time: FLOP/s, bytes and "
-                "roofline are of these"
+                f"{what}perators with a cost model take only {share} of the operators' time: FLOP/s, bytes and "
+                "roofline include no other operators"
             )
     return found
 

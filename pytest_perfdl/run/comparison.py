@@ -215,7 +215,8 @@ def _in_pairs(
     odd = [said] if said else []
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
-            f"no baseline for machine ID {new.key.slug}: compared with the code of the baseline of {stored.key.slug}"
+            f"no baseline for machine ID {new.key.slug}: compared with the commit at which the baseline "
+            f"of {stored.key.slug} was recorded"
         )
     notes = tuple(Finding("note", "pair", text) for text in odd)
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))

@@ -124,10 +124,10 @@ def _unprofiled(path: Path, step_ns: float) -> Base:
     trace = read(path)
     if not is_complete(trace):
         raise _NoPrediction(
-            f"the trace of a step is stored up to {format_quantity(LIMIT, 'B')}, and this one is larger"
+            f"the trace of the step is larger than {format_quantity(LIMIT, 'B')}, the maximum for a stored trace"
         )
     base = Base.of(unprofiled(task_graph(trace), step_ns))
     if abs(base.mean - step_ns) > REFUSED_ERROR * step_ns:
         took, timed = format_quantity(base.mean, "ns"), format_quantity(step_ns, "ns")
-        raise _NoPrediction(f"the traced step takes {took} without profiler overhead, the timed steps {timed}")
+        raise _NoPrediction(f"the traced step takes {took} without profiler overhead, but the timed steps take {timed}")
     return base

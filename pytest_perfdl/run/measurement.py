@@ -185,7 +185,7 @@ class Measurement:
         report = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(dict(phase.report)))
         said = (
             getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-            or "the test failed while they were counted"
+            or "the test failed while its counts were measured"
         )
         return str(said).partition("\n")[0]
 

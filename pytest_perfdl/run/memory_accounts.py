@@ -143,7 +143,7 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
         raise SideError(f"{what}\n{text}", invalid=False)
     found: MemoryAccount | None = next((account for account in remote.results if account is not None), None)
     if found is None:
-        raise SideError(f"the test has no call {call!r} on the {side.label} side", invalid=False)
+        raise SideError(f"the test makes no perf(...) call {call!r} on the {side.label} side", invalid=False)
     return found
 
 
@@ -156,7 +156,7 @@ def _unequal(account: MemoryAccount, record: Record, call: str, side: str) -> li
     there, here = (format_quantity(each, "B") for each in (account.peak_bytes, counted))
     named = f"{call}: " if call else ""
     why = f" ({'; '.join(account.notes)})" if account.notes else ""
-    message = f"{named}the memory breakdown ({side}) adds up to {there}, the measured peak is {here}{why}"
+    message = f"{named}the memory breakdown ({side}) adds up to {there}, but the measured peak is {here}{why}"
     return [Finding("note", "account", message)]
 
 

@@ -32,5 +32,5 @@ def name_rules(config: pytest.Config) -> Rules:
 
 def _of(pairs: object) -> Iterable[object]:
     if isinstance(pairs, str) or not isinstance(pairs, Iterable):
-        raise ValueError(f"{pairs!r} is not a series of (pattern, replacement) pairs")
+        raise ValueError(f"{pairs!r} is not a list of (pattern, replacement) pairs")
     return pairs

@@ -185,7 +185,7 @@ def _limits_held(
         notes.append(Finding("note", "no-machine", why))
     if measurement.redrawn:
         count = plural(measurement.redrawn, "process", "processes")
-        said = f"measured again in {count}, because other programs used the CPU"
+        said = f"{count} measured again, because other programs used the CPU"
         notes.append(Finding("note", "redrawn", said))
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))
     return _result(context, measurement, new, replace(found, judgement=judgement), updated=updated)

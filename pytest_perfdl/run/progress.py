@@ -166,7 +166,7 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     >>> estimate([ExpectedDuration(4.0, 1), ExpectedDuration(None, 1)], 300, 9)
     'Measuring 2 perf tests, about 20 s to 56 s (no estimate for 1 of them without a baseline)'
     >>> estimate([ExpectedDuration(40.0, 1)], 100, 9)
-    'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, a regression needs 9'
+    'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, but a regression needs 9'
 
     Parameters
     ----------
@@ -192,7 +192,9 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     slowest = max((seconds for seconds, test in known if not test.recorded), default=0.0)
     if least_to_fail * slowest > 2 * budget:
         rooms = plural(max(1, int(2 * budget / slowest)), "round")
-        line += f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, a regression needs {least_to_fail}"
+        line += (
+            f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, but a regression needs {least_to_fail}"
+        )
     return line
 
 

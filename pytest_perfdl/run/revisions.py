@@ -121,9 +121,9 @@ class Revisions:
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
             other = "the baseline commit" if checkout is None else "the working tree"
-            return f"loaded code of {other} ({names}): both run the same code; {do}, or set perf_against_setup"
+            return f"loaded code of {other} ({names}): both sides run the same code; {do}, or set perf_against_setup"
         installed = self._elsewhere(loaded, checkout)
-        return "" if installed is None else f"imported {installed.names_and_path}: both run the same code; {do}"
+        return "" if installed is None else f"imported {installed.names_and_path}: both sides run the same code; {do}"
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -145,7 +145,7 @@ class Revisions:
         both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
         other = sorted(name for name in both - laid if now.get(name) != then.get(name))
         return (
-            f"the baseline was recorded with different files than the baseline commit uses: {some(other)}"
+            f"files of the baseline commit differ from those that the baseline was recorded with: {some(other)}"
             if other
             else ""
         )

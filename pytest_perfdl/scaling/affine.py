@@ -68,7 +68,7 @@ def only_axis(points: Points) -> str:
         No factor or several vary.
     """
     if len(points.varying) != 1:
-        raise ScalingError(f"one factor must vary, not {len(points.varying)}")
+        raise ScalingError(f"exactly one factor must vary, not {len(points.varying)}")
     return points.varying[0]
 
 

@@ -183,16 +183,16 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     farthest = max(stretches, key=lambda name: stretches[name])
     stretch = stretches[farthest]
     column = points.columns[farthest]
-    where = f"{farthest} {values[farthest]:g} is outside the measured {column.min():g} to {column.max():g}"
+    where = f"{farthest} {values[farthest]:g} is outside the measured range {column.min():g} to {column.max():g}"
     if stretch > MAX_STRETCH and not extrapolate:
-        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: --extrapolate predicts all the same")
+        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: add --extrapolate to predict it anyway")
     if not np.isfinite(stretch):
-        raise ScalingError(f"{where}: no ratio leads to 0")
+        raise ScalingError(f"{where}: a prediction at 0 needs a measurement at 0")
     columns = {name: np.array([value]) for name, value in values.items()}
     with np.errstate(over="ignore", invalid="ignore"):
         ns, low, high = (float(value[0]) for value in fit.interval(columns))
     if not np.isfinite([ns, low, high]).all():
-        raise ScalingError(f"{fit.name} has no finite time there")
+        raise ScalingError(f"{fit.name} predicts no finite time for this configuration")
     # Through two values any power goes, and the interval is of errors between them.
     bent = " from two values, which do not show the curvature" if len(np.unique(column)) == 2 else ""
     warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()

@@ -118,7 +118,7 @@ class Generic:
             raise ScalingError("no factor varies")
         for name in terms + scales:
             if points.columns[name].min() <= 0:
-                raise ScalingError(f"factor {name} is 0 somewhere: a power law needs positive factors")
+                raise ScalingError(f"factor {name} is 0 in a point: a power law needs positive factors")
         size = self.size(points)
         if (count := len(points.configurations())) < size:
             known = plural(count, "configuration")

@@ -86,7 +86,7 @@ def features(points: Points, processors: str | None = None) -> tuple[Feature, ..
     varying = points.varying
     count = processors if processors is not None else next((name for name in PROCESSORS if name in varying), "")
     if count and points.columns[count].min() < 1:
-        raise ScalingError(f"factor {count} counts processors, but falls below 1: leave those points out")
+        raise ScalingError(f"factor {count} counts processors, but has values below 1: leave out those points")
     shares: tuple[Share, ...] = ("divided", "undivided") if count else ("whole",)
     counted = [name for name in varying if name in OPERATIONS + AMOUNTS]
     found = [Feature()]

@@ -82,7 +82,7 @@ def speed_up(fit: Fit, points: Points, at: Mapping[str, float], axis: str) -> Sp
         raise ScalingError(f"{axis} does not vary: there is no curve along it")
     measured = np.unique(points.columns[axis])
     if measured[0] <= 0:
-        raise ScalingError(f"{axis} is 0 somewhere: no ratio starts there")
+        raise ScalingError(f"{axis} is 0 in a measured point: speed-up cannot be computed relative to 0")
     low, high = measured[0], measured[-1]
     whole = bool((measured == np.round(measured)).all()) and high - low < _MOST_VALUES
     sizes = np.arange(low, high + 1) if whole else measured
@@ -90,7 +90,7 @@ def speed_up(fit: Fit, points: Points, at: Mapping[str, float], axis: str) -> Sp
     columns[axis] = sizes
     ns = fit.curve.times(columns)
     if not (np.isfinite(ns).all() and (ns > 0).all()):
-        raise ScalingError(f"{fit.name} has no positive time everywhere along {axis}")
+        raise ScalingError(f"{fit.name} does not predict positive times everywhere along {axis}")
     kind: Kind = "processors" if axis in PROCESSORS else "work"
     speed = (1.0 if kind == "processors" else sizes) / ns
     gain = speed / speed[0]

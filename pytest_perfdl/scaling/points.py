@@ -152,7 +152,7 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
         raise ScalingError(f"column {header.index('') + 1} has no name")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
-        raise ScalingError(f"column {twice[0]!r} is there twice")
+        raise ScalingError(f"column {twice[0]!r} appears twice")
     inner, outer = _kinds(tuple(name for name in header if name != times[0]), intrinsic, extrinsic)
     points = []
     for line in lines:

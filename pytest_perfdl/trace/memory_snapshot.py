@@ -280,7 +280,7 @@ def _unpickled(file: IO[bytes], limit: int) -> object:
         raise
     except MemoryError:
         raise _Refused(
-            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for its size: {_ADVICE}"
+            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for a file of its size: {_ADVICE}"
         ) from None
     except EOFError:
         raise _Refused("is a truncated pickle: copy or write it again") from None
@@ -296,7 +296,7 @@ class _Device:
     def __init__(self) -> None:
         self.reserved = 0
         self.bytes = 0
-        """Of all events and blocks."""
+        """Total size of all events and blocks, in bytes."""
         self.actions = array("b")
         self.addresses, self.sizes, self.times = array("q"), array("q"), array("q")
         self.stacks = array("i")

@@ -59,14 +59,16 @@ def measured(
     graph = task_graph(trace)
     device = "cuda" if graph.on_device else "cpu"
     if graph.on_device and not replay.has_device():
-        raise ConstantsError("the trace is of a device, and torch sees none here: measure where it was recorded")
+        raise ConstantsError(
+            "the trace was recorded on a GPU, but torch finds none here: measure on the machine of the trace"
+        )
     calls = _calls(trace)
     if forms and not calls:
         raise ConstantsError("the trace has no shapes of operators: profile with record_shapes=True")
     key = replay.prepare(threads, device)
     found = known or Machine()
     if found.key and found.key != key:
-        raise ConstantsError(f"the constants so far are of {found.key}, not of {key}: write to another file")
+        raise ConstantsError(f"the file has the constants of {found.key}, not of {key}: write to another file")
     before = {form: dict(found.ratios.get(form, {})) for form in forms}
     missing = {form: {name: call for name, call in calls.items() if name not in before[form]} for form in forms}
     say = say or _silent
@@ -77,7 +79,7 @@ def measured(
             # Operators are replayed interleaved, so another process disturbs both forms alike.
             if not forms:
                 raise
-            say(0, 0, f"without the limits of this machine: {error}")
+            say(0, 0, f"the peak rates of this machine could not be measured: {error}")
     plain: list[tuple[str, Callable[[], float]]] = []
     if not graph.on_device:
         plain = [("contention", replay.contention), ("hand_over_ns", replay.hand_over_ns)]

@@ -108,7 +108,7 @@ def staged(layers: Sequence[LayerCost], layout: DeviceLayout, network: Network) 
         If there are fewer layers than stages.
     """
     if layout.pipeline > len(layers):
-        raise ValueError(f"{len(layers)} layers make no {layout.pipeline} stages")
+        raise ValueError(f"{len(layers)} layers cannot be divided into {layout.pipeline} stages")
     groups = stages(layers, layout.pipeline)
     part = layout.data * layout.micro_batches * layout.tensor
     made = _Building()

@@ -124,7 +124,7 @@ def find(name: str) -> Transform:
     importlib.import_module("pytest_perfdl.whatif.transforms")
 
     if name not in TRANSFORMS:
-        raise ValueError(f"there is no optimization {name!r}: {', '.join(sorted(TRANSFORMS))}")
+        raise ValueError(f"there is no optimization {name!r}; known optimizations: {', '.join(sorted(TRANSFORMS))}")
     return TRANSFORMS[name]
 
 

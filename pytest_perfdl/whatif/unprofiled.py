@@ -43,7 +43,7 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
     """
     measured = simulate(graph).steps_ns
     if step_ns <= 0 or not measured.any():
-        raise ValueError(f"expected a positive time of a trace with steps, not {step_ns:.0f} ns")
+        raise ValueError(f"expected a positive step time and a trace with steps, not {step_ns:.0f} ns")
     paid = _paid(graph)
 
     def without(overhead: int) -> I64:

@@ -85,7 +85,7 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
         "tests/test_more.py::test_work": "new",
         "tests/test_speed.py::test_again": "new",
     }
-    said = "nothing was compared, HEAD does not have these tests: perf_against_tests = head in the ini file"
+    said = "nothing was compared, because HEAD does not have these tests; set perf_against_tests = head in the ini file"
     assert done.line(said)
     assert said in (project.root / "perf-report" / "summary.md").read_text()
     assert done.code == 0
@@ -96,10 +96,10 @@ def test_a_test_that_the_other_revision_does_not_have_is_new_and_that_is_said(pr
 
     done = project.run(*SHORT, "--perf-against=HEAD", "-k", "more", "--perf-require=1", "-q")
     assert done.code == 1
-    required = "0 tests were compared, fewer than the 1 that --perf-require wants (1 new)"
+    required = "0 tests were compared, but --perf-require requires 1 (1 new)"
     assert done.line(f"perf: {required}")
     assert required in (project.root / "perf-report" / "run.json").read_text()
-    assert done.line("nothing was compared, HEAD does not have this test"), "quiet, but not about this"
+    assert done.line("nothing was compared, because HEAD does not have this test"), "quiet, but not about this"
 
 
 def test_without_limits_on_times_only_counts_are_judged(project):
@@ -147,7 +147,7 @@ def test_an_installed_copy_of_the_code_is_caught(project):
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=900_000))
     done, (test,) = run(project, "--perf-against=HEAD", PYTHONPATH=str(site))
     assert test["verdict"] == "invalid"
-    assert f"the baseline side imported demo_package from {site}: both run the same code; " in test["reason"]
+    assert f"the baseline side imported demo_package from {site}: both sides run the same code; " in test["reason"]
     assert "install in editable mode (pip install -e .) or set pythonpath = src in the ini file" in test["reason"]
     assert done.code == 1
 

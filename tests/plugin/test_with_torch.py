@@ -318,7 +318,7 @@ REPLAYED = """
         monkeypatch.setattr(calibration, "calibrate", disturb)
         other = tmp_path / "other.json"
         assert main([*asked[:-1], str(other)]) == 0
-        assert "without the limits of this machine: other processes used" in capsys.readouterr().err
+        assert "the peak rates of this machine could not be measured: other processes used" in capsys.readouterr().err
         without = json.loads(other.read_text())
         assert without["ratios"]["bfloat16"].keys() == ratios.keys() and "bandwidths" not in without
         assert main(["constants", str(path), "-o", str(tmp_path / "none.json")]) == 2

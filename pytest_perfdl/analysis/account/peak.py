@@ -172,7 +172,7 @@ def peak_account(
     )
 
 
-_UNREACHED = "{} bytes are alive between steps that no Python object reaches"
+_UNREACHED = "{} bytes are still allocated between steps, although no Python object refers to them"
 
 
 def step_ends(recorded: Recorded, device: str = "cpu") -> tuple[int, ...]:

@@ -512,30 +512,30 @@ def _notes(
     """What is not known of a device, and what it ran out of."""
     if not len(device.actions):
         yield (
-            "No history was recorded: these are the allocations when the snapshot was taken. "
-            "torch.cuda.memory._record_memory_history() before the first of them records it"
+            "No memory history was recorded, so this shows the allocations when the snapshot was taken, not the peak. "
+            "To record a history, call torch.cuda.memory._record_memory_history() before the first allocation"
         )
     elif peak < 0:
         yield (
-            "Most is allocated where the history begins, and there may have been more before it: "
-            "torch.cuda.memory._record_memory_history(max_entries=...) records a longer one"
+            "The highest memory use is at the start of the recorded history, so the real peak may be earlier. "
+            "Record a longer history with torch.cuda.memory._record_memory_history(max_entries=...)"
         )
     yield from _exhausted(device)
     early = int((found.begin[alive[found.stack[alive] < 0]] < 0).sum())
     if early and len(device.actions):
-        yield f"{plural(early, 'allocation')} from before the history: no line is known"
+        yield f"No source line is known for {plural(early, 'allocation')} made before the recorded history"
     estimated = int((~found.exact[alive]).sum())
     if estimated:
         yield (
-            f"The snapshot does not say how {plural(estimated, 'allocation')} freed since the peak were rounded: "
-            f"multiples of {ROUNDING} bytes are assumed"
+            f"For {plural(estimated, 'allocation')} freed after the peak, the snapshot contains only the requested "
+            f"size: it is rounded up to a multiple of {ROUNDING} bytes"
         )
     if lost:
-        yield f"The history lacks the beginning or the end of {plural(lost, 'allocation')}"
+        yield f"The recorded history does not show when {plural(lost, 'allocation')} began or ended"
     if len(device.times_us) and (device.times_us < 0).any():
-        yield "The snapshot has no times: they are counted in events"
+        yield "The snapshot has no timestamps: times are shown as numbers of events"
     if short:
-        yield "The history lacks segments that the allocator made: what it held at the peak is not known"
+        yield "The recorded history lacks some segments of the allocator: reserved memory at the peak is unknown"
 
 
 def _exhausted(device: DeviceSnapshot) -> Iterator[str]:
@@ -543,6 +543,6 @@ def _exhausted(device: DeviceSnapshot) -> Iterator[str]:
     if len(exhausted):
         wanted, free = (int(column[exhausted[-1]]) for column in (device.sizes, device.addresses))
         yield (
-            f"The device ran out of memory: {format_quantity(wanted, 'B')} were asked for "
-            f"and {format_quantity(free, 'B')} were free"
+            f"The device ran out of memory: an allocation needed {format_quantity(wanted, 'B')}, "
+            f"but only {format_quantity(free, 'B')} were free"
         )

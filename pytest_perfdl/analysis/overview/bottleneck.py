@@ -88,7 +88,7 @@ def bottleneck(trace: Trace, tables: ProfileTables | None = None, path: Critical
     tables = profile_tables(trace) if tables is None else tables
     total = sum(tables.step_ns)
     if total == 0:
-        return Bottleneck("none", "The trace has no step that takes time.", 0.0, ())
+        return Bottleneck("none", "All steps in the trace have a duration of 0.", 0.0, ())
     path = critical_path(trace) if path is None else path
     account = {name: ns / total for name, ns in tables.account.items()}
     on_path = {name: ns / path.span_ns for name, ns in path.by_class.items()}

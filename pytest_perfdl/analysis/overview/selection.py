@@ -44,7 +44,9 @@ def select(trace: Trace, selection: Selection) -> Trace:
         has = f"its streams are {', '.join(map(str, numbers))}" if numbers else "it has no streams"
         trace = _of_device(trace, np.isin(trace.tid, streams), has)
     if kinds := selection.words.get("kind"):
-        trace = _of_device(trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "its device ran none")
+        trace = _of_device(
+            trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "its device ran no work of this kind"
+        )
     if selection.steps:
         # What is left out has been there all the same: a step begins where the one before it ended.
         known = steps_of(whole, launches(whole))
@@ -67,7 +69,7 @@ def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:
     numbers = rank_numbers(traces)
     found = [trace for trace, number in zip(traces, numbers, strict=True) if number in ranks]
     if not found:
-        raise SelectionError(f"holds nothing of the job: its ranks are {', '.join(map(str, sorted(numbers)))}")
+        raise SelectionError(f"selects nothing in the job: its ranks are {', '.join(map(str, sorted(numbers)))}")
     return found
 
 
@@ -77,7 +79,7 @@ def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
     split[trace.device_rows()] = True
     wanted = np.isin(of, [PHASES.index(phase) for phase in phases])
     if not (split & wanted).any():
-        raise _nothing(trace, "it has no such phase")
+        raise _nothing(trace, "it has no work in this phase")
     return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
 
 
@@ -112,7 +114,7 @@ def _frames_around(trace: Trace, windows: Sequence[StepWindow]) -> npt.NDArray[n
 
 
 def _nothing(trace: Trace, has: str) -> SelectionError:
-    return SelectionError(f"holds nothing of {trace.source or 'the trace'}: {has}")
+    return SelectionError(f"selects nothing in {trace.source or 'the trace'}: {has}")
 
 
 def _of_steps(trace: Trace, selection: Selection) -> Trace:

@@ -140,7 +140,7 @@ def _calls(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceF
         if share >= least:
             count, each = format_quantity(len(rows) / tables.steps, "1"), format_quantity(ns / tables.steps, "ns")
             part = format_percent(share, signed=False)
-            yield TraceFinding(kind, f"calls that {does}: {count}/step, {each}, {part} of the CPU's step", share)
+            yield TraceFinding(kind, f"calls that {does}: {count}/step, {each}, {part} of the step's CPU time", share)
 
 
 def _overhead(trace: Trace, tables: ProfileTables, steps: Steps) -> Iterator[TraceFinding]:

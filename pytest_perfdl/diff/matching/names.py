@@ -46,14 +46,14 @@ def rules_of(pairs: Iterable[object]) -> Rules:
     own = []
     for pair in pairs:
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
-            raise ValueError(f"{pair!r} is no pair of a pattern and what stands in its place")
+            raise ValueError(f"{pair!r} is not a (pattern, replacement) pair")
         text, replacement = pair
         try:
             pattern = re.compile(text)
             # Whether its references to groups exist is found out even where nothing matches.
             pattern.sub(replacement, "")
         except (re.error, IndexError, OverflowError, RecursionError) as error:
-            raise ValueError(f"{text!r} -> {replacement!r} is no rule: {error}") from None
+            raise ValueError(f"{text!r} -> {replacement!r} is not a valid rewrite rule: {error}") from None
         own.append((pattern, replacement))
     return Rules(tuple(own))
 

@@ -173,8 +173,8 @@ def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
             )
         ]
     if after.throttled:
-        found = f"throttled {counted(after.throttled, 'time')} since boot, not now"
-        return [MachineFinding("note", "throttling", found, "may happen again under sustained load")]
+        found = f"throttled {counted(after.throttled, 'time')} since boot, but not during this check"
+        return [MachineFinding("note", "throttling", found, "throttling may happen again under sustained load")]
     return [MachineFinding("ok", "throttling", "never since boot")]
 
 

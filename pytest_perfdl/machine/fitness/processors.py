@@ -99,7 +99,7 @@ def affinity(root: Path, allowed: frozenset[int]) -> Sequence[MachineFinding]:
         why = "the system and helper threads interrupt the step"
         return [MachineFinding("warn", "affinity", found, why, "allow at least two CPUs (cpuset, taskset, --cpus)")]
     if len(allowed) < present:
-        why = "baselines are comparable only with the same number"
+        why = "baselines are comparable only with the same number of CPUs"
         return [MachineFinding("note", "affinity", f"{found}: {as_list(sorted(allowed))}", why)]
     return [MachineFinding("ok", "affinity", found)]
 
@@ -136,7 +136,7 @@ def quota(root: Path, processors: int) -> Sequence[MachineFinding]:
         return []
     found = _least(root, groups)
     if found is None or found[0] >= processors:
-        return [MachineFinding("ok", "CPU quota", "none below the number of CPUs")]
+        return [MachineFinding("ok", "CPU quota", "no quota below the number of CPUs")]
     allowed, period_ns, statistics = found
     counts = fields(statistics)
     stopped = ""

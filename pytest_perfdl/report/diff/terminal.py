@@ -105,7 +105,7 @@ def step_words(each: Diff) -> str:
         return f"{text} [{low}, {high}] (95% interval{over}){held}"
     text = f"step time {change(each.base_ns, each.new_ns)}"
     if each.interval is None:
-        return f"{text} (no interval: a side has only one {each.unit})"
+        return f"{text} (no interval: one side has only one {each.unit})"
     low, high = (format_percent(end / max(each.base_ns, 1)) for end in each.interval)
     return f"{text} [{low}, {high}] (95% interval over {each.unit}s)"
 
@@ -139,7 +139,7 @@ def _account(each: Diff, width: int) -> Iterator[str]:
     ]
     rows.append(_changed_row("total", each.base_ns, each.new_ns, each))
     yield from layout.rows(rows, "lrrrr", 2, width)
-    yield "  share: of the change of the profiled step"
+    yield "  share: percentage of the profiled step's change"
     for words in (*drift_words(each), *bound_words(each)):
         yield from layout.paragraph(words, 2, width)
 
@@ -232,7 +232,9 @@ def bound_words(each: Diff) -> list[str]:
         return []
     was = "" if shares[0] is None else f" (baseline: {format_percent(shares[0], signed=False)})"
     now = format_percent(shares[1], signed=False)
-    return [f"The current side is {name}: {now} of the time of kernels and launch waits is waiting for launches{was}."]
+    return [
+        f"The current side is {name}: it spends {now} of its kernel and launch-wait time waiting for launches{was}."
+    ]
 
 
 def drift_words(each: Diff) -> list[str]:
@@ -243,14 +245,16 @@ def drift_words(each: Diff) -> list[str]:
         lines.append(f"Only the {where} has device events: the steps of the two sides are not comparable.")
     if (differs := overhead_ns(each)) is not None:
         overhead = format_quantity(differs, "ns", signed=True)
-        lines.append(f"Profiler overhead differs by {overhead} between the two sides (not part of the step time).")
+        lines.append(
+            f"Profiler overhead differs by {overhead} between the two sides (the step time does not contain it)."
+        )
     if each.drift.applied and round(each.drift.ns):
         lines.append(
-            f"{format_quantity(each.drift.ns, 'ns', signed=True)} attributed to machine drift: all matched work took "
-            f"{each.drift.factor:.3f} times as long."
+            f"{format_quantity(each.drift.ns, 'ns', signed=True)} of the change is attributed to machine drift: all "
+            f"matched work took {each.drift.factor:.3f} times as long as in the baseline."
         )
     elif abs(each.drift.factor - 1) > 0.01:
-        lines.append(f"All matched work took {each.drift.factor:.3g} times as long (median).")
+        lines.append(f"All matched work took {each.drift.factor:.3g} times as long as in the baseline (median).")
     return lines
 
 
@@ -426,8 +430,9 @@ def counterfactual_words(found: Counterfactual) -> str:
     """What a table of shares shows."""
     orders = "all orders" if found.exact else "sampled orders"
     return (
-        "own change: of the cause's own work, overlapped or not; of the step: its part of the step's change where work "
-        f"overlaps (Shapley values over {orders}); not explained by durations: overlap, launch order"
+        "own change: change of the cause's own work, overlapped or not; of the step: part of the step's change that "
+        f"the cause explains, with overlap (Shapley values over {orders}); not explained by durations: changes of "
+        "overlap and launch order"
     )
 
 
@@ -449,7 +454,7 @@ def latent_words(found: Counterfactual) -> list[str]:
 def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
     changed = [line for line in places(each, "module") if line.name and line.delta_ns]
     if changed:
-        yield "Modules, with the modules inside them"
+        yield "Modules (times include the modules inside them)"
         rows: list[tuple[str, ...]] = [("", "baseline", "current", "change", "share")]
         rows += [_changed_row(line.name, line.base_ns, line.new_ns, each) for line in changed[:top]]
         yield from layout.rows(rows, "lrrrr", 2, width, layout.last_parts)
@@ -457,7 +462,7 @@ def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
 
 def _matching(each: Diff, width: int) -> Iterator[str]:
     coverage = format_percent(each.coverage, signed=False)
-    yield f"Matched: {coverage} of the time of kernels and operators of both sides"
+    yield f"Matched: {coverage} of the kernel and operator time of both sides"
     alone = each.alone
     rows = []
     for unmatched in alone[:UNMATCHED_SHOWN]:

@@ -47,8 +47,8 @@ def has_base(curve: JudgedCurve) -> bool:
 def figure_words(curve: JudgedCurve, figure: Figure) -> tuple[str, str]:
     """The name of a number by its kind of growth, and what it is."""
     return {
-        "overhead": ("Overhead", f"fixed time: the line through the times, at {curve.axis} 0"),
-        "per unit": (f"Per {curve.unit}", f"time of one more {curve.unit}: the slope of that line"),
+        "overhead": ("Overhead", f"fixed time: value of the fitted line at {curve.axis} 0"),
+        "per unit": (f"Per {curve.unit}", f"time per additional {curve.unit}: slope of the fitted line"),
         "complexity": ("Complexity", f"exponent: the time grows with this power of {curve.axis} at larger sizes"),
     }[figure.kind]
 

@@ -102,7 +102,7 @@
       const height = 70 + 26 * ids.length;
       if (perfdl.hasCharts) chart(own, {
         title: timed ? "Step time without the profiler" : "Profiled step",
-        note: `bars add up exactly${timed ? "; profiler overhead: what the step gained without the profiler beyond what it gained under it" : ""}${from ? "; the axis does not start at zero" : ""}`,
+        note: `bars add up exactly${timed ? "; profiler overhead: change without the profiler minus change with the profiler" : ""}${from ? "; the axis does not start at zero" : ""}`,
         label: `From ${quantity(before, "ns")} to ${quantity(now, "ns")}: ${bars.map(([name, ns]) => `${name} ${quantity(ns, "ns", true)}`).join(", ")}.`,
         height,
         make: (colors) => ({
@@ -122,7 +122,7 @@
           },
         }),
       });
-      folded(own, "The same as a table", (details) => table(details, "What the step gained and lost", [
+      folded(own, "The same as a table", (details) => table(details, "Changes of the step time", [
         ["Part", "text", ([name]) => [name]],
         ["Change per step", "number", ([, ns]) => difference(ns)],
         ["Share of the change", "number", ([, ns]) => (now === before ? ["", NaN] : [`${((ns / (now - before)) * 100).toFixed(1)}%`, ns / (now - before)])],
@@ -339,7 +339,7 @@
       const [ticks, unit] = scaleOf(both.map(([, side]) => side.step_ns), "ns");
       if (perfdl.hasCharts) chart(own, {
         title: "Allocated memory over the step, every allocation traced",
-        note: `tracing allocations slows a step: its time is not comparable; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
+        note: `tracing allocations slows the step, so its time is not comparable; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
         label: both.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.at_ns, "ns")} after the step began.`).join(" "),
         height: 220,
         make: (colors) => ({

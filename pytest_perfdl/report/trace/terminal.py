@@ -127,7 +127,8 @@ def per_step_words(summary: TraceSummary) -> str:
     divided = f"totals over the trace divided by {count}" if count > 1 else "totals over the trace"
     if covered < LEAST_COVERED:
         share = format_percent(covered, signed=False)
-        return f"Below, numbers are {divided}, of whose time {plural(count, 'step covers', 'steps cover')} {share}."
+        covers = plural(count, "step covers", "steps cover")
+        return f"Below, numbers are {divided}; {covers} only {share} of the trace's time."
     return f"Below, numbers are per step: {divided}." if count > 1 else ""
 
 
@@ -182,7 +183,9 @@ def _utilization(summary: TraceSummary, width: int) -> Iterator[str]:
         return
     if found.coverage is not None and found.coverage < TELLING:
         share = format_percent(found.coverage, signed=False)
-        facts.append(f"FLOP/s and bytes count operators with a cost model, {share} of the operators' time")
+        facts.append(
+            f"FLOP/s and bytes count only operators with a cost model, which take {share} of the operators' time"
+        )
     yield from layout.paragraph(f"Utilization: {'; '.join(facts)}", 0, width)
 
 
@@ -251,13 +254,13 @@ def _critical_path(summary: TraceSummary, width: int) -> Iterator[str]:
         return
     span = format_quantity(path.span_ns / steps, "ns")
     yield from layout.paragraph(
-        f"Critical path {span}{per_step(summary)}: the chain of work and waits that sets the time", 0, width
+        f"Critical path {span}{per_step(summary)}: the chain of work and waits that determines the time", 0, width
     )
     yield from bars(by_size({name: ns / steps for name, ns in path.by_class.items()}), path.span_ns / steps)
     if path.inferred_share >= SHOWN_SHARE or path.unexplained_share >= SHOWN_SHARE:
         yield from layout.paragraph(
-            f"{_share(path.inferred_share)} of it are waits inferred from timing, {_share(path.unexplained_share)} are "
-            "waits that the trace does not explain",
+            f"{_share(path.inferred_share)} of the path are waits inferred from timing, "
+            f"{_share(path.unexplained_share)} are waits that the trace does not explain",
             2,
             width,
         )
@@ -285,9 +288,9 @@ def _kernels(summary: TraceSummary, selection: Selection, top: int, width: int) 
         for row in shown
     ]
     yield from layout.rows(table, "lrrrrr"[: len(table[0])], 2, width, short_names)
-    text = "share: of the time of all kernels and copies"
+    text = "share: percentage of the time of all kernels and copies"
     if exposed:
-        text += "; exposed: time in which the device runs no other kernel of the kind, nor compute"
+        text += "; exposed: time during which the device runs no other kernel of the same kind and no compute"
     yield from layout.paragraph(text, 2, width)
 
 
@@ -320,7 +323,7 @@ def _operators(summary: TraceSummary, selection: Selection, top: int, width: int
             device = (format_quantity(row.device_self_ns / steps, "ns"), _count(row.kernels / steps))
             table.append((*cells, *device) if on_device else cells)
         yield from layout.rows(table, "lrrrrr"[: len(table[0])], 2, width, fit)
-        legend = "CPU self: without operators called inside; CPU total: with them"
+        legend = "CPU self: time without operators called inside; CPU total: time including them"
         legend += "; device: kernels and copies that the operator launched itself" if on_device else ""
     if legend:
         yield from layout.paragraph(legend, 2, width)
@@ -364,9 +367,9 @@ def _roofline(summary: TraceSummary, selection: Selection, top: int, width: int)
         for row in known[:top]
     ]
     yield from layout.rows(table, "lrrrrrl"[: len(table[0])], 2, width, short_names, least=60)
-    text = f"share: of the time of all {whole}"
+    text = f"share: percentage of the time of all {whole}"
     if bounded:
-        text += "; of roofline: the least time at the device's peaks, as a share of the measured time"
+        text += "; of roofline: shortest possible time at the device's peak rates, as a percentage of the measured time"
     yield from layout.paragraph(text, 2, width)
 
 
@@ -427,7 +430,7 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     found, lines = summary.integrity, []
     if found.carry_over:
         lines.append(
-            f"launched before the trace began, and part of no step: {plural(found.carry_over, 'device event')} "
+            f"launched before the trace began, so they belong to no step: {plural(found.carry_over, 'device event')} "
             f"({format_quantity(found.carry_over_ns, 'ns')})"
         )
     if found.unlinked > found.carry_over:
@@ -437,18 +440,19 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
         )
     if found.zero_duration:
         lines.append(
-            f"{plural(found.zero_duration, 'device event')} with a duration of 0: the trace has whole microseconds"
+            f"{plural(found.zero_duration, 'device event')} with a duration of 0: times in the trace are whole "
+            "microseconds"
         )
     if found.same_stream_overlaps:
         lines.append(
-            f"{plural(found.same_stream_overlaps, 'device event')} overlapping another on the same stream, which "
+            f"{plural(found.same_stream_overlaps, 'device event')} overlapping another event on the same stream, which "
             "should not happen"
         )
     if found.early_starts:
         count = plural(found.early_starts, "device event")
         lines.append(f"{count} starting before the launch call: the clocks of CPU and device differ")
     if found.dropped:
-        lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable: numbers are too small")
+        lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable, so totals are too small")
     if found.overhead_ns:
         lines.append(f"profiler overhead: {format_quantity(found.overhead_ns, 'ns')} in the whole trace")
     if found.bled_over:
@@ -487,10 +491,14 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
                 plural(rank.last, "time"),
             )
         )
-    lines = ["Ranks: step per step, other times over the whole trace", *layout.rows(table, "lrrrrrr", 2, width)]
+    lines = [
+        "Ranks: step is a mean per step, other times are over the whole trace",
+        *layout.rows(table, "lrrrrrr", 2, width),
+    ]
     lines += layout.paragraph(
         "busy: share of the time in which the device runs anything; exposed: communication that does not overlap with "
-        "compute; waiting: time in collectives until the last rank joins; last to start: of the collectives",
+        "compute; waiting: time in collectives until the last rank joins; last to start: number of collectives that "
+        "started last on this rank",
         2,
         width,
     )
@@ -501,7 +509,7 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
             f"{format_quantity(ranks.skew_max_ns, 'ns')}"
         )
         if ranks.straggler is not None:
-            fact += f"; rank {ranks.straggler} is last most often"
+            fact += f"; rank {ranks.straggler} most often starts last"
         fact += f". Clocks are aligned on the ends of collectives, within {format_quantity(ranks.residual_ns, 'ns')}."
         lines += layout.paragraph(fact, 2, width)
     for finding in ranks.findings:

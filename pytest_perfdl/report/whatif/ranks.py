@@ -23,9 +23,9 @@ def notes(job: Job, span_ns: int) -> list[Note]:
 
     figures = job.figures
     times = plural(len(job.meetings), "time")
-    text = f"step times are over ranks {listing(job)}, which wait for each other {times}"
+    text = f"step times are of ranks {listing(job)} together, which wait for each other {times}"
     if figures.straggler is not None:
-        text += f"; rank {figures.straggler} is last most often"
+        text += f"; rank {figures.straggler} most often starts last"
     waits = max(figures.ranks, key=lambda rank: rank.waiting_ns)
     if waits.waiting_ns:
         text += f"; rank {waits.rank} waits longest for others, {format_quantity(waits.waiting_ns, 'ns')} in the trace"

@@ -91,7 +91,7 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
             "the error of the simulation (at least 0.5%) and the variation of the steps"
         )
         if any(used):
-            text += "; of peak FLOP/s: for the arithmetic and element types of the trace"
+            text += "; of peak FLOP/s: relative to the peak rate for the element types in the trace"
         yield from layout.paragraph(text, 2, width)
 
 
@@ -120,7 +120,7 @@ def _strategies(answers: Answers, width: int) -> Iterator[str]:
         return
     yield from layout.paragraph(
         f"Parallelization over {plural(answers.devices, 'device')} with the batch size of the trace, fastest that fits "
-        "first",
+        "in memory first",
         0,
         width,
     )

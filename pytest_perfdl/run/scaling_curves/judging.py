@@ -71,7 +71,11 @@ class Curves:
                 tests = members(test, axis, self._context.tests)
                 count = len(self._points(axis, tests))
                 if count and _ids(tests) not in self._judged:
-                    why = f"at least {LEAST_SIZES} needed" if count < LEAST_SIZES else "the last one has no result"
+                    why = (
+                        f"at least {LEAST_SIZES} are needed"
+                        if count < LEAST_SIZES
+                        else "the test of the last size has no result"
+                    )
                     name = without_parameters(test)
                     said = f"was not compared: {count} of {len(tests)} sizes measured, {why}"
                     lines[_ids(tests)] = f"the curve of {name} over {axis} {said}"

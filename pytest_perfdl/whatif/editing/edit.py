@@ -102,7 +102,7 @@ class Plan:
             If there is none of that name.
         """
         if edit not in PRIMITIVES:
-            raise ValueError(f"there is no edit named {edit!r}: {', '.join(sorted(PRIMITIVES))}")
+            raise ValueError(f"there is no edit named {edit!r}; known edits: {', '.join(sorted(PRIMITIVES))}")
         return Plan((*self.edits, Step(edit, parameters)))
 
     def scale(self, tasks: Selector, factor: float) -> Plan:
@@ -255,6 +255,6 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
 def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     job = graph.job
     if job is None or len(plans) != len(job.parts):
-        raise ValueError(f"{len(plans)} plans for ranks are of no use for a graph of {len(graph.owners)}")
+        raise ValueError(f"one plan for each rank is needed: {len(graph.owners)}, not {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
     return coupled(replace(job, parts=parts))

@@ -128,13 +128,13 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
     for anchor, duration_ns in zip(anchors, each, strict=True):
         home = number if track is not None else int(tasks.track[anchor])
         if task.beside and home == tasks.track[anchor]:
-            raise ValueError(f"a task beside another does not run on its track, {graph.tracks[home]}")
+            raise ValueError(f"a task beside another one needs a different track than {graph.tracks[home]}")
         if (graph.tracks[home].kind != TrackKind.THREAD) != on_device:
-            raise ValueError(f"a {task.kind.name.lower()} does not run on {graph.tracks[home]}: name a track for it")
+            raise ValueError(f"a {task.kind.name.lower()} cannot run on {graph.tracks[home]}: name a track for it")
         moment = int(tasks.start[anchor] if task.beside else end[anchor])
         if not on_device:
             if home != tasks.track[anchor]:
-                raise ValueError("a task of a host thread is inserted behind one of the same thread")
+                raise ValueError("a task of a host thread can only be inserted after a task of the same thread")
             made.append(
                 (
                     moment,
@@ -207,9 +207,9 @@ def _hold(adding: _Adding, graph: TaskGraph, task: NewTask, made: list[tuple[int
 def moved(graph: TaskGraph, chosen: Mask, track: Track) -> TaskGraph:
     """A graph with some device tasks on another stream, in the order of submission: see `Plan.move`."""
     if (chosen & ~graph.is_device).any():
-        raise ValueError("only device tasks are moved to another stream")
+        raise ValueError("only device tasks can be moved to another stream")
     if track.kind == TrackKind.THREAD:
-        raise ValueError("device tasks do not run on a host thread")
+        raise ValueError("device tasks cannot run on a host thread")
     graph, number = with_track(graph, track.kind, track.process, track.number)
     tasks = graph.tasks
     tracks = np.where(chosen, number, tasks.track).astype(np.int32)

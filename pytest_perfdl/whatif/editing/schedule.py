@@ -41,7 +41,10 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     """
     for number in np.flatnonzero(tracks).tolist():
         if graph.tracks[number].kind == TrackKind.THREAD:
-            raise ValueError(f"the order of a host thread is that of its program: {graph.tracks[number]}")
+            raise ValueError(
+                f"the program determines the order of tasks on the host thread {graph.tracks[number]}: it cannot be "
+                "changed"
+            )
     priority = np.asarray(policy(graph), dtype=np.float64)
     if priority.shape != (len(graph),):
         raise ValueError(f"priorities of {len(graph)} tasks are needed, not {priority.shape}")

@@ -98,7 +98,7 @@ class Select:
             found &= of_rows(graph, _in_layer(labels(_trace(graph)), self.layer))
         if self.phase is not None:
             if self.phase not in PHASES[1:]:
-                raise ValueError(f"there is no phase {self.phase!r}: {', '.join(PHASES[1:])}")
+                raise ValueError(f"there is no phase {self.phase!r}; known phases: {', '.join(PHASES[1:])}")
             found &= of_rows(graph, labels(_trace(graph)).phase == PHASES.index(self.phase))
         if self.where is not None:
             found &= chosen(graph, self.where)

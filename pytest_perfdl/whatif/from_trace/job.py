@@ -83,12 +83,12 @@ def _number(trace: Trace) -> int | None:
 
 def _caveat(traces: Sequence[Trace], found: Meetings) -> str:
     if not len(found):
-        return "no collective runs on all ranks: they are not coupled"
+        return "no collective runs on all ranks: they cannot be simulated together"
     infos = [trace.metadata.get("distributedInfo") for trace in traces]
     sizes = [info.get("world_size") for info in infos if isinstance(info, dict)]
     world = max((size for size in sizes if isinstance(size, int)), default=0)
     if world > len(traces):
-        return f"{len(traces)} of {world} ranks are given: waiting for the others counts as communication"
+        return f"{len(traces)} of {world} ranks are given: waiting for the missing ranks counts as communication"
     return ""
 
 

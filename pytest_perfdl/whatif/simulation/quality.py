@@ -112,11 +112,11 @@ def _inferred_ns(graph: TaskGraph, followed: Rows) -> int:
 
 def _trust(unexplained: float, error: float, held: float) -> tuple[Trust, str]:
     if unexplained >= MAX_UNEXPLAINED:
-        return "refuse", f"{unexplained:.0%} of the trace is waiting that it does not explain"
+        return "refuse", f"{unexplained:.0%} of the trace's time is waiting without a known cause"
     if abs(error) >= REFUSED_ERROR:
         return "refuse", f"the simulation differs from the trace by {error:+.1%}"
     if abs(error) > MAX_ERROR:
         return "low", f"the simulation differs from the trace by {error:+.1%}"
     if held >= MAX_HELD:
-        return "low", f"{held:.0%} of the trace waits for work whose launch is not in the trace"
+        return "low", f"{held:.0%} of the trace's time is waiting for work whose launch is not in the trace"
     return "ok", ""

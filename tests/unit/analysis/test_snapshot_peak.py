@@ -160,7 +160,7 @@ def test_without_history(tmp_path):
     ]
     assert (found.peak_bytes, found.at_ns, found.step_ns) == (K + 512, 0, 0)
     assert (found.curve, found.reserved_bytes, found.moment) == (((0, K + 512),), 2**20, None)
-    assert found.notes[0].startswith("No history was recorded")
+    assert found.notes[0].startswith("No memory history was recorded")
 
 
 def test_the_peak_where_the_history_begins(tmp_path):
@@ -177,8 +177,8 @@ def test_the_peak_where_the_history_begins(tmp_path):
     assert (found.peak_bytes, found.at_ns, found.moment) == (4 * K, 0, None)
     assert found.curve[0] == (0, 4 * K)
     assert [(row.lives_from, row.lives_to) for row in found.rows] == [(-1, 0), (-1, None)]
-    assert found.notes[0].startswith("Most is allocated where the history begins")
-    assert found.notes[1] == "1 allocation from before the history: no line is known"
+    assert found.notes[0].startswith("The highest memory use is at the start of the recorded history")
+    assert found.notes[1] == "No source line is known for 1 allocation made before the recorded history"
 
 
 def test_a_history_that_begins_between_request_and_completion(tmp_path):
@@ -224,7 +224,7 @@ def test_expandable_segments(tmp_path):
 def test_a_history_without_segments_does_not_know_what_was_held(tmp_path):
     found = account(tmp_path, trace=history(("alloc", 0, K, FORWARD), ("freed", 0, K, FORWARD)))
     assert found.reserved_bytes is None
-    assert any("what it held at the peak is not known" in note for note in found.notes)
+    assert any("reserved memory at the peak is unknown" in note for note in found.notes)
 
 
 def test_devices(tmp_path):
@@ -256,7 +256,7 @@ def test_events_without_times_are_counted(tmp_path):
     events = [event("alloc", 0, K, frames=FORWARD), event("alloc", K, K, frames=FORWARD), event("free", K, K)]
     found = account(tmp_path, trace=events)
     assert (found.at_ns, found.step_ns, found.curve) == (1, 2, ((0, 0), (0, K), (1, 2 * K), (2, K)))
-    assert "The snapshot has no times: they are counted in events" in found.notes
+    assert "The snapshot has no timestamps: times are shown as numbers of events" in found.notes
 
 
 # Rounding.
@@ -280,7 +280,7 @@ def test_rounding_is_one_row(tmp_path):
         ("allocator", "", "", 2, 548 + 511),
         ("temporaries", "train.py(12): loss", "", 2, 513),
     ]
-    assert any("how 2 allocations freed since the peak were rounded" in note for note in found.notes)
+    assert any("For 2 allocations freed after the peak" in note for note in found.notes)
 
 
 def test_a_block_that_asks_for_more_than_it_has(tmp_path):
@@ -300,7 +300,7 @@ def test_frees_that_were_not_recorded(tmp_path):
     )
     assert (found.peak_bytes, found.at_ns) == (2 * K, 0)
     assert found.curve[-1] == (2_000, K + 512)
-    assert "The history lacks the beginning or the end of 2 allocations" in found.notes
+    assert "The recorded history does not show when 2 allocations began or ended" in found.notes
 
 
 @pytest.mark.parametrize("kept", ["free_requested", "free_completed"])
@@ -331,7 +331,9 @@ def test_memory_that_ran_out_in_the_forward_pass(tmp_path):
         trace=history(("alloc", 0, K, FORWARD), ("oom", 2**20, 2**31, FORWARD)),
     )
     assert rows(found) == [("activations", "model.py(41): forward", "forward", 1, K)]
-    assert found.notes == ("The device ran out of memory: 2.000 GiB were asked for and 1.000 MiB were free",)
+    assert found.notes == (
+        "The device ran out of memory: an allocation needed 2.000 GiB, but only 1.000 MiB were free",
+    )
 
 
 def test_memory_that_ran_out_in_the_optimizer(tmp_path):

@@ -131,8 +131,8 @@ def test_a_squash_onto_a_file_that_others_changed_takes_the_commit_that_carries_
     found = repository.code(changed)
     assert found.commit == squashed
     assert found.note == (
-        f"no commit has exactly the files of the baseline; compared with {squashed[:9]}, which last "
-        "changed the baseline file and differs in: pytest.ini"
+        "no commit contains exactly the files that the baseline was recorded with; the comparison uses commit "
+        f"{squashed[:9]}, which last changed the baseline file and differs in: pytest.ini"
     )
     repository.git("checkout", "--quiet", "HEAD~1")
     assert repository.code(changed).commit == squashed
@@ -250,10 +250,12 @@ def test_before_the_baseline_is_committed(repository):
     repository.write("code.py", "x = 2\n")
     base = repository.recorded()
     assert repository.code(base) == BaselineCode(
-        None, "no commit has the code of the baseline: commit the code together with the baseline", base=base
+        None,
+        "no commit contains the code that the baseline was recorded with: commit the code together with the baseline",
+        base=base,
     )
     repository.write("code.py", "x = 3\n")
-    assert repository.code(base).reason == "no commit has the code of the baseline"
+    assert repository.code(base).reason == "no commit contains the code that the baseline was recorded with"
     # Not what an earlier baseline of the test was committed with.
     repository.commit()
     repository.write("code.py", "x = 4\n")
@@ -370,7 +372,7 @@ def test_a_baseline_under_any_key_supplies_the_commit(repository, reachable):
     assert (pair(lost, old).commit, pair(lost, old).base) == (first, old), "that has a commit"
     nothing = pair(lost, replace(lost, code=None))
     assert (nothing.commit, nothing.base) == (None, lost)
-    assert nothing.reason == "no commit has the code of the baseline"
+    assert nothing.reason == "no commit contains the code that the baseline was recorded with"
     assert pair(None).reason == "no baseline"
 
 

@@ -248,8 +248,10 @@ def test_others_are_the_same_test_under_other_keys(store, tmp_path):
     (dump(RECORD)[:-3], "is damaged at line"),
     (b"{\n<<<<<<< HEAD\n", "has an unresolved merge conflict at line 2"),
     (dump(RECORD).replace(b'"timed"', b'"timid"'), "is malformed (calls[0].metrics[...].kind: invalid enum"),
-    (dump(replace(RECORD, test="t/a.py::b")), "is a baseline of t/a.py::b with machine ID"),
-    (dump(replace(RECORD, key=Key("gpu", {}))), f"is a baseline of {TEST} with machine ID gpu, which has another path"),
+    (dump(replace(RECORD, test="t/a.py::b")), "contains a baseline of t/a.py::b with machine ID"),
+    (dump(replace(RECORD, key=Key("gpu", {}))),
+     (f"contains a baseline of {TEST} with machine ID gpu, "
+      "which belongs in another file")),
 ])  # fmt: skip
 def test_a_file_that_is_no_baseline_of_this_test_is_named(store, content, says):
     path = store.path(TEST, SLUG)

@@ -156,7 +156,9 @@ def test_a_link_among_the_baselines_is_not_followed(artifact, tmp_path, capsys):
     (tmp_path / "project" / "baselines" / SLUG / "tests").mkdir(parents=True)
     (tmp_path / "project" / "baselines" / SLUG / "tests" / "t").symlink_to(outside)
     assert cli.main(["accept", str(artifact)]) == 2
-    assert "tests/t/test_a.json not written: its directory is a link to another place" in capsys.readouterr().err
+    assert (
+        "tests/t/test_a.json not written: its directory is a symbolic link to another place" in capsys.readouterr().err
+    )
     assert written(outside) == []
 
 

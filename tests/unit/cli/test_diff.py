@@ -104,10 +104,10 @@ def test_the_words(files, capsys, monkeypatch):
     assert re.search(r"^ +baseline +current +change +share$", out, re.MULTILINE)
     assert re.search(r"^  compute +4\.010 ms +6\.010 ms +\+2\.000 ms +100%$", out, re.MULTILINE)
     assert re.search(r"^  total +4\.\d+ ms +6\.\d+ ms +\+2\.000 ms +100%$", out, re.MULTILINE)
-    assert "  share: of the change of the profiled step\n" in out
+    assert "  share: percentage of the profiled step's change\n" in out
     assert re.search(r"^Causes, largest first\n +change +share +baseline +current +calls$", out, re.MULTILINE)
     assert re.search(r"^  gemm_128 +\+2\.000 ms +100% +4\.010 ms +6\.010 ms +1$", out, re.MULTILINE)
-    assert "Matched: 100% of the time of kernels and operators of both sides" in out
+    assert "Matched: 100% of the kernel and operator time of both sides" in out
     assert "confidence" not in out
 
 
@@ -229,9 +229,9 @@ def test_unchanged_tests_are_one_line_each(run, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["before.json"], "before.json is no run file: name the run.json of a report, or two sources to compare"),
-        (["nowhere"], "nowhere is no run file: "),
-        (["{run}", "--limit", "5%"], "--limit is for two sources: "),
+        (["before.json"], "before.json is not a run file: name the run.json of a report, or two sources to compare"),
+        (["nowhere"], "nowhere is not a run file: "),
+        (["{run}", "--limit", "5%"], "--limit needs two sources: "),
     ],
 )
 def test_one_source_that_is_no_run_is_one_line(run, tmp_path, capsys, arguments, message):
@@ -244,7 +244,10 @@ def test_one_source_that_is_no_run_is_one_line(run, tmp_path, capsys, arguments,
 
 def test_a_run_without_such_a_test(run, capsys):
     assert main(["diff", str(run), "-k", "other"]) == 3
-    assert capsys.readouterr().out == f"{run} has no test with two sides whose id contains 'other'\n"
+    assert (
+        capsys.readouterr().out
+        == f"{run} has no test with both a baseline and a current side whose id contains 'other'\n"
+    )
 
 
 def overlapping(hidden):
@@ -472,7 +475,7 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
         (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a percentage: write it as 3%"),
         (["{before}", "{before}", "--fail-on", "slow"], "'slow' is not a verdict that can fail a test"),
         (["{before}", "{before}", "--rename", "gemm"], "--rename 'gemm' has no =: write it as PATTERN=REPLACEMENT"),
-        (["{before}", "{before}", "--rename", "(=x"], "'(' -> 'x' is no rule: missing ), unterminated subpattern"),
+        (["{before}", "{before}", "--rename", "(=x"], "'(' -> 'x' is not a valid rewrite rule: missing )"),
         (["{before}", "{before}", "--html", "{empty}/no/where.html"], "{empty}/no/where.html"),
     ],
     ids=[
@@ -561,7 +564,10 @@ def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--fail-on=outdated", "--fail-on: no diff is outdated; choose from improved, inconclusive, missing, new, "),
+        (
+            "--fail-on=outdated",
+            "--fail-on: perfdl diff has no verdict outdated; choose from improved, inconclusive, missing, new, ",
+        ),
         ("--limit=3%+20us", "--limit '3%+20us' is not a percentage: write it as 3%"),
     ],
 )

@@ -102,7 +102,7 @@ def orphan(project):
 
 
 def test_every_test_is_found(capsys):
-    assert prune(capsys, "--apply") == (3, ["nothing to prune: 5 baselines, none without a test"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: found no baseline without a test (5 baselines)"])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_options_of_the_project_hide_no_test(ini, orphan, capsys):
 
 def test_nor_do_those_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-qq -m 'not perf' -k plain --ignore=tests")
-    assert prune(capsys, "--apply") == (3, ["nothing to prune: 5 baselines, none without a test"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: found no baseline without a test (5 baselines)"])
 
 
 SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
@@ -154,7 +154,7 @@ SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
         (
             FILE,
             SPEED.replace("[1, 2]", "[3]").replace("[4, 8, 16]", "[32, 64, 128]"),
-            "has other parameters here (see --params)",
+            "the test no longer has these parameters (see --params)",
         ),
         ("tests/conftest.py", "import a_module_that_is_nowhere\n", "perfdl prune: pytest did not collect"),
     ],
@@ -209,7 +209,7 @@ def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
 @pytest.mark.parametrize("path", ["others/../tests/test_plain.py", "others"])
 def test_paths_say_whose_baselines_are_looked_at(path, orphan, capsys):
     write("others/test_other.py", "def test_other(): ...\n")
-    assert prune(capsys, path, "--apply") == (3, ["nothing to prune: 0 baselines, none without a test"])
+    assert prune(capsys, path, "--apply") == (3, ["nothing to prune: found no baseline without a test (0 baselines)"])
 
 
 @pytest.mark.parametrize("path", ["tests", f"{FILE}::test_gone"])
@@ -279,7 +279,7 @@ def test_a_file_that_a_sparse_checkout_leaves_out(capsys):
     code, lines = prune(capsys, "--apply", "--all")
     assert code == 3
     assert all("is not in this sparse checkout" in line for line in lines[:-1])
-    assert lines[-1] == "nothing to prune: 5 baselines, none without a test (5 not certain)"
+    assert lines[-1] == "nothing to prune: found no baseline without a test (5 baselines, 5 not certain)"
 
 
 def test_kept_checkouts_are_deleted_and_no_baselines(capsys):

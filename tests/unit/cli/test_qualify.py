@@ -57,8 +57,8 @@ def test_the_page(suite, capsys, monkeypatch):
         "  a.py::test_a             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
         "  b.py::test_b             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
         "  0 of 2 runs had a regressed test (at most 77.6%)",
-        "  at most: upper bound with 95% confidence; paired: of the regressed, confirmed",
-        "  in paired rounds",
+        "  at most: upper bound with 95% confidence; paired: regressed trials that were",
+        "  confirmed in paired rounds",
         "",
         "Detected slowdowns: regressed trials by injected slowdown [95% interval]",
         "                                    3%                5%",
@@ -78,8 +78,8 @@ def test_the_page(suite, capsys, monkeypatch):
         "perf_limits =",
         "    step_time:5%",
         "",
-        "step_time: 5% was detected in 4 of 4 [40%, 100%]; 99% of unchanged measurements",
-        "changed by 0.2% or less",
+        "step_time: a slowdown of 5% was detected in 4 of 4 [40%, 100%]; 99% of unchanged",
+        "measurements changed by 0.2% or less",
     ]
     assert shown.err.splitlines()[:2] == [
         "run 1 of 6, with unchanged code ... 0 regressed, 0 suspect of 2 (10 s), about 50 s left",
@@ -185,11 +185,11 @@ def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
     main(["qualify", *SMALL, "tests/one"])
     capsys.readouterr()
     assert main(["qualify", *SMALL, "tests/two"]) == 2
-    assert "perf-qualify.jsonl has runs of another suite (tests/one)" in capsys.readouterr().err
+    assert "perf-qualify.jsonl contains runs of another test suite (tests/one)" in capsys.readouterr().err
 
     happens["key"] = "gpu"
     assert main(["qualify", "-n", "3", "tests/one"]) == 2
-    assert "perf-qualify.jsonl has runs of another machine (cpu-1t)" in capsys.readouterr().err
+    assert "perf-qualify.jsonl contains runs of another machine (cpu-1t)" in capsys.readouterr().err
     assert len(Log(tmp_path / "perf-qualify.jsonl").read()) == 4
 
     (tmp_path / "perf-qualify.jsonl").write_text("{}\n")

@@ -131,7 +131,7 @@ def test_the_page_on_the_terminal(file, capsys, monkeypatch):
     assert "  Below, numbers are per step: totals over the trace divided by 2." in lines
     assert any(re.match(r" +time +share +calls +per call$", line) for line in lines), "exposed is equal to the time"
     assert any(re.match(r"  gemm_128 +4\.000 ms +80\.0% +1 +4\.000 ms$", line) for line in lines)
-    assert "  share: of the time of all kernels and copies" in lines
+    assert "  share: percentage of the time of all kernels and copies" in lines
     assert "  copies CPU to device (pageable): 1/step, 976.6 KiB in 1.000 ms (1 GB/s)" in lines
     assert "Memory (cuda:0): peak 600 B allocated, 1000 B reserved; at the peak:" in lines
     assert max(map(len, lines)) <= 100 or len(str(file)) > 60
@@ -181,7 +181,7 @@ def test_work_outside_of_steps_is_named(tmp_path, capsys):
     path.write_bytes(text([step(1, 0, 1000), x("aten::mm", 0, 1000), x("aten::add", 1000, 3000)]))
     assert main(["trace", str(path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Below, numbers are totals over the trace, of whose time 1 step covers 25.0%." in out
+    assert "Below, numbers are totals over the trace; 1 step covers only 25.0% of the trace's time." in out
 
 
 def test_steps_can_be_selected(file, capsys):
@@ -233,7 +233,7 @@ def test_ranks_can_be_selected(tmp_path, capsys):
     assert str(both[1]) in out
     assert str(both[0]) not in out
     assert main(["trace", *map(str, both), "--select", "rank=2"]) == 2
-    assert "--select holds nothing of the job: its ranks are 0, 1" in capsys.readouterr().err
+    assert "--select selects nothing in the job: its ranks are 0, 1" in capsys.readouterr().err
 
 
 def test_rows_can_be_selected(file, capsys):
@@ -250,17 +250,17 @@ def test_rows_can_be_selected(file, capsys):
         (["--select", "step=x"], "--select 'step=x': step must be a number or a range such as 3-5"),
         (["--select", "step=9"], "its steps are 3 to 4"),
         (["--select", f"step={'9' * 5000}"], "step must be a number or a range such as 3-5"),
-        (["--select", "stream=9"], "--select holds nothing of "),
+        (["--select", "stream=9"], "--select selects nothing in "),
         (["--select", "stream=9"], ": its streams are 7"),
         (["--select", "stream~7"], "--select 'stream~7' is not a valid selection"),
         (["--select", "stream=seven"], "--select 'stream=seven': stream must be a number such as 7"),
         (["--select", "color~red"], "--select 'color~red' is not a valid selection"),
-        (["--select", "phase=backward"], "it has no such phase"),
-        (["--select", "kind=memset"], "its device ran none"),
+        (["--select", "phase=backward"], "it has no work in this phase"),
+        (["--select", "kind=memset"], "its device ran no work of this kind"),
         (["--select", "name~("], "is not a regular expression"),
         (["--top", "0"], "--top must be at least 1"),
         (["--peaks", "float32=fast"], "--peaks 'fast' is not a quantity in"),
-        (["--peaks", "float32=60Tflop"], "--peaks needs the memory's bandwidth too"),
+        (["--peaks", "float32=60Tflop"], "--peaks needs the memory bandwidth too"),
     ],
     ids=[
         "step",
@@ -376,7 +376,7 @@ def test_no_advice_is_one_line_with_the_reason(tmp_path, capsys):
     assert main(["trace", str(path), "--advise"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     reason = found["replay"]["reason"]
-    assert "of the trace is waiting that it does not explain" in reason
+    assert "of the trace's time is waiting without a known cause" in reason
     assert out.endswith(f"Advice: none, predictions from this trace are unreliable: {reason}")
 
 

@@ -62,7 +62,7 @@ def test_a_value_without_a_logarithm_is_refused(value):
 
 
 def test_a_metric_that_a_side_lacks_is_refused():
-    assert broken(some(5), ("step_time", "cpu_time")) == "paired round 1: no cpu_time for baseline"
+    assert broken(some(5), ("step_time", "cpu_time")) == "paired round 1: baseline has no value of cpu_time"
 
 
 def test_one_measurement_as_both_sides_is_refused():

@@ -414,7 +414,7 @@ def test_broken_rounds_are_invalid():
     assert metric.verdict == "invalid"
     assert metric.reason == "baseline ran first in all 15 paired rounds, so the order was not random"
     assert one([Round(each.order, each.base, each.base) for each in measured]).verdict == "invalid"
-    assert one([*measured, Round("base first", {}, {})]).reason == "paired round 16: no step_time for baseline"
+    assert one([*measured, Round("base first", {}, {})]).reason == "paired round 16: baseline has no value of step_time"
     outcome = gate(STEP, BLOCK).look(measured)
     assert said(outcome) == {"step_time": "invalid", "block_time": "invalid"}
 

@@ -122,9 +122,9 @@ V2 = "sys/fs/cgroup"
 @pytest.mark.parametrize(
     "files, expected, found",
     [
-        ({"proc/self/cgroup": "0::/"}, "ok", "none below"),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000"}, "ok", "none below"),
-        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "400000 100000"}, "ok", "none below"),
+        ({"proc/self/cgroup": "0::/"}, "ok", "no quota below"),
+        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "max 100000"}, "ok", "no quota below"),
+        ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "400000 100000"}, "ok", "no quota below"),
         ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "150000 100000"}, "warn", "1.5 of 4 CPUs"),
         ({"proc/self/cgroup": "0::/", f"{V2}/cpu.max": "99000 100000"}, "bad", "0.99 of 4 CPUs"),
         (
@@ -153,7 +153,7 @@ V2 = "sys/fs/cgroup"
                 f"{V2}/cpu/cpu.cfs_period_us": "100000",
             },
             "ok",
-            "none below",
+            "no quota below",
         ),
         ({"proc/self/cgroup": "0::/../..", f"{V2}/cpu.max": "100000 100000"}, "warn", "1 of 4 CPUs"),
     ],

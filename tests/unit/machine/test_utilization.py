@@ -22,7 +22,9 @@ def test_a_matrix_product_has_its_share_of_the_peak():
     assert found.values["flops_utilization"] == pytest.approx(2 * 1024**3 / 1e11 / 0.04)
     # 21.47 ms of arithmetic in 30 ms of the operator.
     assert found.values["roofline"] == pytest.approx(2 * 1024**3 / 1e11 / 0.03)
-    assert found.absent["bandwidth_utilization"] == "100 % of the bytes are in operators that fit into the cache"
+    assert (
+        found.absent["bandwidth_utilization"] == "100 % of the bytes belong to operators whose data fits into the cache"
+    )
     assert found.coverage == 1
 
 

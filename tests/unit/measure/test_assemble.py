@@ -97,7 +97,7 @@ def test_figures_that_are_absent_are_said_with_their_reason():
     assert why == "peak rates of this machine are unknown; run perfdl constants to measure them"
     cached = said(answer, replace(MACHINE, cache_bytes=10**6))
     assert cached[0] == (
-        "fwd.bandwidth_utilization not available: 100 % of the bytes are in operators that fit into the cache"
+        "fwd.bandwidth_utilization not available: 100 % of the bytes belong to operators whose data fits into the cache"
     )
     assert not any("roofline" in each for each in cached)
 

@@ -41,7 +41,7 @@ def test_a_limit_allows_the_larger_of_its_parts(metric, text, base, unit, allowe
         (
             "fwd.cpu_utilization",
             "5%",
-            "limit of fwd.cpu_utilization: the metric cannot have one, because neither higher nor lower",
+            "limit of fwd.cpu_utilization: this metric cannot be limited, because neither higher nor lower",
         ),
         ("step_time", "3", "'3' is not a quantity in ns"),  # a time needs a unit
         ("step_time", "3MiB", "'3MiB' is not a quantity in ns"),
@@ -129,7 +129,7 @@ def test_a_bad_budget_is_refused(value, says):
 
 @pytest.mark.parametrize("metric, value, says", [
     ("roofline", "<=40%", "'<=40%' is an upper bound, but higher values are better"),
-    ("cpu_utilization", ">=40%", "the metric cannot have one, because neither higher nor lower values are better"),
+    ("cpu_utilization", ">=40%", "this metric cannot be limited, because neither higher nor lower values are better"),
     ("step_time", ">= 45ms", "'>=45ms' is a lower bound, but lower values are better"),
 ])  # fmt: skip
 def test_a_budget_that_binds_the_wrong_way_is_refused(metric, value, says):

@@ -97,7 +97,7 @@ def test_baselines_must_be_there(pytest_that, verdict, first):
 
     assert str(error.value) == (
         f"b.py::test_b has no baseline to compare with ({verdict}: so it is): record baselines on this machine with "
-        "`pytest --perf-update`, then qualify"
+        "`pytest --perf-update`, then run perfdl qualify"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_suite_that_cannot_be_measured_is_told_at_once(pytest_that):
 
 def test_what_is_no_run_file(pytest_that):
     pytest_that({"tests": [{}]})
-    with pytest.raises(RunFailed, match="the file that pytest wrote is not a run file"):
+    with pytest.raises(RunFailed, match="the run file that pytest wrote is not a run file"):
         run_suite([], 0.0, first=True)
 
 

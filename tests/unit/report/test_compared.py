@@ -34,12 +34,16 @@ def test_a_budget_and_figures_that_are_only_shown_compare_nothing():
 
 
 def test_tests_that_the_other_revision_lacks_are_told_with_what_to_do():
-    how = ": perf_against_tests = head in the ini file runs this side's tests on both"
-    assert not_compared([absent(1), absent(2)]) == (f"nothing was compared, origin/main does not have these tests{how}")
-    assert not_compared([absent(), named("unchanged", 2, against="origin/main")]) == (
-        f"1 test not compared, origin/main does not have this test{how}"
+    how = "; set perf_against_tests = head in the ini file to run the working tree's tests on both sides"
+    assert not_compared([absent(1), absent(2)]) == (
+        f"nothing was compared, because origin/main does not have these tests{how}"
     )
-    assert not_compared([absent()], tests_of_head=True) == ("nothing was compared, origin/main does not have this test")
+    assert not_compared([absent(), named("unchanged", 2, against="origin/main")]) == (
+        f"1 test not compared, because origin/main does not have this test{how}"
+    )
+    assert not_compared([absent()], tests_of_head=True) == (
+        "nothing was compared, because origin/main does not have this test"
+    )
 
 
 @pytest.mark.parametrize("verdict", ["unmeasured", "incomparable", "new"])
@@ -62,10 +66,10 @@ def test_a_run_that_passes_and_compares_nothing_says_so(verdict):
         (
             ("unchanged", "incomparable", "unmeasured", "unmeasured"),
             2,
-            "1 test was compared, fewer than the 2 that --perf-require wants (1 incomparable, 2 unmeasured)",
+            "1 test was compared, but --perf-require requires 2 (1 incomparable, 2 unmeasured)",
         ),
-        (("new", "missing"), 1, "0 tests were compared, fewer than the 1 that --perf-require wants (1 missing, 1 new)"),
-        (("unchanged", "changed"), 3, "2 tests were compared, fewer than the 3 that --perf-require wants"),
+        (("new", "missing"), 1, "0 tests were compared, but --perf-require requires 1 (1 missing, 1 new)"),
+        (("unchanged", "changed"), 3, "2 tests were compared, but --perf-require requires 3"),
     ],
 )
 def test_a_run_that_compares_fewer_tests_than_required(verdicts, required, said):

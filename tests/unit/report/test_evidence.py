@@ -56,7 +56,7 @@ def test_of_rounds_whose_values_are_not_known_there_is_the_interval():
     drawn = picture(paired(pairs=()))
     assert dots(drawn.svg) == []
     assert 'class="interval"' in drawn.svg
-    assert drawn.note == "this run file has the interval, not the rounds"
+    assert drawn.note == "this run file contains only the interval, not the rounds"
 
 
 def test_without_rounds_the_processes_of_the_recording_and_the_current_ones():
@@ -65,7 +65,9 @@ def test_without_rounds_the_processes_of_the_recording_and_the_current_ones():
     assert len(dots(drawn.svg)) == 5
     assert len(dots(drawn.svg, "dot recorded")) == 10
     assert min(dots(drawn.svg)) > max(dots(drawn.svg, "dot recorded"))
-    assert re.search(r"processes of the recording: median [\d.]+ ms, [\d.]+ ms to [\d.]+ ms in 10 processes", drawn.svg)
+    assert re.search(
+        r"recorded baseline processes: median [\d.]+ ms, [\d.]+ ms to [\d.]+ ms in 10 processes", drawn.svg
+    )
     assert 'class="whisker"' in drawn.svg
 
 

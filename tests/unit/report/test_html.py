@@ -292,7 +292,7 @@ def test_how_sure_it_is_stands_at_the_top():
     every = page(
         runs.result("suspect", metrics=[runs.timed(verdict="suspect", evidence="paired", in_every_round=True)])
     )
-    assert "A suspect past its limit in every one of 5 or more rounds fails too" in every.words
+    assert "A suspect test that is past its limit in each of 5 or more rounds fails too" in every.words
     assert "fails too" not in shown
     assert (
         "could not be confirmed in paired rounds" in page(runs.result(metrics=[runs.timed(evidence="unpaired")])).words
@@ -522,7 +522,7 @@ def test_a_curve_has_its_numbers_beneath_its_picture():
         "batch 16 32.00 ms [31.68 ms, 32.32 ms] 40.00 ms [39.60 ms, 40.40 ms] +25.0% [+22.0%, +28.0%] paired",
         "24.00 ms [23.76 ms, 24.24 ms] 26.00 ms [25.74 ms, 26.26 ms] +8.3% [+5.3%, +11.3%] unpaired",
         "Overhead fixed time",
-        "Per sample time of one more sample",
+        "Per sample time per additional sample",
         "1.000 ms [950.0 µs, 1.050 ms] 1.560 ms [1.400 ms, 1.700 ms] +560.0 µs [+400.0 µs, +700.0 µs]",
         "Complexity (this grew most) exponent",
         "0.40 [0.38, 0.42] 0.62 [0.58, 0.66] +0.22 [+0.17, +0.27]",

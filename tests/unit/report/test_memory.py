@@ -81,7 +81,7 @@ def test_the_peak_is_reached_at_another_moment():
 def test_where_memory_grows_the_peak_is_that_of_a_later_step(ends, said):
     new = account(row(MIB), step_ends=ends)
     assert memory.peak_sentence(change(None, new, growth=8, call="a")) == (
-        f"a: {said} that each keep more, the peak of 1.000 MiB is reached before the step allocates anything"
+        f"a: {said} that each keep more memory, the peak of 1.000 MiB is reached before the step allocates anything"
     )
 
 
@@ -150,7 +150,7 @@ def test_names_are_made_visible():
         (cause(row(MIB, "temporaries", tensors=2)), "2 temporaries [8, 128] float32, new"),
         (cause(row(MIB, "inputs", tensors=1200)), "1,200 inputs [8, 128] float32, new"),
         (cause(row(MIB, "parameters", tensors=2)), "2 parameters [8, 128] float32, new"),
-        (cause(row(MIB, "other")), "memory from before the recording, new"),
+        (cause(row(MIB, "other")), "memory allocated before the recording, new"),
         (cause(row(MIB, "allocator", shape="", dtype="", tensors=2)), "2 roundings, new"),
         (cause(row(MIB, kept=True)), "1 tensor [8, 128] float32 of an earlier step, still held"),
         (
@@ -244,7 +244,7 @@ def whole():
         parameter(3 * MIB, tensors=3),
         row(512 * KIB, line="model.py(9): f"),
         moment=row(8),
-        notes=("8 bytes are alive between steps that no Python object reaches",),
+        notes=("8 bytes are still allocated between steps, although no Python object refers to them",),
         reserved_bytes=8 * MIB,
     )
     causes = (
@@ -270,7 +270,7 @@ def test_the_terminal_s_text():
         "  activations  1.000 MiB  ->  512.0 KiB  -512.0 KiB",
         "  temporaries  1.000 KiB  ->        0 B  -1.000 KiB",
         "  reserved by the allocator: 4.000 MiB -> 8.000 MiB",
-        "8 bytes are alive between steps that no Python object reaches",
+        "8 bytes are still allocated between steps, although no Python object refers to them",
     ]
 
 
@@ -288,8 +288,8 @@ def test_the_terminal_s_text_of_one_side():
     "cost, said",
     [
         (None, "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB)"),
-        (0.25, "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB), step +25.0%"),
-        (-0.01, "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB), step -1.0%"),
+        (0.25, "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB), step time +25.0%"),
+        (-0.01, "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB), step time -1.0%"),
     ],
 )
 def test_advice(cost, said):

@@ -240,10 +240,14 @@ def test_notes_and_findings_are_shown():
 
 def test_why_a_test_was_judged_unpaired_is_always_said():
     """It can be mended, unlike what else a measurement notices about itself."""
-    why = Finding("note", "unpaired", "compared without paired rounds: no commit has the code of the baseline")
+    why = Finding(
+        "note",
+        "unpaired",
+        "compared without paired rounds: no commit contains the code that the baseline was recorded with",
+    )
     busy = Finding("note", "contended", "other processes used the CPU")
     told = text(runs.run(runs.result("regressed", integrity=(busy, why))))
-    assert "    compared without paired rounds: no commit has the code of the baseline" in told
+    assert "    compared without paired rounds: no commit contains the code that the baseline was recorded with" in told
     assert "other processes used the CPU" not in told
 
 
@@ -258,7 +262,7 @@ def test_a_metric_says_its_own_reason_once():
 def test_figures_without_isolation_have_no_commands():
     shown = text(runs.run(runs.result("unchanged", metrics=[runs.quiet(verdict=None)]), judged=False), 1)
     assert "12.34 -> 12.36 ms" in shown
-    assert "1 measured, none judged" in shown
+    assert "1 measured without verdicts" in shown
     assert "accept" not in shown
 
 
@@ -276,7 +280,7 @@ def test_the_text_of_a_regression_is_complete(tmp_path):
                   16.0%
             cause: mm slower per call: +270.0 µs of +3.792 ms in the profiled step, 7.0%
             rest: -7.792 µs in smaller changes, -0.2%
-            largest changes in the profiled step (time per step; share of its change)
+            largest changes in the profiled step (per step; share of the step's change)
               aten::_sca...cpu_backward  24/step          8.100 -> 11.02 ms  +36.0%  77%
             + aten::elementwise_mul      0 -> 48/step              610.0 µs     new  16%
             - aten::copy_                12 -> 0/step              310.0 µs    gone  -8%
@@ -406,10 +410,12 @@ def test_what_the_environment_did_to_the_baselines_own_code_is_apart():
     alike = runs.quiet("block_time", reason="+0.1%")
     one = runs.result("regressed", metrics=[runs.quiet()])
     one = replace(one, judgement=replace(one.judgement, environment=(slower, alike)))
-    line = "environment (baseline commit, measured now): step_time +20.0% [+18.0%, +22.0%]"
+    line = (
+        "the environment changed, not the code (baseline commit, measured again now): step_time +20.0% [+18.0%, +22.0%]"
+    )
     assert line in " ".join(failure_text(one, runs.run(one)).split())
     assert "measured now): block_time" not in failure_text(one, runs.run(one))
-    assert "environment (baseline commit, measured now): block_time +0.1%" in text(runs.run(one), 1, 120)
+    assert "the environment (baseline commit, measured again now): block_time +0.1%" in text(runs.run(one), 1, 120)
 
 
 def test_how_rounds_were_run_is_told_to_those_who_ask():

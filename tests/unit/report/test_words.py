@@ -46,7 +46,7 @@ def test_what_an_update_accepted_needs_no_look():
 
 def test_a_run_without_isolation_claims_no_verdict():
     run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
-    assert words.counts_sentence(run) == "1 measured, none judged. 1 unmeasured."
+    assert words.counts_sentence(run) == "1 measured without verdicts. 1 unmeasured."
     assert "times without verdicts" in words.headline(run)
 
 
@@ -196,8 +196,8 @@ def recorded(*known, commit="abc"):
         (
             recorded(NOISY, replace(QUIET, detectable=None, processes=1), commit=None),
             (
-                "1 process of t.py::test_1 cannot show a slowdown of step_time without paired "
-                "rounds; 4 can (--perf-repeats)."
+                "Without paired rounds, 1 process cannot detect a slowdown of step_time of t.py::test_1: "
+                "4 are needed (--perf-repeats)."
             ),
         ),
         (recorded(None), ""),
@@ -303,8 +303,8 @@ def test_figures_that_rest_on_less_than_four_fifths_of_the_time_say_so(known, sa
     judgement = Judgement("t", "unchanged", "", operators=operators)
     notes = words.coverage_notes(judgement)
     assert len(notes) == said
-    assert not said or notes[0].startswith("fwd: operators with a cost model have only 79.9% of the operators' time")
+    assert not said or notes[0].startswith("fwd: operators with a cost model take only 79.9% of the operators' time")
     shown = runs.result("regressed", metrics=[runs.timed("roofline", unit="%", better="higher")])
     shown = replace(shown, judgement=replace(shown.judgement, operators=operators))
     text = " ".join(failure_text(shown, runs.run(shown)).split())
-    assert ("have only 79.9%" in text) is bool(said)
+    assert ("take only 79.9%" in text) is bool(said)

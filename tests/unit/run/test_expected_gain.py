@@ -166,7 +166,7 @@ def test_a_refused_graph_fails_nothing(measured):
     assert found.new > 10
     assert found.verdict == "inconclusive"
     assert "expected < 0%: prediction rejected, " in found.reason
-    assert "of the trace is waiting that it does not explain" in found.reason
+    assert "of the trace's time is waiting without a known cause" in found.reason
 
 
 def test_little_trust_passes_but_does_not_fail(measured, monkeypatch):
@@ -181,7 +181,11 @@ def test_little_trust_passes_but_does_not_fail(measured, monkeypatch):
 @pytest.mark.parametrize(
     ("made", "more", "reason"),
     [
-        (host_training(), {"limit": 250}, "the trace of a step is stored up to 256.0 KiB, and this one is larger"),
+        (
+            host_training(),
+            {"limit": 250},
+            "the trace of the step is larger than 256.0 KiB, the maximum for a stored trace",
+        ),
         (host_training(), {"period": 4}, "the stored trace has one step, but a cycle has 4 steps"),
         (
             device_training(),

@@ -66,7 +66,7 @@ def test_an_account_of_another_peak_than_the_counted_one_says_so():
     new = record({"step_time": counted(1), "peak_memory": counted(1024, unit="B")})
     (found,) = _unequal(account, new, "", "current")
     assert found.message == (
-        "the memory breakdown (current) adds up to 2.000 KiB, the measured peak is 1.000 KiB (8 bytes are odd)"
+        "the memory breakdown (current) adds up to 2.000 KiB, but the measured peak is 1.000 KiB (8 bytes are odd)"
     )
     same = record({"step_time": counted(1), "peak_memory": counted(2048, unit="B")})
     assert _unequal(account, same, "", "current") == []

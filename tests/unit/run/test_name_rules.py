@@ -44,11 +44,14 @@ def test_all_answers_are_joined_and_asked_for_once():
     [
         (
             [("x(", "")],
-            "pytest_perfdl_name_rules: 'x(' -> '' is no rule: missing ), unterminated subpattern at position 1",
+            (
+                "pytest_perfdl_name_rules: 'x(' -> '' is not a valid rewrite rule: missing ), unterminated subpattern "
+                "at position 1"
+            ),
         ),
-        (5, "pytest_perfdl_name_rules: 5 is not a series of (pattern, replacement) pairs"),
-        ("ab", "pytest_perfdl_name_rules: 'ab' is not a series of (pattern, replacement) pairs"),
-        ({"a": "b"}, "pytest_perfdl_name_rules: 'a' is no pair of a pattern and what stands in its place"),
+        (5, "pytest_perfdl_name_rules: 5 is not a list of (pattern, replacement) pairs"),
+        ("ab", "pytest_perfdl_name_rules: 'ab' is not a list of (pattern, replacement) pairs"),
+        ({"a": "b"}, "pytest_perfdl_name_rules: 'a' is not a (pattern, replacement) pair"),
     ],
     ids=["pattern", "number", "text", "mapping"],
 )

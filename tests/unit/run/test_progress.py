@@ -38,8 +38,8 @@ def test_the_line_before_the_first_test(tests, line):
 
 @pytest.mark.parametrize("seconds, said", [
     (26.6, ""),  # nine rounds in twice the budget
-    (27.0, "; --perf-budget=120 allows 8 rounds of 27 s, a regression needs 9"),
-    (400.0, "; --perf-budget=120 allows 1 round of 6 min 40 s, a regression needs 9"),
+    (27.0, "; --perf-budget=120 allows 8 rounds of 27 s, but a regression needs 9"),
+    (400.0, "; --perf-budget=120 allows 1 round of 6 min 40 s, but a regression needs 9"),
 ])  # fmt: skip
 def test_a_budget_without_room_to_fail_is_said_before_anything_is_measured(seconds, said):
     line = estimate([ExpectedDuration(3.0, 1), ExpectedDuration(seconds, 1)], 120, 9)

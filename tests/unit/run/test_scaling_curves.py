@@ -454,7 +454,11 @@ def test_a_curve_whose_last_size_does_not_run_leaves_a_line():
     assert curves.left_out == said[2:]
     assert said == [
         f"the curve of t.py::test_step over batch was not compared: {count} of 4 sizes measured, {why}"
-        for count, why in ((1, "at least 3 needed"), (2, "at least 3 needed"), (3, "the last one has no result"))
+        for count, why in (
+            (1, "at least 3 are needed"),
+            (2, "at least 3 are needed"),
+            (3, "the test of the last size has no result"),
+        )
     ]
 
 

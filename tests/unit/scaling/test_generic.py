@@ -150,7 +150,7 @@ def test_derivatives_of_penalties(penalty):
     "points, problem",
     [
         pytest.param(line(lambda batch: 1e6, (4, 4, 4)), "no factor varies", id="nothing varies"),
-        pytest.param(line(lambda batch: 1e6 + batch, (0, 4, 8)), "factor batch is 0 somewhere", id="zero"),
+        pytest.param(line(lambda batch: 1e6 + batch, (0, 4, 8)), "factor batch is 0 in a point", id="zero"),
         pytest.param(line(lambda batch: 1e6 + batch, (4, 8)), "2 configurations cannot determine the 3", id="few"),
     ],
 )

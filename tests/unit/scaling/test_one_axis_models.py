@@ -56,7 +56,7 @@ def test_replicates_are_left_out_together():
 def test_other_than_one_axis_is_refused(form, count):
     axes = {"batch": (1, 2), "layers": (1, 2)} if count else {"batch": (2,), "layers": (2,)}
     points = grid(lambda batch, layers: batch + layers, intrinsic=list(axes), **axes)
-    with pytest.raises(ScalingError, match=f"one factor must vary, not {count}"):
+    with pytest.raises(ScalingError, match=f"exactly one factor must vary, not {count}"):
         form.fit(points)
 
 

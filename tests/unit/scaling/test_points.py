@@ -122,7 +122,7 @@ def test_columns_left_out_may_hold_anything(tmp_path):
         pytest.param("", ":1: the header needs exactly one of the columns time_s, ", id="empty"),
         pytest.param("batch,seconds\n1,2\n", ":1: the header needs exactly one", id="no time"),
         pytest.param("time_s,time_ms,batch\n", ":1: the header needs exactly one", id="two times"),
-        pytest.param("batch,batch,time_s\n", ":1: column 'batch' is there twice", id="twice"),
+        pytest.param("batch,batch,time_s\n", ":1: column 'batch' appears twice", id="twice"),
         pytest.param("time_s\n1\n", ":1: there are no factors", id="no factor"),
         pytest.param("batch,time_s\n", ":1: there are no points", id="no rows"),
         pytest.param("batch,time_s\n1,2\n\n3\n", ":4: 1 values, but 2 columns", id="short line"),

@@ -110,7 +110,7 @@ def test_nothing_is_said_where_nothing_overlaps_or_nothing_changed():
 
 @pytest.mark.parametrize(
     "gap, reason",
-    [(300, "+298.0 µs of the change unexplained"), (1000, "of the trace is waiting that it does not explain")],
+    [(300, "+298.0 µs of the change unexplained"), (1000, "of the trace's time is waiting without a known cause")],
     ids=["of the change", "of the trace"],
 )
 def test_what_durations_do_not_explain_is_refused(gap, reason):

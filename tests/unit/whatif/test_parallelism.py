@@ -74,7 +74,7 @@ def test_memory_of_the_fullest_device():
 
 
 def test_fewer_layers_than_stages():
-    with pytest.raises(ValueError, match="1 layers make no 2 stages"):
+    with pytest.raises(ValueError, match="1 layers cannot be divided into 2 stages"):
         staged([layer()], DeviceLayout(pipeline=2), FAST)
 
 

@@ -533,7 +533,7 @@ def test_users_add_transforms():
             transform("test_half")(test_users_add_transforms)
     finally:
         del TRANSFORMS["test_half"]
-    with pytest.raises(ValueError, match="there is no optimization 'test_half': amp"):
+    with pytest.raises(ValueError, match="there is no optimization 'test_half'; known optimizations: amp"):
         find("test_half")
 
 

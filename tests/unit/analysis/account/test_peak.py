@@ -316,7 +316,7 @@ def test_bytes_from_before_and_foreign_frees_are_one_row():
 
 def test_a_note_of_what_no_object_reaches():
     found = account(a(1, 8, 20), a(2, 4, 30), a(3, 2, 120), storages={1: held(8)})
-    assert found.notes == ("4 bytes are alive between steps that no Python object reaches",)
+    assert found.notes == ("4 bytes are still allocated between steps, although no Python object refers to them",)
 
 
 # Devices

@@ -161,7 +161,7 @@ def busy(name, cat="kernel", **more):
             0.9,
             "Communication-bound: the step waits for collectives in 90.0% of the step (900.0 µs of 1.000 ms).",
         ),
-        ((), "none", 0.0, "The trace has no step that takes time."),
+        ((), "none", 0.0, "All steps in the trace have a duration of 0."),
     ],
     ids=[
         "kernels",
@@ -309,7 +309,7 @@ def test_calls_that_block_or_manage_memory():
     )
     assert found["memory calls"].share == 60 / 1000
     assert found["memory calls"].text == (
-        "calls that allocate or free device or pinned memory: 1/step, 30.00 µs, 6.0% of the CPU's step"
+        "calls that allocate or free device or pinned memory: 1/step, 30.00 µs, 6.0% of the step's CPU time"
     )
     assert found["synchronization calls"].share == 0.1
 

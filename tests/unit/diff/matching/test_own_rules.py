@@ -30,13 +30,13 @@ def test_no_rules(pairs):
 @pytest.mark.parametrize(
     "pair, message",
     [
-        (("x(", ""), r"'x\(' -> '' is no rule: missing \), unterminated subpattern at position 1"),
-        (("x", r"\1"), r"'x' -> '\\\\1' is no rule: invalid group reference 1"),
-        (("x", r"\g<name>"), r"is no rule: unknown group name 'name'"),
-        (("x",), r"\('x',\) is no pair of a pattern and what stands in its place"),
-        (("x", None), r"\('x', None\) is no pair"),
-        ("xy", r"'xy' is no pair"),
-        (5, r"5 is no pair"),
+        (("x(", ""), r"'x\(' -> '' is not a valid rewrite rule: missing \), unterminated subpattern at position 1"),
+        (("x", r"\1"), r"'x' -> '\\\\1' is not a valid rewrite rule: invalid group reference 1"),
+        (("x", r"\g<name>"), r"is not a valid rewrite rule: unknown group name 'name'"),
+        (("x",), r"\('x',\) is not a \(pattern, replacement\) pair"),
+        (("x", None), r"\('x', None\) is not a \(pattern, replacement\) pair"),
+        ("xy", r"'xy' is not a \(pattern, replacement\) pair"),
+        (5, r"5 is not a \(pattern, replacement\) pair"),
     ],
     ids=["pattern", "number of a group", "name of a group", "one text", "no text", "a text", "a number"],
 )

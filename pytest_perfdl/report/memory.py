@@ -52,10 +52,10 @@ _MOVED: dict[Movement, str] = {
 
 def comes_first(judgement: Judgement) -> bool:
     """Whether memory is what there is to explain, rather than time."""
-    moved = {
-        each.kind for each in judgement.metrics if each.verdict == judgement.verdict and each.verdict != "unchanged"
-    }
-    return bool(judgement.memory) and "timed" not in moved
+    moved = [each for each in judgement.metrics if each.verdict == judgement.verdict and each.verdict != "unchanged"]
+    # A single operator that got slower beside a step that did not is less news than the step's memory.
+    of_step = [each for each in moved if each.of_step] or moved
+    return bool(judgement.memory) and not any(each.kind == "timed" for each in of_step)
 
 
 def peak_sentence(change: MemoryChange) -> str:

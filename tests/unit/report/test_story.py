@@ -1,9 +1,11 @@
 """What a report says first: causes by the place that they come from, in words, with shares that add up."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_perfdl.report.memory import comes_first
 from pytest_perfdl.report.story import cause_line, story
 from pytest_perfdl.results.verdict import (
     BreakdownRow,
@@ -171,3 +173,18 @@ def test_an_operator_on_larger_inputs_is_no_slower_one():
     one = runs.result(blame=(CAT,))
     one = replace(one, judgement=replace(one.judgement, work=(work,)))
     assert story(one, runs.run(one)).causes[0].sentence == "cat slower per call on larger inputs"
+
+
+def test_memory_comes_before_a_single_operator_and_after_the_step():
+    peak = runs.timed("peak_memory", kind="counted", unit="B", base=1e6, new=2e6)
+    operator, step = runs.timed("operator aten::mm", of_step=False), runs.timed()
+    change = SimpleNamespace(causes=(), growth=0, call="")
+
+    def first(*metrics):
+        one = runs.result(metrics=metrics)
+        return comes_first(replace(one.judgement, memory=(change,)))
+
+    assert first(peak)
+    assert first(peak, operator)
+    assert not first(peak, step)
+    assert not first(operator)

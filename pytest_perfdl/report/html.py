@@ -297,7 +297,7 @@ def has_history(data: Mapping[str, Any]) -> bool:
     return any(times for one in data["history"] for times in one["step_time"].values())
 
 
-_NO_STORY = Story(None, (), (), (), (), "", None, False, "", ())
+_NO_STORY = Story(None, (), (), (), (), "", None, False, "", "", ())
 
 
 def _embedded(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTraces]]) -> dict[str, str]:

@@ -149,6 +149,7 @@ def _body(result: Result, run: Run) -> str:
     peak = [_peak(about)] if about.memory else []
     parts += peak if about.memory_first else [*causes, *peak]
     parts += [_diff(diff) for diff in about.diffs]
+    parts += [f"**To do:** {_prose(about.advice)}"] if about.advice else []
     parts += [_prose(words.work_sentence(change)) for change in judgement.work]
     metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
     told = [metric for metric in metrics if words.judged(metric)] or metrics

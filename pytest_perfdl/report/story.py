@@ -42,7 +42,7 @@ _ALL = 0.995
 """Share from which on a cause is all of the change: others may have gone the other way."""
 BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.05
 """Part of the step's change that a further cause must have to be told of."""
 
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
@@ -144,6 +144,8 @@ class Story:
     """Whether memory is what there is to explain, rather than time."""
     work: str
     """Whether a slower step does more work, or the same work worse."""
+    advice: str
+    """What to do, in a sentence; empty where nothing is wrong."""
     commands: tuple[tuple[str, str], ...]
     """(purpose, command): measuring again first, accepting last."""
 
@@ -165,8 +167,22 @@ def story(result: Result, run: Run) -> Story:
         memory_place=_memory_place(result, run),
         memory_first=memory.comes_first(judgement),
         work=words.work_sentence(judgement.work[0]) if judgement.work else "",
+        advice=_advice(result, groups, _memory_place(result, run)),
         commands=tuple(words.commands(result, run.invocation)),
     )
+
+
+def _advice(result: Result, groups: Sequence[CauseGroup], allocated: Place | None) -> str:
+    """What to do about a test that got worse: where to look, and when to accept."""
+    judgement = result.judgement
+    if judgement.verdict not in ("regressed", "suspect") or not (groups or judgement.memory):
+        return ""
+    diff = groups[0].diff if groups and not memory.comes_first(judgement) else None
+    first = groups[0].place if groups and not memory.comes_first(judgement) else allocated
+    lines = "the changed lines" if diff is not None or judgement.source_diffs else "the code"
+    where = f" at {first.text}" if first is not None else ""
+    accept = ", or accept the change if it is intended" if words.acceptable(result) else ""
+    return f"Revert or rework {lines}{where} and measure again{accept}."
 
 
 def _is_news(metric: MetricVerdict) -> bool:
@@ -309,17 +325,21 @@ def _telling(causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
-    """The first added line that calls one of these operators by name, else the first changed line."""
-    names = {plain_name(cause.name).strip("_") for cause in causes if cause_status(cause) == "new"}
-    calls = re.compile("|".join(rf"\b{re.escape(name)}_?\(" for name in sorted(names)) or r"(?!)")
+    """The first added line that calls the largest of the new operators that any calls, else the first changed line."""
+    added: dict[int, str] = {}
     line = 0
     for text in diff.text.split("\n"):
         if match := _HUNK.match(text):
             line = int(match["new"])
         elif line:
-            if text.startswith("+") and calls.search(text):
-                return line
+            if text.startswith("+"):
+                added[line] = text
             line += not text.startswith("-")
+    came = (cause for cause in causes if cause_status(cause) == "new")
+    for cause in sorted(came, key=lambda cause: -abs(cause.delta_ns)):
+        call = re.compile(rf"\b{re.escape(plain_name(cause.name).strip('_'))}_?\(")
+        if own := [number for number, text in added.items() if call.search(text)]:
+            return own[0]
     return diff.line
 
 
@@ -339,6 +359,8 @@ def _from_root(path: str, result: Result, run: Run) -> str:
     for diff in result.judgement.source_diffs:
         if f"/{diff.file}".endswith(f"/{path}"):
             return diff.file
+    if f"/{result.file}".endswith(f"/{path}"):
+        return result.file
     tests = run.root / result.file
     folders = [folder for folder in tests.parents if folder == run.root or run.root in folder.parents]
     for folder in (*folders, run.root / "src"):

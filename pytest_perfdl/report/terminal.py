@@ -320,10 +320,11 @@ def _why(result: Result, about: Story, verbosity: int, width: int) -> list[Termi
     table = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
     work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change), 4, width)]
     suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
+    todo = [line for text in [about.advice] if text for line in _paragraph(f"to do: {text}", 4, width, more=6)]
     if about.memory_first:
         # Times did not change: what differs in the profiled step is for who asks.
-        return [*peaks, *source, *([*causes, *work, *table, *suggestion] if verbosity > 0 else [])]
-    return [*causes, *source, *work, *peaks, *table, *suggestion]
+        return [*peaks, *source, *todo, *([*causes, *work, *table, *suggestion] if verbosity > 0 else [])]
+    return [*causes, *source, *todo, *work, *peaks, *table, *suggestion]
 
 
 def _is_of_memory(judgement: Judgement) -> bool:

@@ -35,7 +35,7 @@ BMM = cause("aten::bmm", (0, 0), (12, 6_000_000))
 SOFTMAX = cause("aten::_softmax", (0, 0), (2, 4_000_000), module="GPT.blocks.1.attention")
 BACKWARD = cause("aten::_softmax_backward_data", (0, 0), (2, 500_000))
 COPY = cause("aten::copy_", (44, 100_000), (74, 1_100_000))
-CAT = cause("aten::cat", (2, 100_000), (2, 400_000), line="models/gpt.py(35): forward")
+CAT = cause("aten::cat", (2, 100_000), (2, 900_000), line="models/gpt.py(35): forward")
 
 
 def told(*causes, diffs=(DIFF,), operators=(), **rest):
@@ -188,3 +188,24 @@ def test_memory_comes_before_a_single_operator_and_after_the_step():
     assert first(peak, operator)
     assert not first(peak, step)
     assert not first(operator)
+
+
+def test_what_to_do_is_said_of_what_got_worse():
+    assert told(BMM).advice == (
+        "Revert or rework the changed lines at src/models/gpt.py:47 and measure again, or accept the change if it is "
+        "intended."
+    )
+    budget = runs.timed(limit="<= 44ms", times_over=1.1)
+    unchanged = runs.counted(new=1699, verdict="unchanged")
+    assert told(CAT, diffs=(), metrics=[budget, unchanged]).advice == (
+        "Revert or rework the code at models/gpt.py:35 and measure again."
+    ), "no baseline lifts a budget"
+    better = runs.result("improved", blame=(BMM,))
+    assert story(better, runs.run(better)).advice == ""
+
+
+def test_the_line_is_that_of_the_largest_new_operator():
+    lines = ["@@ -42,3 +42,6 @@", " def causal_attention(q):", "+    m = ones(4).triu(1)", "+    w = q.softmax(-1)"]
+    diff = replace(DIFF, text="\n".join(lines), line=43)
+    triu = cause("aten::triu", (0, 0), (2, 150_000))
+    assert told(triu, SOFTMAX, diffs=(diff,)).causes[0].place.line == 44

@@ -193,8 +193,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-start",
-        "`auto` forks both processes of a paired round from a process that has already imported the test's third-party "
-        "modules, if this is equivalent to starting them; `fresh` always starts new processes",
+        "`auto`: both processes of a paired round are forked from one that has imported the test's third-party modules, "
+        "unless forking could change how the test runs; `fresh`: new processes are started",
         ini="perf_start",
         choices=("auto", "fresh"),
         default="auto",

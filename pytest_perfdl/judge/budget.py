@@ -94,7 +94,7 @@ def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
         return "regressed", f"{size}outside the {held} (97.5% confidence)"
     return (
         "inconclusive",
-        f"{size}outside the {held}, but a mean of {reasons.value(bound, series.unit)} cannot be excluded",
+        f"{size}outside the {held}; however, a mean of {reasons.value(bound, series.unit)} cannot be excluded",
     )
 
 

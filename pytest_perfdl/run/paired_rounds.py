@@ -36,7 +36,7 @@ FREE_MEMORY = 0.1
 """Fraction of the memory that must be free while two processes run at once."""
 _NO_ROOM = ("out of memory", "busy or unavailable")
 """Messages of torch's allocators, and of devices that accept a single process."""
-_NOT_SHOWN = "the first process of both sides did not report how the test runs"
+_NOT_SHOWN = "the first process of each side did not report how it ran the test"
 
 
 class _KilledForMemoryError(Exception):

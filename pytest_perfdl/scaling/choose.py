@@ -194,7 +194,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     if not np.isfinite([ns, low, high]).all():
         raise ScalingError(f"{fit.name} predicts no finite time for this configuration")
     # Through two values any power goes, and the interval is of errors between them.
-    bent = " from two values, which do not show the curvature" if len(np.unique(column)) == 2 else ""
+    bent = " from only two values, so a curved relation cannot be detected" if len(np.unique(column)) == 2 else ""
     warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()
     return TimePrediction(ns, max(ns - (ns - low) * stretch, 0.0), ns + (high - ns) * stretch, stretch, warnings)
 

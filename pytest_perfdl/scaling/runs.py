@@ -111,7 +111,10 @@ def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Me
     with naming(path):
         families = _families(_records(path), names, test)
         if not families:
-            raise ScalingError("no test has sizes in its id, as in test_step[batch=8]; name bare numbers with --axes")
+            raise ScalingError(
+                "no test has sizes in its id, as in test_step[batch=8]; if the ids have numbers only, as in "
+                "test_step[8], name the axes with --axes"
+            )
         if len(families) > 1:
             raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
     ((_, each),) = families.items()

@@ -82,7 +82,7 @@ def _load(wanted: LoadModules) -> str:
             return f"{name} is {file} in the test, but {found} when imported on its own"
     known = {*wanted.modules, *wanted.allowed}
     more = next((each for each in _loaded(set(sys.modules) - before) if each not in known), None)
-    return f"importing the test's modules loads {more[0]}, which the test does not load" if more else ""
+    return f"importing the test's modules loads {more[0]}, which a normal run of the test does not load" if more else ""
 
 
 def _loaded(names: set[str]) -> Iterator[tuple[str, str]]:

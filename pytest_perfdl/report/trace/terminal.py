@@ -498,7 +498,7 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
     lines += layout.paragraph(
         "busy: share of the time in which the device runs anything; exposed: communication that does not overlap with "
         "compute; waiting: time in collectives until the last rank joins; last to start: number of collectives that "
-        "started last on this rank",
+        "this rank was the last to join",
         2,
         width,
     )

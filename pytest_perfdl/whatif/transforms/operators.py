@@ -166,7 +166,8 @@ def fusion(context: Context, epilogues: bool = False) -> Change:
     - b is the number of bytes that its n operators move together.
     - `b' = b - 2 (n - 1) s` for tensors of s bytes, because all results except the last stay in registers.
 
-    This is `max(FLOPs / F, unique bytes / B)` of the fusions in MetaFlow and XLA, for chains that are memory-bound.
+    For memory-bound chains this is the cost model of the fusions in MetaFlow and XLA,
+    `max(FLOPs / F, unique bytes / B)`.
     With `epilogues`, a matrix product or convolution includes the chain after it. Then the chain costs only the bytes
     that it reads in addition to the product.
 

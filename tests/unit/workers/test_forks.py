@@ -97,7 +97,7 @@ def parent_of(modules, allowed=()):
             "opens .*odd_lib.py",
         ),
         ("raise RuntimeError('not today')", "odd_lib cannot be imported on its own: RuntimeError: not today"),
-        ("import another_lib", "loads another_lib, which the test does not load"),
+        ("import another_lib", "loads another_lib, which a normal run of the test does not load"),
         ("import os; os._exit(3)", "the fork server exited"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "the fork server exited"),
     ],

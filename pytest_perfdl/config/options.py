@@ -193,7 +193,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-start",
-        "`auto`: both processes of a paired round are forked from one that has imported the test's third-party modules, "
+        "`auto`: both processes of a paired round are forked from one that imported the test's third-party modules, "
         "unless forking could change how the test runs; `fresh`: new processes are started",
         ini="perf_start",
         choices=("auto", "fresh"),

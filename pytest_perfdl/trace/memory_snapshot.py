@@ -500,7 +500,7 @@ def _dict(value: object, where: str) -> Mapping[Any, Any]:
 def _add(device: _Device, size: int, where: str) -> None:
     device.bytes += size
     if device.bytes > _LARGEST:
-        raise _malformed(f"{where}: its block sizes add up to too large a number")
+        raise _malformed(f"{where}: the total of its block sizes is too large")
 
 
 def _last_of_history(block: Mapping[Any, Any], where: str) -> Mapping[Any, Any]:

@@ -205,12 +205,8 @@ def test_beyond_twice_the_range_is_refused_unless_asked_for(size):
 def test_two_values_do_not_tell_how_what_is_beyond_them_bends():
     choice = choose(grid(lambda layers, batch: 1e6 * layers * batch, **{**TWO, "layers": (2, 4)}))
     beyond = choice.predict({"layers": 8, "batch": 4})
-    assert beyond.warnings == (
-        (
-            "layers 8 is outside the measured range 2 to 4: extrapolated from only two values, so a curved relation cannot "
-            "be detected"
-        ),
-    )
+    warning = "extrapolated from only two values, so a curved relation cannot be detected"
+    assert beyond.warnings == (f"layers 8 is outside the measured range 2 to 4: {warning}",)
     assert choice.predict({"layers": 4, "batch": 32}).warnings == (
         "batch 32 is outside the measured range 2 to 16: extrapolated",
     )

@@ -80,7 +80,7 @@ def test_the_step_takes_what_it_is_said_to_take(share):
 
 
 def test_no_time_is_no_answer():
-    with pytest.raises(ValueError, match="positive time"):
+    with pytest.raises(ValueError, match="positive step time"):
         unprofiled(few(5), 0)
 
 

@@ -144,7 +144,7 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
     (metric,) = kept.metrics
     assert (metric.verdict, metric.limit) == (verdict, ">= 40%")
     if values[0] == 37.0:
-        assert metric.reason.endswith("outside the budget >= 40%, but a mean of 40.48 % cannot be excluded")
+        assert metric.reason.endswith("outside the budget >= 40%; however, a mean of 40.48 % cannot be excluded")
 
 
 class TestDoubted:

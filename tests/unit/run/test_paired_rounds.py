@@ -128,7 +128,7 @@ def test_without_what_the_first_processes_showed_both_sides_are_started(monkeypa
     monkeypatch.setattr(rounds, "free_memory", lambda: 1.0)
     pair = in_rounds(lambda side: Remote())
     assert pair.measure(1).start == "started"
-    assert "the first process of both sides" in pair.start_reason
+    assert "the first process of each side" in pair.start_reason
 
 
 def test_where_the_parent_is_refused_both_sides_are_started_from_then_on(monkeypatch):
@@ -233,7 +233,7 @@ def test_both_sides_of_a_round_are_bound_to_one_core_drawn_anew_each_round(cores
     "reason, pair",
     [
         ("--perf-pin=off", {"shown": (RUNS, RUNS), "pin": "off"}),
-        ("the first process of both sides", {"shown": None}),
+        ("the first process of each side", {"shown": None}),
         ("uses 2 threads", {"shown": (RUNS, RUNS), "threads": 2}),
         ("uses a GPU", {"shown": (RUNS, shown(call(device=True)))}),
         ("has child processes", {"shown": (shown(call(children=True)), RUNS)}),

@@ -43,7 +43,7 @@ OUTSIDE = 0.25
 """Part of what Python gained outside of modules that a function there must have gained to be it: recording frames makes
 functions slower, never faster."""
 
-_OF_THE_DEVICE = frozenset(
+OF_THE_DEVICE = frozenset(
     ("input", "communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
 )
 """Idle time that has a cause of its own, which no function of Python is."""
@@ -310,7 +310,7 @@ def renamed(
 
 
 def _is_slower_python(cause: Cause) -> bool:
-    return cause.kind == "idle" and cause.delta_ns > 0 and not cause.line and cause.name not in _OF_THE_DEVICE
+    return cause.kind == "idle" and cause.delta_ns > 0 and not cause.line and cause.name not in OF_THE_DEVICE
 
 
 class _Function(NamedTuple):
@@ -330,7 +330,7 @@ def _functions(whole: Diff) -> list[_Function]:
     modules: dict[_Function, list[str]] = defaultdict(list)
     for change in whole.changes:
         part = next(iter(change.new_parts), None)
-        if part is not None and part.kind == "idle" and part.line and part.name not in _OF_THE_DEVICE:
+        if part is not None and part.kind == "idle" and part.line and part.name not in OF_THE_DEVICE:
             place = _Function(part.function or part.name, part.line, "".join(part.path), "")
             grown[place] += change.own_ns
             modules[place].append(part.module)

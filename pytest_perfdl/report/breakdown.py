@@ -73,14 +73,22 @@ def waterfall(breakdown: StepBreakdown, judgement: Judgement) -> Waterfall:
     rest = breakdown.delta_ns - sum(bar.ns for bar in bars)
     if rest or len(largest) > BARS:
         bars.append(Bar(plural(max(0, len(largest) - BARS), "smaller change"), rest))
+    timed = timed_sides(judgement, breakdown.call)
+    if timed is None:
+        return Waterfall(breakdown.call, breakdown.base_ns, breakdown.new_ns, tuple(bars), False)
+    base, new = map(round, timed)
+    bars.append(Bar("Profiler overhead", new - base - breakdown.delta_ns))
+    return Waterfall(breakdown.call, base, new, tuple(bars), True)
+
+
+def timed_sides(judgement: Judgement, call: str) -> tuple[float, float] | None:
+    """Both sides' mean step of a call without the profiler, nanoseconds; `None` where it was not timed on both."""
+    metrics = {metric.name: metric for metric in judgement.metrics}
     for name in ("block_time", "step_time"):
-        for metric in judgement.metrics:
-            if metric.name == metric_name(breakdown.call, name) and metric.base and metric.new:
-                base, new = round(metric.base), round(metric.new)
-                overhead = new - base - breakdown.delta_ns
-                timed = (*bars, Bar("Profiler overhead", overhead))
-                return Waterfall(breakdown.call, base, new, timed, True)
-    return Waterfall(breakdown.call, breakdown.base_ns, breakdown.new_ns, tuple(bars), False)
+        metric = metrics.get(metric_name(call, name))
+        if metric is not None and metric.base and metric.new:
+            return metric.base, metric.new
+    return None
 
 
 def _of_records(base: Call | None, new: Call | None, *, matched: bool) -> StepBreakdown:

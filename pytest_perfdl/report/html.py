@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,10 +27,10 @@ from pytest_perfdl.report.files import write_files
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
-from pytest_perfdl.report.story import CauseGroup, Story, cause_groups, story
+from pytest_perfdl.report.story import CauseGroup, Story, largest_groups, rest_of, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.run import Result, Run
-from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict, SourceDiff
+from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict
 
 EMBEDDED_BYTES = 3 * 2**20
 """Traces embedded in the page for Perfetto, compressed bytes in all; the worst tests' come first."""
@@ -150,14 +149,9 @@ def anchor(test: str) -> str:
     return f"test-{traces.stem(test, '')}"
 
 
-def shown_verdict(result: Result) -> str:
-    """The word of a test's badge: its verdict, that the run recorded its baseline, or that the test itself failed."""
-    return words.word(result)
-
-
 def chips(results: Sequence[Result]) -> list[tuple[str, int]]:
     """How many tests have each shown verdict, the worst verdict first."""
-    found = [shown_verdict(result) for result in results]
+    found = [words.word(result) for result in results]
     return [(word, found.count(word)) for word in (compared.TEST_ERROR_WORD, *VERDICTS, RECORDED) if word in found]
 
 
@@ -182,7 +176,7 @@ def evidence_words(metric: MetricVerdict) -> str:
     elif metric.evidence == "unpaired":
         parts.append("not paired: compared with the recorded processes")
     if _excludes(metric):
-        parts.append(f"slowdowns above {format_percent(max(metric.excluded or 0.0, 0.0), signed=False)} are excluded")
+        parts.append(f"slowdowns above {figures.excluded(metric)} are excluded")
     return ", ".join(parts)
 
 
@@ -206,8 +200,7 @@ def metrics_gist(metrics: Sequence[MetricVerdict]) -> str:
 def excluded_sentences(metrics: Sequence[MetricVerdict]) -> list[str]:
     """Which slowdowns the paired rounds of a time that passed exclude."""
     return [
-        f"A slowdown of {metric.name} by more than {format_percent(max(metric.excluded or 0.0, 0.0), signed=False)} "
-        "is excluded with 97.5% probability."
+        f"A slowdown of {metric.name} by more than {figures.excluded(metric)} is excluded with 97.5% probability."
         for metric in metrics
         if _excludes(metric)
     ]
@@ -215,7 +208,7 @@ def excluded_sentences(metrics: Sequence[MetricVerdict]) -> list[str]:
 
 def _excludes(metric: MetricVerdict) -> bool:
     passes = metric.verdict in ("unchanged", "improved")
-    return passes and metric.excluded is not None and math.isfinite(metric.excluded)
+    return passes and bool(figures.excluded(metric))
 
 
 def measurement_gist(judgement: Judgement) -> str:
@@ -231,18 +224,9 @@ def is_paired(judgement: Judgement) -> bool:
     return any(metric.evidence == "paired" for metric in judgement.metrics)
 
 
-def recorded(result: Result) -> str:
-    """What a new baseline holds, "step_time 41.20 ms in 10 processes"."""
-    metric = headline_metric(result, _NO_STORY)
-    of = f"{metric.name} {figures.value(metric.new, metric)}" if metric and metric.new is not None else ""
-    count = "" if result.new is None else f"in {plural(result.new.repeats, 'process', 'processes')}"
-    return " ".join(filter(None, (of, count)))
-
-
-def listed_causes(result: Result, run: Run) -> tuple[CauseGroup, ...]:
+def listed_causes(told: Story) -> tuple[CauseGroup, ...]:
     """The causes that a test's table lists; the rest is one row of it."""
-    groups = cause_groups(result, run)
-    return groups[:1] + tuple(each for each in groups[1:CAUSES_LISTED] if abs(each.share or 1) >= LEAST_SHARE)
+    return largest_groups(told.groups, CAUSES_LISTED)
 
 
 def members(group: CauseGroup) -> tuple[list[Cause], int, int]:
@@ -252,25 +236,6 @@ def members(group: CauseGroup) -> tuple[list[Cause], int, int]:
     listed = [cause for cause in ordered if abs(cause.delta_ns) >= LEAST_MEMBER * most][:CAUSES_LISTED]
     others = [cause for cause in ordered if cause not in listed]
     return listed, len(others), sum(cause.delta_ns for cause in others)
-
-
-def rest_of(groups: Sequence[CauseGroup]) -> list[tuple[str, int, float]]:
-    """For each call the change that no group has, and its share, so that all shares add up to 100%."""
-    found = []
-    for call in dict.fromkeys(group.call for group in groups if group.share is not None and group.step_delta_ns):
-        own = [group for group in groups if group.call == call]
-        whole = own[0].step_delta_ns
-        left = whole - sum(group.delta_ns for group in own)
-        found.append((call, left, left / whole))
-    return found
-
-
-def diff_lines(diff: SourceDiff) -> list[str]:
-    """The lines of a source diff without the indentation that all of them have."""
-    lines = words.code_lines(diff.text)
-    code = [line for line in lines if not line.startswith("@") and line[1:].strip()]
-    indent = min((len(line[1:]) - len(line[1:].lstrip(" ")) for line in code), default=0)
-    return [line if line.startswith("@") else line[:1] + line[1 + indent :] for line in lines]
 
 
 def memory_gist(judgement: Judgement) -> str:
@@ -295,9 +260,6 @@ def has_memory(data: Mapping[str, Any]) -> bool:
 def has_history(data: Mapping[str, Any]) -> bool:
     """Whether there are step times of more than one recording."""
     return any(times for one in data["history"] for times in one["step_time"].values())
-
-
-_NO_STORY = Story(None, (), (), (), (), "", None, False, "", "", ())
 
 
 def _embedded(ranked: Sequence[Result], collected: Mapping[str, Sequence[CallTraces]]) -> dict[str, str]:
@@ -351,19 +313,16 @@ def _environment() -> jinja2.Environment:
         chips=chips,
         headline=words.headline,
         headline_metric=headline_metric,
-        shown_verdict=shown_verdict,
         evidence_words=evidence_words,
         split_metrics=split_metrics,
         metrics_gist=metrics_gist,
         excluded_sentences=excluded_sentences,
         measurement_gist=measurement_gist,
         is_paired=is_paired,
-        recorded=recorded,
         listed_causes=listed_causes,
         members=members,
         pictures=pictures,
         rest_of=rest_of,
-        diff_lines=diff_lines,
         memory_gist=memory_gist,
         has_places=has_places,
         has_memory=has_memory,

@@ -12,44 +12,34 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
-from pytest_perfdl.model.kernel_names import short_name
+from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import memory, words
+from pytest_perfdl.report.breakdown import timed_sides
+from pytest_perfdl.report.cause_words import plain_name, sentence, telling
 from pytest_perfdl.report.figures import cause_status
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_perfdl.results.run import Result, Run
     from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
 
 GROUPS = 3
 """Most causes that a story tells of; the others are its rest."""
-NAMED = 3
-"""Most operators that a sentence names for one thing that became of them."""
-LEAST = 0.05
-"""Part of a group's change that an operator must have to be named."""
-
 ALIKE = 0.25
 """Relative difference up to which the changes of the profiled and of the timed step are shown as one."""
 _SHOWN = 0.0005
 """Least change that does not read +0.0%."""
 _ALL = 0.995
 """Share from which on a cause is all of the change: others may have gone the other way."""
-BESIDE = 0.2
-"""Part of the largest operator that went away which another must have had to be named beside it."""
 LEAST_SHARE = 0.05
 """Part of the step's change that a further cause must have to be told of."""
 
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
-_DEVICE_IDLE = frozenset(
-    ("communication", "launch latency", "synchronization", "operator overhead", "device wait", "unattributed")
-)
-"""Classes of idle time that are not of Python's doing; what has another name is a function or an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +79,6 @@ class CauseGroup:
     place: Place | None
     diff: SourceDiff | None
     """Of the function that it comes from."""
-
     timed_delta_ns: float | None = None
     """Change of the step without the profiler; `None` where it was not timed."""
 
@@ -131,7 +120,9 @@ class Story:
     also: tuple[MetricVerdict, ...]
     """The other metrics of the step with a verdict other than unchanged."""
     causes: tuple[CauseGroup, ...]
-    """The largest first."""
+    """Those to tell of, the largest first."""
+    groups: tuple[CauseGroup, ...]
+    """All of them."""
     rest: tuple[Rest, ...]
     """For each call whose causes have shares."""
     diffs: tuple[SourceDiff, ...]
@@ -156,30 +147,36 @@ def story(result: Result, run: Run) -> Story:
     shown = [metric for metric in words.metrics_worst_first(judgement.metrics) if words.judged(metric)]
     of_step = [metric for metric in shown if metric.of_step] or shown
     groups = cause_groups(result, run)
-    telling = groups[:1] + tuple(each for each in groups[1:GROUPS] if abs(each.share or 1) >= LEAST_SHARE)
+    causes = largest_groups(groups, GROUPS)
+    memory_first, allocated = memory.comes_first(judgement), _memory_place(result, run)
     return Story(
         headline=of_step[0] if of_step else None,
         also=tuple(each for each in of_step[1:] if _is_news(each)),
-        causes=telling,
-        rest=_rest(telling),
+        causes=causes,
+        groups=groups,
+        rest=rest_of(causes),
         diffs=_diffs(judgement, groups),
         memory=_memory(judgement),
-        memory_place=_memory_place(result, run),
-        memory_first=memory.comes_first(judgement),
+        memory_place=allocated,
+        memory_first=memory_first,
         work=words.work_sentence(judgement.work[0]) if judgement.work else "",
-        advice=_advice(result, groups, _memory_place(result, run)),
+        advice=_advice(result, () if memory_first else groups, allocated if memory_first else None),
         commands=tuple(words.commands(result, run.invocation)),
     )
+
+
+def largest_groups(groups: Sequence[CauseGroup], count: int) -> tuple[CauseGroup, ...]:
+    """At most so many groups: the first, and those of the next that hold enough of the change to be told of."""
+    return (*groups[:1], *(each for each in groups[1:count] if abs(each.share or 1) >= LEAST_SHARE))
 
 
 def _advice(result: Result, groups: Sequence[CauseGroup], allocated: Place | None) -> str:
     """What to do about a test that got worse: where to look, and when to accept."""
     judgement = result.judgement
-    if judgement.verdict not in ("regressed", "suspect") or not (groups or judgement.memory):
+    if judgement.verdict not in ("regressed", "suspect") or not (judgement.blame or judgement.memory):
         return ""
-    diff = groups[0].diff if groups and not memory.comes_first(judgement) else None
-    first = groups[0].place if groups and not memory.comes_first(judgement) else allocated
-    lines = "the changed lines" if diff is not None or judgement.source_diffs else "the code"
+    first = groups[0].place if groups else allocated
+    lines = "the changed lines" if judgement.source_diffs else "the code"
     where = f" at {first.text}" if first is not None else ""
     accept = ", or accept the change if it is intended" if words.acceptable(result) else ""
     return f"Revert or rework {lines}{where} and measure again{accept}."
@@ -256,9 +253,9 @@ def largest(causes: Sequence[Cause], count: int) -> list[Cause]:
 
 def _way(group: CauseGroup, judgement: Judgement) -> float:
     """The sign of the change of a group's call: as judged, else as profiled."""
+    names = [metric_name(group.call, name) for name in ("step_time", "block_time")]
     for metric in judgement.metrics:
-        step = metric.name in (f"{group.call}.step_time".lstrip("."), f"{group.call}.block_time".lstrip("."))
-        if step and metric.effect and metric.verdict in ("regressed", "improved", "suspect"):
+        if metric.name in names and metric.effect and metric.verdict in ("regressed", "improved", "suspect"):
             return metric.effect
     return group.step_delta_ns
 
@@ -278,12 +275,7 @@ def diff_of(cause: Cause, diffs: Iterable[SourceDiff]) -> SourceDiff | None:
     match = FRAME.fullmatch(cause.line)
     if match is None:
         return None
-    path, name = match["path"].replace("\\", "/"), match["function"].rpartition(".")[2]
-    for diff in diffs:
-        ends_alike = f"/{path}".endswith(f"/{diff.file}") or f"/{diff.file}".endswith(f"/{path}")
-        if diff.called and diff.function == name and ends_alike:
-            return diff
-    return None
+    return next((diff for diff in diffs if diff.called and is_function(match, diff.file, diff.function)), None)
 
 
 def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: Run) -> CauseGroup:
@@ -293,35 +285,20 @@ def _group(causes: Sequence[Cause], steps: dict[str, int], result: Result, run: 
     shares = [share for cause in causes if (share := _share(cause)) is not None]
     share = sum(shares) if len(shares) == len(causes) else None
     call = causes[0].call
+    timed = timed_sides(judgement, call)
     diff = next((each for cause in ordered if (each := diff_of(cause, judgement.source_diffs))), None)
     return CauseGroup(
         call=call,
-        sentence=_sentence(ordered, judgement),
+        sentence=sentence(ordered, judgement),
         delta_ns=delta,
         step_delta_ns=steps.get(call, 0),
-        timed_delta_ns=_timed_change(call, judgement),
+        timed_delta_ns=None if timed is None else timed[1] - timed[0],
         share=share,
         causes=tuple(ordered),
-        module=common_module([cause.module for cause in _telling(ordered) if cause.module]),
+        module=common_module([cause.module for cause in telling(ordered) if cause.module]),
         place=_place(next((cause.line for cause in ordered if cause.line), ""), diff, ordered, result, run),
         diff=diff,
     )
-
-
-def _timed_change(call: str, judgement: Judgement) -> float | None:
-    """By how many nanoseconds the step of a call changed without the profiler."""
-    metrics = {metric.name: metric for metric in judgement.metrics}
-    for name in ("block_time", "step_time"):
-        metric = metrics.get(metric_name(call, name))
-        if metric is not None and metric.base is not None and metric.new is not None:
-            return metric.new - metric.base
-    return None
-
-
-def _telling(causes: Sequence[Cause]) -> list[Cause]:
-    """The causes that hold most of a group's change, and those that came or went."""
-    most = sum(abs(cause.delta_ns) for cause in causes)
-    return [cause for cause in causes if abs(cause.delta_ns) >= LEAST * most]
 
 
 def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
@@ -345,9 +322,14 @@ def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
 
 def _place(line: str, diff: SourceDiff | None, causes: Sequence[Cause], result: Result, run: Run) -> Place | None:
     """The line of a group: the changed one where its function changed, else the function's."""
-    match = FRAME.fullmatch(line)
     if diff is not None and diff.line:
         return _linked(diff.file, _changed_line(diff, causes), diff.function, run)
+    return _of_frame(line, result, run)
+
+
+def _of_frame(line: str, result: Result, run: Run) -> Place | None:
+    """The line of a frame, "model.py(42): forward"."""
+    match = FRAME.fullmatch(line)
     if match is None:
         return None
     return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
@@ -375,7 +357,8 @@ def _linked(path: str, line: int, function: str, run: Run) -> Place:
     return Place(visible(path), line, visible(function), url)
 
 
-def _rest(groups: Sequence[CauseGroup]) -> tuple[Rest, ...]:
+def rest_of(groups: Sequence[CauseGroup]) -> tuple[Rest, ...]:
+    """For each call the change that no group has, and its share, so that all shares add up to 1."""
     by_call: dict[str, list[CauseGroup]] = defaultdict(list)
     for group in groups:
         if group.share is not None and group.step_delta_ns:
@@ -410,125 +393,9 @@ def _memory(judgement: Judgement) -> str:
 
 
 def _memory_place(result: Result, run: Run) -> Place | None:
-    """The line that allocates what the largest cause of a changed peak is; the changed one where its function did."""
-    for change in result.judgement.memory:
-        if change.causes:
-            line = change.causes[0].row.line
-            match = FRAME.fullmatch(line)
-            if match is None:
-                return None
-            return _linked(_from_root(match["path"], result, run), int(match["line"]), match["function"], run)
-    return None
-
-
-def _sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
-    """What became of the parts of a group, in words."""
-    telling = _telling(causes)
-    operators = [cause for cause in telling if cause.kind != "idle"]
-    # Autograd's own nodes come and go with the operators that they call.
-    parts = [cause for cause in operators if not _is_node(cause)] or operators
-    came = [cause for cause in parts if cause_status(cause) == "new"]
-    went = _weighty([cause for cause in causes if cause.kind != "idle" and cause_status(cause) == "gone"])
-    stayed = [cause for cause in parts if cause_status(cause) == "changed"]
-    counted = [cause for cause in stayed if cause.new_count != cause.base_count]
-    longer = [cause for cause in stayed if cause.new_count == cause.base_count]
-    clauses = []
-    types = _other_types(came + counted, judgement)
-    if came and went:
-        clauses.append(f"{_names(went)} replaced by {_names(came)}{types}")
-    elif came:
-        clauses.append(f"{_names(came)} added{types}")
-    elif went and not counted:
-        clauses.append(f"{_names(went)} removed")
-    if counted:
-        way = "more" if sum(cause.new_count - cause.base_count for cause in counted) > 0 else "fewer"
-        clauses.append(f"{way} calls of {_names(counted, counts=True)}{'' if came else types}")
-    if longer and not clauses:
-        way = "slower" if sum(cause.delta_ns for cause in longer) > 0 else "faster"
-        grew = way == "slower" and any(
-            work.kind == "more work" and work.call == longer[0].call for work in judgement.work
-        )
-        clauses.append(f"{_names(longer)} {way} per call{' on larger inputs' if grew else ''}")
-    if not clauses:
-        clauses = [_idle(cause) for cause in telling if cause.kind == "idle"][:1]
-    return "; ".join(clauses) or visible(causes[0].name)
-
-
-def _is_node(cause: Cause) -> bool:
-    return cause.name.startswith(("autograd::", "torch::autograd::")) or cause.name.rstrip("0123456789").endswith(
-        "Backward"
-    )
-
-
-def _weighty(causes: Sequence[Cause]) -> list[Cause]:
-    """Without what is small beside the largest: wrappers come and go with the operator that they call."""
-    most = max((abs(cause.delta_ns) for cause in causes), default=0)
-    return [cause for cause in causes if abs(cause.delta_ns) >= BESIDE * most]
-
-
-def _other_types(causes: Sequence[Cause], judgement: Judgement) -> str:
-    """The element types that these operators compute in and that the baseline's step does not know."""
-    names = {name for cause in causes for name in (cause.name, *cause.members)}
-    calls = {cause.call for cause in causes}
-    own = [each for each in judgement.operators if each.call in calls and each.dtype]
-    before = {each.dtype for each in own if each.base is not None}
-    types = {each.dtype for each in own if each.new is not None and each.operator in names} - before
-    numbers = sorted(each for each in types if any(char.isdigit() for char in each))
-    return f" in {' and '.join(numbers)}" if numbers and before else ""
-
-
-def _names(causes: Sequence[Cause], *, counts: bool = False) -> str:
-    """The operators of some causes, the largest first; a backward operator is left out where its forward one is named.
-
-    >>> _names([])
-    ''
-    """
-    shown: dict[str, str] = {}
-    for cause in sorted(causes, key=lambda cause: -abs(cause.delta_ns)):
-        name = plain_name(cause.name)
-        number = ""
-        if counts:
-            before, after = (format_quantity(count, "1") for count in (cause.base_count, cause.new_count))
-            number = f" ({before} -> {after}/step)"
-        shown.setdefault(name, f"{name}{number}")
-    kept = [text for name, text in shown.items() if not _is_backward_of_one(name, shown)]
-    more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
-    return ", ".join(kept[:NAMED]) + more
-
-
-def _is_backward_of_one(name: str, names: Collection[str]) -> bool:
-    stem = name.removesuffix("_data").removesuffix("_backward")
-    return stem != name and stem in names
-
-
-def plain_name(name: str) -> str:
-    """An operator as people call it.
-
-    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu"), plain_name("aten::copy_")
-    ('scaled_dot_product_flash_attention', 'copy_')
-    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
-    'scaled_dot_product_flash_attention_backward'
-    >>> plain_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float*)")
-    'vectorized_elementwise_kernel<4, FillFunctor<float>>'
-    """
-    shown = visible(short_name(name))
-    if not shown.startswith("aten::") or "," in shown or " " in shown:
-        return shown
-    return shown.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")
-
-
-def _idle(cause: Cause) -> str:
-    """What the step waits for, or does outside of operators."""
-    way = "longer" if cause.delta_ns > 0 else "shorter"
-    if cause.name == "input":
-        return f"{way} wait for the next batch (data loading)"
-    if cause.name == "Python and host":
-        return f"{way} time in Python between operators"
-    if match := FRAME.fullmatch(cause.name):
-        return f"{way} time in Python: {visible(match['function'])} ({visible(match['path'])}:{match['line']})"
-    if cause.name in _DEVICE_IDLE:
-        return f"{way} idle time of the device: {cause.name}"
-    return f"{way} time in Python: {visible(cause.name)}"
+    """The line that allocates what the largest cause of a changed peak is."""
+    causes = (change.causes[0] for change in result.judgement.memory if change.causes)
+    return next((_of_frame(cause.row.line, result, run) for cause in causes), None)
 
 
 def cause_line(group: CauseGroup) -> str:

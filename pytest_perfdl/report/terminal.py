@@ -92,8 +92,9 @@ def summary_lines(
 
 def failure_text(result: Result, run: Run) -> str:
     """What `PerfRegression` says: what is wrong, how sure that is, what caused it, and what to do about it."""
-    lines = layout.paragraph(f"{words.word(result)}: {_main_reason(result, run)}", 0, FAILURE_WIDTH, more=4)
-    lines += [line.text for line in _details(result, run, 0, FAILURE_WIDTH, traces=True)]
+    about = story(result, run)
+    lines = layout.paragraph(f"{words.word(result)}: {_main_reason(result, about)}", 0, FAILURE_WIDTH, more=4)
+    lines += [line.text for line in _details(result, about, run, 0, FAILURE_WIDTH, traces=True)]
     lines += _legend([result], 0, FAILURE_WIDTH)
     if not run.judged:
         return "\n".join(lines)
@@ -143,22 +144,24 @@ def _notes(run: Run, width: int) -> list[str]:
 
 def _block(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     title = TerminalLine(_title(result), _markup(result))
-    grows = [
-        TerminalLine(line, _WARNS)
-        for note in words.growth_notes(result.judgement)
-        for line in layout.paragraph(note, 4, width)
-    ]
     if verbosity == 0:
-        return [title, *(TerminalLine(text) for text in _in_brief(result, run, width)), *grows]
+        brief = [TerminalLine(text) for text in _in_brief(result, run, width)]
+        return [title, *brief, *_growth(result, width)]
     lines = [title, *(TerminalLine(text) for text in layout.paragraph(_reason(result), 4, width))]
-    return lines + _details(result, run, verbosity, width, traces=traces) + grows
+    return lines + _details(result, story(result, run), run, verbosity, width, traces=traces)
+
+
+def _growth(result: Result, width: int) -> list[TerminalLine]:
+    """What each step keeps, of the calls whose memory grows."""
+    notes = words.growth_notes(result.judgement)
+    return [TerminalLine(line, _WARNS) for note in notes for line in layout.paragraph(note, 4, width)]
 
 
 def _in_brief(result: Result, run: Run, width: int) -> list[str]:
     """One or two lines about a test: by how much, and why."""
     if result.updated:
         notes = [line for note in words.recording_notes(result) for line in layout.paragraph(note, 4, width)]
-        return [f"    {_recorded(result)}", *notes]
+        return [f"    {words.recorded(result)}", *notes]
     about = story(result, run)
     lines = []
     if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
@@ -202,20 +205,6 @@ def _brief_cause(about: Story) -> str:
     group = about.causes[0]
     place = f"{group.place.text}: " if group.place else f"{words.visible(group.module)}: " if group.module else ""
     return f"cause: {place}{group.sentence} ({group.amount})"
-
-
-def _recorded(result: Result) -> str:
-    """What a recording measured."""
-    record = result.new
-    if record is None:
-        return words.visible(result.judgement.reason)
-    times = [
-        f"{words.visible(metric.name)} {figures.value(metric.new, metric)}"
-        for metric in words.step_times(result.judgement)
-        if metric.new is not None
-    ]
-    processes = f"in {plural(record.repeats, 'process', 'processes')}"
-    return f"{', '.join(times)} {processes}" if times else f"measured {processes}"
 
 
 def _table(results: Sequence[Result], run: Run, width: int) -> list[TerminalLine]:
@@ -262,7 +251,7 @@ def _title(result: Result) -> str:
     return f"{words.word(result).upper():{_WORD}}  {words.visible(result.id)}"
 
 
-def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
+def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     judgement = result.judgement
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
     of_step = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
@@ -285,13 +274,14 @@ def _details(result: Result, run: Run, verbosity: int, width: int, *, traces: bo
         if words.judged(metric) or verbosity > 0:
             lines += _paragraph(f"{words.environment_words(metric)}: {metric.name} {metric.reason}", 4, width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
-        lines += _why(result, story(result, run), verbosity, width)
+        lines += _why(result, about, verbosity, width)
     recording = words.recording_notes(result)
     for finding in words.told_findings(judgement):
         if (finding.code == UNPAIRED and verbosity == 0) or finding.message in recording:
             lines += _paragraph(finding.message, 4, width)
         elif finding.level == "invalid" or verbosity > 0:
             lines += _paragraph(f"{finding.level} ({finding.code}): {finding.message}", 4, width)
+    lines += _growth(result, width)
     for note in words.budget_notes(result):
         lines += _paragraph(note, 4, width)
     if traces and words.fails_or_warns(result):
@@ -419,7 +409,7 @@ def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -
 
 def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> list[str]:
     """The changed lines, without the indentation that all of them have; long ones go on below, cut nowhere."""
-    code = [_dedented(words.code_lines(each.text)) for each in diffs]
+    code = [words.diff_lines(each) for each in diffs]
     total = sum(map(len, code))
     room = total if verbosity > 0 else min(total, SOURCE_LINES_SHOWN)
     lines: list[str] = []
@@ -430,13 +420,6 @@ def _source_lines(diffs: Sequence[SourceDiff], verbosity: int, width: int) -> li
             lines += [f"      {part}" for line in text[:room] for part in _wrapped_code(line, width - 6)]
             room = max(0, room - len(text))
     return [*lines, f"      and {plural(left, 'more line')} (-v)"] if left else lines
-
-
-def _dedented(lines: Sequence[str]) -> list[str]:
-    """Lines of a diff without the indentation that all lines of code have."""
-    code = [line[1:] for line in lines if line[1:].strip() and not line.startswith("@@")]
-    depth = min((len(line) - len(line.lstrip(" ")) for line in code), default=0)
-    return [line if line.startswith("@@") else line[:1] + line[1 + depth :] for line in lines]
 
 
 def _wrapped_code(line: str, width: int) -> list[str]:
@@ -475,10 +458,9 @@ def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:
     return layout.paragraph("; ".join(text), 0, width) if text else []
 
 
-def _main_reason(result: Result, run: Run) -> str:
+def _main_reason(result: Result, about: Story) -> str:
     """Why the verdict is what it is, less what the table of metrics below it says of the others."""
-    about, reason = story(result, run), _reason(result)
-    first = about.headline
+    first, reason = about.headline, _reason(result)
     if (
         first is None
         or not first.reason

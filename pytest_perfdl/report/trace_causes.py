@@ -18,6 +18,7 @@ from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.step_part import is_inside
 from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.report.cause_words import INPUT
 from pytest_perfdl.report.chrome_tracks import DEVICE, IDLE
 from pytest_perfdl.report.figures import cause_status
 from pytest_perfdl.report.trace_sides import DrawnSide
@@ -25,8 +26,6 @@ from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace import Event
 from pytest_perfdl.trace.annotations import MODULE
 
-INPUT = "input"
-"""Class of idle time, and name of the cause, of waiting for data."""
 LEAST_SHARE = 0.02
 """Causes of less than this part of the step's change have no color and no number in their name."""
 MOST = 0.5

@@ -16,7 +16,7 @@ from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import SHORT_STEP, Finding
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
-from pytest_perfdl.report import memory
+from pytest_perfdl.report import figures, memory
 from pytest_perfdl.report.compared import TEST_ERROR_WORD, by_verdict, compared, verdict_word
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import (
@@ -388,6 +388,28 @@ def code_lines(text: str) -> list[str]:
     ['@@ -1 +1 @@', '-    x = 1', '+    x = 2']
     """
     return [visible(line[:1] + line[1:].expandtabs(4)).rstrip() for line in text.split("\n")]
+
+
+def diff_lines(diff: SourceDiff) -> list[str]:
+    """The lines of a source diff without the indentation that all lines of code have."""
+    lines = code_lines(diff.text)
+    code = [line[1:] for line in lines if not line.startswith("@") and line[1:].strip()]
+    depth = min((len(line) - len(line.lstrip(" ")) for line in code), default=0)
+    return [line if line.startswith("@") else line[:1] + line[1 + depth :] for line in lines]
+
+
+def recorded(result: Result) -> str:
+    """What a new baseline holds, "step_time 41.20 ms in 10 processes"."""
+    record = result.new
+    if record is None:
+        return visible(result.judgement.reason)
+    times = [
+        f"{visible(metric.name)} {figures.value(metric.new, metric)}"
+        for metric in step_times(result.judgement)
+        if metric.new is not None
+    ]
+    processes = f"in {plural(record.repeats, 'process', 'processes')}"
+    return f"{', '.join(times)} {processes}" if times else f"measured {processes}"
 
 
 def bound(of: Bound) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
 from pytest_perfdl.diff.memory import peak_causes
 from pytest_perfdl.measure.commands import CallInfo, attribution
 from pytest_perfdl.measure.optional import unmeasured
@@ -174,7 +174,7 @@ def _is_changed(line: str, changed: Sequence[Touched]) -> bool:
         return False
     # Before Python 3.11 a frame does not say whose method it is.
     owner = match["function"].rpartition(".")[0].rpartition(".")[2]
-    return any(each.has_name_and_file(match) and owner in ("", each.owner) for each in changed)
+    return any(is_function(match, each.file, each.name) and owner in ("", each.owner) for each in changed)
 
 
 def _lines(found: Iterable[MemoryChange]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import SourceDiff
@@ -62,16 +62,10 @@ class Touched:
     owner: str = ""
     """The class that it is a method of."""
 
-    def has_name_and_file(self, frame: re.Match[str]) -> bool:
-        """Whether a frame (`FRAME`) is of a function of this name in this file, of whichever class."""
-        path = frame["path"].replace("\\", "/")
-        named = frame["function"].rpartition(".")[2] == self.name
-        return named and (f"/{path}".endswith(f"/{self.file}") or f"/{self.file}".endswith(f"/{path}"))
-
     def holds(self, part: Part) -> bool:
         """Whether a part of a step runs in the function: called on its lines, or in a module of its class."""
         match = FRAME.fullmatch(part.line)
-        if match and self.has_name_and_file(match):
+        if match and is_function(match, self.file, self.name):
             return True
         modules = (each.rpartition("_") for each in part.module.split("."))
         return bool(self.owner) and any(name == self.owner and number.isdigit() for name, _, number in modules)

@@ -78,6 +78,16 @@ def is_user_code(frame: str) -> bool:
     return path.removesuffix(".py") not in _LIBRARY_MODULES
 
 
+def is_function(frame: re.Match[str], file: str, name: str) -> bool:
+    """Whether a frame (`FRAME`) is of a function of this name in this file, of whichever class.
+
+    Either path may be the end of the other: Python knows files by the folder that they are imported from.
+    """
+    path = frame["path"].replace("\\", "/")
+    named = frame["function"].rpartition(".")[2] == name
+    return named and (f"/{path}".endswith(f"/{file}") or f"/{file}".endswith(f"/{path}"))
+
+
 def is_comprehension(frame: str) -> bool:
     """Whether a frame is that of a list, dictionary or set comprehension.
 

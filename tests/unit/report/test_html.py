@@ -488,7 +488,7 @@ def test_the_first_screen_has_the_cause_its_place_and_the_changed_lines():
 
 def test_a_diff_is_shown_without_the_indentation_of_all_of_its_lines():
     diff = replace(runs.SOURCE, text="@@ -1 +1 @@\n         a\n-        b\n+            c\n+")
-    assert html.diff_lines(diff) == ["@@ -1 +1 @@", " a", "-b", "+    c", "+"]
+    assert words.diff_lines(diff) == ["@@ -1 +1 @@", " a", "-b", "+    c", "+"]
 
 
 def test_suggestions_have_their_predicted_gain_with_its_interval():

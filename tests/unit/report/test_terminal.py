@@ -425,3 +425,11 @@ def test_how_rounds_were_run_is_told_to_those_who_ask():
     one = replace(one, judgement=replace(one.judgement, rounds="started anew: a coverage tool is active"))
     assert "started anew" not in text(runs.run(one))
     assert "    started anew: a coverage tool is active" in text(runs.run(one), 1)
+
+
+@pytest.mark.parametrize("verbosity", [0, 1])
+def test_memory_that_grows_is_told_once_in_a_failure_and_in_the_summary(verbosity):
+    grows = runs.counted("growth", None, 4096, unit="B", verdict="regressed", reason="each step keeps memory")
+    one = runs.result(metrics=[grows])
+    for shown in (failure_text(one, runs.run(one)), text(runs.run(one), verbosity)):
+        assert " ".join(shown.split()).count("memory grows: each step keeps 4.000 KiB") == 1

@@ -1,0 +1,143 @@
+"""What became of some causes of a change, in words: "fused attention replaced by bmm, softmax in float64"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.analysis.events.source_lines import FRAME
+from pytest_perfdl.diff.account import PYTHON
+from pytest_perfdl.judge.blame import OF_THE_DEVICE
+from pytest_perfdl.model.kernel_names import short_name
+from pytest_perfdl.model.units import format_quantity
+from pytest_perfdl.model.visible import visible
+from pytest_perfdl.report.figures import cause_status
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from pytest_perfdl.results.verdict import Cause, Judgement
+
+INPUT = "input"
+"""Class of idle time, and name of the cause, of waiting for data."""
+NAMED = 3
+"""Most operators that a sentence names for one thing that became of them."""
+LEAST = 0.05
+"""Part of a group's change that an operator must have to be named."""
+BESIDE = 0.2
+"""Part of the largest operator that went away which another must have had to be named beside it."""
+
+
+def telling(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes that hold most of a group's change, and those that came or went."""
+    most = sum(abs(cause.delta_ns) for cause in causes)
+    return [cause for cause in causes if abs(cause.delta_ns) >= LEAST * most]
+
+
+def sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
+    """What became of the parts of a group, in words."""
+    told = telling(causes)
+    operators = [cause for cause in told if cause.kind != "idle"]
+    # Autograd's own nodes come and go with the operators that they call.
+    parts = [cause for cause in operators if not _is_node(cause)] or operators
+    came = [cause for cause in parts if cause_status(cause) == "new"]
+    went = _weighty([cause for cause in causes if cause.kind != "idle" and cause_status(cause) == "gone"])
+    stayed = [cause for cause in parts if cause_status(cause) == "changed"]
+    counted = [cause for cause in stayed if cause.new_count != cause.base_count]
+    longer = [cause for cause in stayed if cause.new_count == cause.base_count]
+    clauses = []
+    types = _other_types(came + counted, judgement)
+    if came and went:
+        clauses.append(f"{_names(went)} replaced by {_names(came)}{types}")
+    elif came:
+        clauses.append(f"{_names(came)} added{types}")
+    elif went and not counted:
+        clauses.append(f"{_names(went)} removed")
+    if counted:
+        way = "more" if sum(cause.new_count - cause.base_count for cause in counted) > 0 else "fewer"
+        clauses.append(f"{way} calls of {_names(counted, counts=True)}{'' if came else types}")
+    if longer and not clauses:
+        way = "slower" if sum(cause.delta_ns for cause in longer) > 0 else "faster"
+        grew = way == "slower" and any(
+            work.kind == "more work" and work.call == longer[0].call for work in judgement.work
+        )
+        clauses.append(f"{_names(longer)} {way} per call{' on larger inputs' if grew else ''}")
+    if not clauses:
+        clauses = [_idle(cause) for cause in told if cause.kind == "idle"][:1]
+    return "; ".join(clauses) or visible(causes[0].name)
+
+
+def _is_node(cause: Cause) -> bool:
+    return cause.name.startswith(("autograd::", "torch::autograd::")) or cause.name.rstrip("0123456789").endswith(
+        "Backward"
+    )
+
+
+def _weighty(causes: Sequence[Cause]) -> list[Cause]:
+    """Without what is small beside the largest: wrappers come and go with the operator that they call."""
+    most = max((abs(cause.delta_ns) for cause in causes), default=0)
+    return [cause for cause in causes if abs(cause.delta_ns) >= BESIDE * most]
+
+
+def _other_types(causes: Sequence[Cause], judgement: Judgement) -> str:
+    """The element types that these operators compute in and that the baseline's step does not know."""
+    names = {name for cause in causes for name in (cause.name, *cause.members)}
+    calls = {cause.call for cause in causes}
+    own = [each for each in judgement.operators if each.call in calls and each.dtype]
+    before = {each.dtype for each in own if each.base is not None}
+    types = {each.dtype for each in own if each.new is not None and each.operator in names} - before
+    numbers = sorted(each for each in types if any(char.isdigit() for char in each))
+    return f" in {' and '.join(numbers)}" if numbers and before else ""
+
+
+def _names(causes: Sequence[Cause], *, counts: bool = False) -> str:
+    """The operators of some causes, the largest first; a backward operator is left out where its forward one is named.
+
+    >>> _names([])
+    ''
+    """
+    shown: dict[str, str] = {}
+    for cause in sorted(causes, key=lambda cause: -abs(cause.delta_ns)):
+        name = plain_name(cause.name)
+        number = ""
+        if counts:
+            before, after = (format_quantity(count, "1") for count in (cause.base_count, cause.new_count))
+            number = f" ({before} -> {after}/step)"
+        shown.setdefault(name, f"{name}{number}")
+    kept = [text for name, text in shown.items() if not _is_backward_of_one(name, shown)]
+    more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
+    return ", ".join(kept[:NAMED]) + more
+
+
+def _is_backward_of_one(name: str, names: Collection[str]) -> bool:
+    stem = name.removesuffix("_data").removesuffix("_backward")
+    return stem != name and stem in names
+
+
+def plain_name(name: str) -> str:
+    """An operator as people call it.
+
+    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu"), plain_name("aten::copy_")
+    ('scaled_dot_product_flash_attention', 'copy_')
+    >>> plain_name("aten::_scaled_dot_product_flash_attention_for_cpu_backward")
+    'scaled_dot_product_flash_attention_backward'
+    >>> plain_name("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float*)")
+    'vectorized_elementwise_kernel<4, FillFunctor<float>>'
+    """
+    shown = visible(short_name(name))
+    if not shown.startswith("aten::") or "," in shown or " " in shown:
+        return shown
+    return shown.removeprefix("aten::").lstrip("_").replace("_for_cpu", "")
+
+
+def _idle(cause: Cause) -> str:
+    """What the step waits for, or does outside of operators."""
+    way = "longer" if cause.delta_ns > 0 else "shorter"
+    if cause.name == INPUT:
+        return f"{way} wait for the next batch (data loading)"
+    if cause.name == PYTHON:
+        return f"{way} time in Python between operators"
+    if match := FRAME.fullmatch(cause.name):
+        return f"{way} time in Python: {visible(match['function'])} ({visible(match['path'])}:{match['line']})"
+    if cause.name in OF_THE_DEVICE:
+        return f"{way} idle time of the device: {cause.name}"
+    return f"{way} time in Python: {visible(cause.name)}"

@@ -55,6 +55,8 @@ MEASUREMENT = pytest.StashKey[Measurement]()
 OUTCOME = pytest.StashKey["PerfRegression | None"]()
 """The verdict of a test that was measured: running it again (--reruns) must not measure until green."""
 
+_OWN_FAILURES = tuple(f"{error.__name__}: " for error in (PerfError, PerfRegression))
+
 
 class PerfSession:
     """One run: hooks call it, in pytest's order."""
@@ -228,6 +230,10 @@ class PerfSession:
         phase: Phase = report.when
         if measurement is not None and not measurement.broken and phase in measurement.remote.phases:
             dress(report, measurement.remote.phases[phase], self.config)
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if crash is not None and crash.message.startswith(_OWN_FAILURES):
+            # On CI, pytest's short summary shows the whole message, which FAILURES has just shown.
+            crash.message = crash.message.partition("\n")[0]
 
     def host(self, item: pytest.Item) -> None:
         """Return None: workers measure."""

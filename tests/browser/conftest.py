@@ -95,6 +95,11 @@ class Tab:
             title = section.locator("> summary h3").inner_text()
             if section.get_attribute("open") is None and (not words or title.startswith(words)):
                 section.locator("summary").first.click()
+        # The browser sends `toggle`, on which a section is filled, after the click.
+        self.until(
+            "[...document.querySelectorAll('details.test[open] details.section[open] [data-part]')]"
+            ".every(one => one.dataset.filled)"
+        )
 
     def settled(self):
         """Wait until every chart that is shown is drawn: nobody has to scroll for that."""

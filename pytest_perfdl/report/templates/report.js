@@ -395,9 +395,11 @@
   const FILL = { rows: fillRows, waterfall: fillWaterfall, roofline: fillRoofline, modules: fillModules, peaks: fillPeaks, memory: fillMemory, history: fillHistory };
   const fillPlace = (place, found) => {
     FILL[place.dataset.part]?.(place, found);
-    if (place.dataset.part !== "timeline" || !perfdl.hasCharts) return;
-    const call = found.calls.find((one) => one.call === place.dataset.call);
-    if (call?.trace) perfdl.timeline(place, call.trace);
+    if (place.dataset.part === "timeline" && perfdl.hasCharts) {
+      const call = found.calls.find((one) => one.call === place.dataset.call);
+      if (call?.trace) perfdl.timeline(place, call.trace);
+    }
+    place.dataset.filled = "true";
   };
   // A section is filled when it is opened: what is folded takes neither time nor height.
   const fillParts = (test, found) => {

@@ -404,6 +404,8 @@ GIVEN: dict[type, tuple[str, ...]] = {
         "metrics",
         "judgement",
         "against",
+        "against_python",
+        "other_side",
         "seconds",
     ),
     MetricVerdict: (

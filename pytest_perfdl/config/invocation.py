@@ -74,7 +74,7 @@ class Invocation:
         return file + colons + name
 
 
-_NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-inject", "--perfdl-require"})
+_NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-against-python", "--perfdl-inject", "--perfdl-require"})
 _OURS_TO_DROP = frozenset(
     long_name(f"--{name}")
     for name in ("perf", "no-perf", "perf-update", "perf-report", "perf-json", "perf-github", "perf-require")

@@ -152,6 +152,14 @@ OPTIONS: tuple[Option, ...] = (
         default="baselines",
     ),
     Option(
+        "--perf-against-python",
+        "run the other side with this Python interpreter (or virtual environment): compares two environments, and with "
+        "--perf-against also two revisions",
+        ini="perf_against_python",
+        metavar="PATH",
+        default="this interpreter",
+    ),
+    Option(
         "--perf-budget",
         "time limit of the paired rounds of one test, in seconds; doubled if the test looks slower",
         ini="perf_budget",

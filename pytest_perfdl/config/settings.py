@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ class Settings:
     timeout: float
     against: str | None
     """Git revision to compare with, as given on the command line."""
+    against_python: str | None
+    """Interpreter of the other side, as given on the command line or in the ini file; `None` for this one."""
     against_setup: str
     against_tests: Literal["base", "head"]
     budget: float
@@ -74,6 +77,16 @@ class Settings:
     clashes: Mapping[str, str]
     """Short option names that another plugin has registered, and that plugin's name."""
 
+    @property
+    def compares_sides(self) -> bool:
+        """Whether tests are compared with another revision or interpreter, instead of with baselines."""
+        return self.against is not None or self.against_python is not None
+
+    @property
+    def other_side(self) -> str:
+        """The other side in words: "main", "/venvs/old/bin/python", "main with /venvs/old/bin/python"."""
+        return " with ".join(filter(None, (self.against, self.against_python)))
+
     def records(self, *, has_baseline: bool) -> bool:
         """Whether a test is measured to be recorded, without a comparison first."""
         return self.update in ("all", "append") or (self.update is not None and not has_baseline)
@@ -97,16 +110,19 @@ def resolve(config: pytest.Config) -> Settings:
     reader = _Reader(config)
     update = option_value(config, "--perf-update")
     against = option_value(config, "--perf-against")
-    enabled = (
-        bool(option_value(config, "--perf") or read_ini(config, "perf")) or update is not None or against is not None
-    )
+    python = option_value(config, "--perf-against-python")
+    if python is not None and not python.strip():
+        raise pytest.UsageError("--perf-against-python: expected the path of a Python interpreter")
+    # The flag that turns the comparison on, for messages.
+    sided = "--perf-against" if against is not None else "--perf-against-python" if python is not None else ""
+    enabled = bool(option_value(config, "--perf") or read_ini(config, "perf") or update is not None or sided)
     inject = option_value(config, "--perf-inject")
     if option_value(config, "--no-perf"):
         if update is not None:
             raise pytest.UsageError("--no-perf and --perf-update contradict each other: drop one")
         enabled = False
-    if against is not None and update is not None:
-        raise pytest.UsageError("--perf-against compares with a commit and records no baselines: drop --perf-update")
+    if sided and update is not None:
+        raise pytest.UsageError(f"{sided} compares two sides and records no baselines: drop --perf-update")
     isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
     debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
     if debugging:
@@ -114,8 +130,8 @@ def resolve(config: pytest.Config) -> Settings:
     if isolate == "none" and update is not None:
         cause = f"{debugging[0]} measures" if debugging else "--perf-isolate=none measures"
         raise pytest.UsageError(f"{cause} in pytest's process, which cannot record baselines: drop --perf-update")
-    if isolate == "none" and against is not None:
-        raise pytest.UsageError("--perf-against measures in fresh processes: drop --perf-isolate=none and debuggers")
+    if isolate == "none" and sided:
+        raise pytest.UsageError(f"{sided} measures in fresh processes: drop --perf-isolate=none and debuggers")
     if inject is not None and update is not None:
         raise pytest.UsageError(
             "--perf-inject slows down steps, which must not be recorded as a baseline: drop --perf-update"
@@ -160,6 +176,8 @@ def resolve(config: pytest.Config) -> Settings:
         loops=reader.loops("perf_loops"),
         timeout=reader.seconds("perf_timeout", 600.0),
         against=against,
+        # What the ini file says does not apply to runs that record baselines, or measure in this process.
+        against_python=None if update is not None or isolate == "none" else reader.python(),
         against_setup=read_ini(config, "perf_against_setup") or "",
         against_tests=reader.ini_choice("perf_against_tests", ("base", "head"), "base"),
         budget=reader.seconds("perf_budget", BUDGET_SECONDS),
@@ -171,7 +189,7 @@ def resolve(config: pytest.Config) -> Settings:
         skip_same=(
             bool(option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))
             and update is None
-            and against is None
+            and not sided
             and inject is None
         ),
         inject=reader.share("perf_inject") or 0.0,
@@ -258,6 +276,13 @@ class _Reader:
             raise pytest.UsageError(f"ini {name} = {value!r}: expected one of {', '.join(allowed)}")
         return value
 
+    def python(self) -> str | None:
+        """The other side's interpreter: a name to be found on the PATH, or a path, in the ini file from its folder."""
+        given = self.text("perf_against_python", "")
+        if option_value(self.config, "--perf-against-python") is not None or os.sep not in given:
+            return given or None
+        return str(self.config.rootpath / Path(given).expanduser())
+
     def flag_number(self, name: str, least: int) -> int | None:
         value = option_value(self.config, _flag(name))
         return None if value is None else self._number(_flag(name), value, least)
@@ -327,11 +352,11 @@ def refuse_xdist(config: pytest.Config) -> None:
 
 def header(settings: Settings, root: Path) -> str:
     """The line below pytest's header."""
-    if settings.against is None:
+    if not settings.compares_sides:
         stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
         base = f"{plural(stored, 'baseline')} in {settings.folder}"
     else:
-        base = f"compared with {settings.against}"
+        base = f"compared with {settings.other_side}"
     mode = f"update {settings.update}" if settings.update else "on"
     clashes = [f"{flag} is defined by {owner}, use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"

@@ -36,7 +36,7 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
     """
     held = sum(map(compared, results))
     absent = [
-        result for result in results if result.against and result.base is None and result.judgement.verdict == "new"
+        result for result in results if result.other_side and result.base is None and result.judgement.verdict == "new"
     ]
     if absent:
         which = f"{plural(len(absent), 'test')} not compared" if held else "nothing was compared"
@@ -88,13 +88,13 @@ def by_verdict(results: Sequence[Result], *, always: Container[str] = ()) -> str
 
 
 def against(results: Iterable[Result]) -> str:
-    """The revision of `--perf-against` as it was given, and its commit; empty where baselines were compared with."""
-    found = [result for result in results if result.against]
+    """The revision and interpreter of the other side, as given, and its commit; empty for a run against baselines."""
+    found = [result for result in results if result.other_side]
     if not found:
         return ""
-    commits = [result.base.occasions[-1].commit for result in found if result.base is not None]
+    commits = [result.base.occasions[-1].commit for result in found if result.base is not None and result.against]
     at = next((f" at {commit[:9]}" for commit in commits if commit), "")
-    return found[0].against + at
+    return found[0].other_side + at
 
 
 def measured(results: Sequence[Result]) -> str:
@@ -102,7 +102,7 @@ def measured(results: Sequence[Result]) -> str:
     rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
     if rounds:
         return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
-    if any(result.against for result in results):
+    if any(result.other_side for result in results):
         return "counts only" if any(map(compared, results)) else ""
     new = _span([result.new.repeats for result in results if result.new is not None])
     base = _span([result.base.repeats for result in results if result.base is not None])

@@ -113,6 +113,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         ],
         "base_path": result.base_path,
         "against": result.against,
+        "against_python": result.against_python,
         "base_repeats": None if result.base is None else result.base.repeats,
         "new_repeats": None if result.new is None else result.new.repeats,
         "seconds": result.seconds,

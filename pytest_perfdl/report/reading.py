@@ -76,6 +76,7 @@ class _ResultForm(msgspec.Struct):
     base_path: str
     seconds: float
     against: str = ""
+    against_python: str = ""
     source_diffs: tuple[SourceDiff, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     curves: list[Any] = []
@@ -128,8 +129,9 @@ def read_run(path: Path, report_dir: Path) -> Run:
 
 def _guessed(results: Sequence[Result]) -> Invocation:
     """How pytest was called, as far as the results tell."""
-    against = next((result.against for result in results if result.against), "")
-    return Invocation(options=(("--perf-against", against),) if against else ())
+    first = next((result for result in results if result.other_side), None)
+    given = {} if first is None else {"--perf-against": first.against, "--perf-against-python": first.against_python}
+    return Invocation(options=tuple((flag, value) for flag, value in given.items() if value))
 
 
 def with_history(runs: Sequence[Run]) -> Run:
@@ -177,6 +179,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         base=test.base_record,
         base_path=form.base_path,
         against=form.against,
+        against_python=form.against_python,
         exemplars=tuple(Exemplars(each.call, file.beside(each.base), file.beside(each.new)) for each in test.traces),
         suggestions=form.suggestions,
         curves=tuple(map(_curve, form.curves)),

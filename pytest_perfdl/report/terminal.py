@@ -101,9 +101,8 @@ def failure_text(result: Result, run: Run) -> str:
     facts = []
     if result.judgement.context_changes:
         facts.append(("context differs", ", ".join(_shift(*change) for change in result.judgement.context_changes)))
-    if result.against:
-        commit = result.base.occasions[-1].commit if result.base else None
-        facts.append(("against", words.visible(result.against) + (f" at {commit[:9]}" if commit else "")))
+    if result.other_side:
+        facts.append(("against", words.visible(compared.against([result]))))
     elif result.base is not None:
         commits = words.baseline_commits([result])
         at = f" at {', '.join(commits)}" if commits else ""

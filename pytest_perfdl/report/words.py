@@ -220,7 +220,7 @@ def baseline_commits(results: Iterable[Result]) -> list[str]:
     commits = [
         occasion.commit[:9]
         for result in results
-        if result.base is not None and not result.against
+        if result.base is not None and not result.other_side
         for occasion in result.base.occasions
         if occasion.commit
     ]
@@ -246,7 +246,7 @@ def _names(results: Sequence[Result]) -> list[str]:
 
 def acceptable(result: Result) -> bool:
     """Whether a new baseline would change the verdict: budgets and expectations do not depend on it."""
-    if result.against or (result.base is None and result.judgement.verdict == "regressed"):
+    if result.other_side or (result.base is None and result.judgement.verdict == "regressed"):
         return False
     if result.judgement.verdict != "regressed":
         return result.judgement.verdict in ACCEPTED_BY_UPDATE or result.judgement.counts_changed
@@ -424,7 +424,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     measure = ("measure again", invocation.measuring(names))
     if verdict == "unmeasured" or result.judgement.is_test_error:
         return []
-    if result.against:
+    if result.other_side:
         return [measure]
     if result.updated or (verdict in ("unchanged", "new") and not result.judgement.counts_changed):
         return [measure]

@@ -87,6 +87,8 @@ class Result:
     """Path of the baseline (which may not exist), relative to the root directory."""
     against: str = ""
     """The revision of `--perf-against`, as given; empty for a baseline."""
+    against_python: str = ""
+    """The interpreter of `--perf-against-python`, as given; empty where both sides have the same."""
     exemplars: tuple[Exemplars, ...] = ()
     suggestions: tuple[Suggestion, ...] = ()
     """Largest predicted gain first."""
@@ -108,6 +110,11 @@ class Result:
         No other test has it: behind the test's name is a digest of the node id.
         """
         return safe_name(self.id.rpartition("::")[2], of=self.id)
+
+    @property
+    def other_side(self) -> str:
+        """The revision and the interpreter that the test was compared with, in words; empty for a baseline."""
+        return " with ".join(filter(None, (self.against, self.against_python)))
 
     @property
     def verdict(self) -> Verdict:

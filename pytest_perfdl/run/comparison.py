@@ -70,7 +70,7 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
     BaselineError
         The baseline of this machine ID cannot be read, and is not to be recorded again.
     """
-    if info is None or context.settings.against is not None:
+    if info is None or context.settings.compares_sides:
         return Baseline()
     nodeid, store, key = test.item.nodeid, context.store, info.key
     own = None
@@ -85,23 +85,26 @@ def load_baseline(context: RunContext, test: PerfTest, info: CallInfo | None) ->
         raise
 
 
-def against_revision(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> ComparisonResult:
-    """Compare a test with `--perf-against`: counts of the first process of each side, times in paired rounds.
+def against_side(context: RunContext, measurement: Measurement, confirmation: Confirmation) -> ComparisonResult:
+    """Compare a test with another revision or interpreter (`--perf-against`, `--perf-against-python`).
+
+    Counts are of the first process of each side, times of paired rounds.
 
     Raises
     ------
     PerfError
-        The baseline commit cannot be measured.
+        The other side cannot be measured.
     """
     new, limits = measurement.record(), measurement.test.limits
     try:
         commit = context.revisions.against
-        assert commit is not None
-        checkout = context.revisions.checkout(commit)
+        checkout = context.revisions.other_side(commit)
         base = measurement.measure_base(checkout, commit)
         if base is None:
             reason = f"the test does not exist at {context.settings.against}"
             return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
+        new, record = context.revisions.with_environments(new, base.record)
+        base = replace(base, record=record)
         found = standing(new, base.record, (), limits, stored=False)
         if found.verdict not in ("invalid", "outdated"):
             if held(found, limits):

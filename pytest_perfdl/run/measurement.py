@@ -299,7 +299,9 @@ class Measurement:
         context, test = self.context, self.test
         if not Path(checkout.path(test.item.path)).exists():
             return None
-        context.processes.prepare_parent(test, self.remote.shown)
+        if checkout.interpreter is None:
+            context.processes.prepare_parent(test, self.remote.shown)
+        where = checkout.in_words(commit)
         no_flops = self._no_flops
         while True:
             try:
@@ -308,22 +310,16 @@ class Measurement:
             except TestAbsent:
                 return None
             except WorkerError as error:
-                raise SideError(
-                    f"the test did not run at the baseline commit {commit[:12]}: {error}", invalid=False
-                ) from None
+                raise SideError(f"the test did not run {where}: {error}", invalid=False) from None
             if not (spoiled := self._spoiled(remote)):
                 break
             no_flops = spoiled
         if any(phase.report["outcome"] == "skipped" for phase in remote.phases.values()):
-            raise SideSkipped(
-                f"the test is skipped or expected to fail at the baseline commit {commit[:12]}", invalid=False
-            )
+            raise SideSkipped(f"the test is skipped or expected to fail {where}", invalid=False)
         if text := failure(remote, context.config):
-            raise SideError(
-                f"the test fails at the baseline commit {commit[:12]}: {last_error(text)}\n{text}", invalid=False
-            )
+            raise SideError(f"the test fails {where}: {last_error(text)}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
-            raise SideError(f"the test measures nothing at the baseline commit {commit[:12]}", invalid=False)
+            raise SideError(f"the test measures nothing {where}", invalid=False)
         for name, origins, code in (("baseline", remote.origins, checkout), ("current", self.remote.origins, None)):
             if mistake := context.revisions.mistaken(origins, code):
                 raise SideError(f"the {name} side {mistake}", invalid=True)

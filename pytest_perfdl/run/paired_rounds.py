@@ -104,7 +104,7 @@ class Rounds:
         """Whether both sides of the last round were alive at once."""
         self._core: int | None = None
         self._shown = shown
-        self.start_reason = "--perf-start=fresh" if context.settings.start == "fresh" else "" if shown else _NOT_SHOWN
+        self.start_reason = _why_started(context, base, shown)
         """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why processes are not pinned, in one line; empty if they are."""
@@ -269,6 +269,15 @@ class Rounds:
         # The two alternatives of a `perf.compare` share their code.
         if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
             raise SideError(f"the {side.label} side {mistake}", invalid=True)
+
+
+def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
+    """Why processes are not forked, in one line; empty if they are."""
+    if context.settings.start == "fresh":
+        return "--perf-start=fresh"
+    if base.checkout is not None and base.checkout.interpreter is not None:
+        return "the two sides have different interpreters"
+    return "" if shown else _NOT_SHOWN
 
 
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:

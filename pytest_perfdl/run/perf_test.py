@@ -28,7 +28,7 @@ from pytest_perfdl.results.run import Exemplars, Result
 from pytest_perfdl.results.verdict import SAME_CODE, Judgement, MetricVerdict, Verdict
 from pytest_perfdl.run.baseline_update import rewrites, update
 from pytest_perfdl.run.collection import PerfTest
-from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_revision, load_baseline
+from pytest_perfdl.run.comparison import Baseline, ComparisonResult, against_baseline, against_side, load_baseline
 from pytest_perfdl.run.confirmation import Confirmation
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.expectations import joined
@@ -158,8 +158,8 @@ def _limits_held(
     refused = _machine_measured(context, measurement) if calibrates else ""
     measurement.draw(recording if writes_one else checking)
     _check_names(test, measurement.record())
-    if settings.against is not None:
-        found = _accounted(context, measurement, against_revision(context, measurement, confirmation))
+    if settings.compares_sides:
+        found = _accounted(context, measurement, against_side(context, measurement, confirmation))
         judgement = _limits_checked_again(context, measurement, found.judgement)
         return _result(context, measurement, measurement.record(), replace(found, judgement=judgement))
     found = _accounted(context, measurement, against_baseline(context, measurement, confirmation, baseline))
@@ -252,9 +252,9 @@ def _result(
 ) -> Result:
     """The result of a compared test, as reports read it."""
     item, store, base = measurement.test.item, context.store, found.base
-    against, judgement = context.settings.against, found.judgement
+    settings, judgement = context.settings, found.judgement
     slug = new.key.slug if base is None or updated else base.key.slug
-    if against is not None:
+    if settings.compares_sides:
         stored = {call: Path(path) for call, path in found.traces.items()}
     else:
         stored, others = store.exemplars(item.nodeid, slug) if base is not None and not updated else ({}, ())
@@ -275,8 +275,9 @@ def _result(
         and not (updated and judgement.verdict != "invalid" and not judgement.over_budget),
         new=new,
         base=base,
-        base_path="" if against else store.shown(store.path(item.nodeid, slug)),
-        against=against or "",
+        base_path="" if settings.compares_sides else store.shown(store.path(item.nodeid, slug)),
+        against=settings.against or "",
+        against_python=settings.against_python or "",
         exemplars=tuple(Exemplars(call.name, stored.get(call.name), fresh.get(call.name)) for call in new.calls),
         updated=updated,
         sensitivity=sensitivity(new, measurement.test.limits) if updated else None,

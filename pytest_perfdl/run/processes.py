@@ -125,9 +125,9 @@ class Processes:
         if checkout is not None:
             places = {name: options[name] for name in ("basetemp", "xmlpath") if name in options}
             options = checkout.options(options) | places
-            own, foreign = str(checkout.root), str(checkout.working_tree)
+            own, foreign = str(checkout.root), str(checkout.working_tree) if checkout.is_other_code else ""
         elif against is not None:
-            own, foreign = str(against.working_tree), str(against.root)
+            own, foreign = str(against.working_tree), str(against.root) if against.is_other_code else ""
         worker = Worker(
             WorkerJob(
                 options=options,
@@ -152,6 +152,7 @@ class Processes:
             folder=None if checkout is None else checkout.folder(Path.cwd()),
             extra_environment=None if checkout is None else checkout.environment(),
             parent=parent,
+            interpreter=None if checkout is None else checkout.interpreter,
         )
         remote = RemoteTest(test.item, worker, script, forward=first)
         self._running = [*(each for each in self._running if not each.over), remote]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from pytest_perfdl.model.units import some
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.system.git import commit_of, git, top_of, tree_of, trouble
 from pytest_perfdl.workers.checkout import Checkout, checked_out, kept_commits
+from pytest_perfdl.workers.interpreter import Interpreter, check_version, describe, differences
 from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import Elsewhere, elsewhere
 from pytest_perfdl.workers.overlay import overlay, with_conftests
@@ -117,6 +120,12 @@ class Revisions:
         """Why a side did not run its own code, which makes the comparison invalid; empty if it did."""
         if loaded is None:
             return ""
+        wanted = sys.prefix if checkout is None or checkout.interpreter is None else checkout.interpreter.prefix
+        if loaded.prefix != wanted:
+            return f"ran in the environment {loaded.prefix} instead of {wanted}"
+        if self._settings.compares_sides and self._settings.against is None:
+            # Both sides are meant to run the same code.
+            return ""
         do = "install in editable mode (pip install -e .) or set pythonpath = src in the ini file"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
@@ -208,8 +217,8 @@ class Revisions:
         return self._settings.folder, str(self._settings.report)
 
     @property
-    def against(self) -> str | None:
-        """Commit of `--perf-against`.
+    def against(self) -> str:
+        """Commit of `--perf-against`; empty where only the interpreter differs.
 
         Raises
         ------
@@ -218,7 +227,7 @@ class Revisions:
         """
         name = self._settings.against
         if name is None:
-            return None
+            return ""
         commit = commit_of(self._config.rootpath, name)
         if commit is None:
             said = trouble(self._config.rootpath)
@@ -226,6 +235,43 @@ class Revisions:
         return commit
 
     # Checkouts
+
+    def other_side(self, commit: str) -> Checkout:
+        """The other side of a run that compares two: a commit's code, or the working tree's, and its interpreter.
+
+        Raises
+        ------
+        CheckoutError
+        """
+        code = self.checkout(commit) if commit else Checkout(*2 * (self.top or self._config.rootpath,))
+        return replace(code, interpreter=self.interpreter)
+
+    @cached_property
+    def interpreter(self) -> Interpreter | None:
+        """The other side's, of `--perf-against-python`; `None` if it runs under this one.
+
+        Raises
+        ------
+        CheckoutError
+        """
+        if self._settings.against_python is None:
+            return None
+        try:
+            found = describe(self._settings.against_python)
+            check_version(found)
+        except CheckoutError as error:
+            raise CheckoutError(f"--perf-against-python: {error}") from None
+        return found
+
+    def with_environments(self, new: Record, base: Record) -> tuple[Record, Record]:
+        """Records of both sides with the distributions that differ in their contexts, where interpreters differ."""
+        if self.interpreter is None:
+            return new, base
+        here = describe(sys.executable)
+        places = (("interpreter", (self.interpreter.executable, here.executable)),)
+        found = (*places, *differences(self.interpreter, here).items())
+        before, after = ({name: texts[side] for name, texts in found} for side in (0, 1))
+        return replace(new, context={**new.context, **after}), replace(base, context={**base.context, **before})
 
     def checkout(self, commit: str) -> Checkout:
         """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.

@@ -147,12 +147,10 @@ class PerfSession:
 
     def _check_out(self, context: RunContext) -> None:
         """Have the other revision ready before anything is measured."""
-        if not context.tests or self.settings.against is None:
+        if not context.tests or not self.settings.compares_sides:
             return
         try:
-            commit = context.revisions.against
-            assert commit is not None
-            context.revisions.checkout(commit)
+            context.revisions.other_side(context.revisions.against)
         except CheckoutError as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Another revision's code on disk, and the settings with which a worker runs it instead of the working tree.
+"""The other side's code and interpreter, and the settings with which a worker runs them instead of the working tree.
 
 The revision is checked out as a git worktree in the git directory, so files have their modes and filters (line ends,
 large file storage), and git commands in a setup or a test find a repository. Checkouts are kept for later runs
@@ -28,6 +28,7 @@ from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.git import environment_apart, run_git
 from pytest_perfdl.system.processes import Finished
 from pytest_perfdl.workers import kept_checkouts
+from pytest_perfdl.workers.interpreter import Interpreter
 
 GIT_SECONDS = 30.0
 """Longest that git may take where it writes no files."""
@@ -49,6 +50,13 @@ class Checkout:
     """What it took to have it there, set up."""
     is_kept: bool = False
     """Whether an earlier run had set it up."""
+    interpreter: Interpreter | None = None
+    """Another Python that runs the code; `None` for this process's. With one, `root` may be the working tree itself."""
+
+    @property
+    def is_other_code(self) -> bool:
+        """Whether it stands in for the working tree at all, rather than only for the interpreter."""
+        return self.root != self.working_tree
 
     def path(self, path: Path | str) -> str:
         """Where a file of the working tree is here; paths outside it stay, and so does what is installed in it."""
@@ -59,15 +67,34 @@ class Checkout:
                 return str(self.root / own.relative_to(self.working_tree))
         return str(path)
 
+    def in_words(self, commit: str) -> str:
+        """Where the other side ran: "at the baseline commit 0123456789ab", "under /venvs/old/bin/python", or both."""
+        at = f"at the baseline commit {commit[:12]}" if commit else ""
+        under = f"under {self.interpreter.executable}" if self.interpreter is not None else ""
+        return " ".join(filter(None, (at, under)))
+
     def folder(self, path: Path) -> str:
         """Where a folder of the working tree is here, or the nearest one above it that this revision has."""
         found = Path(self.path(path))
         return str(next(each for each in (found, *found.parents) if each.is_dir()))
 
     def import_path(self) -> list[str]:
-        """`sys.path` with the working tree's folders replaced, those of editable installs in front."""
-        present = (entry or str(Path.cwd()) for entry in sys.path)
-        return list(dict.fromkeys(self.path(entry) for entry in (*editable_folders(), *present)))
+        """`sys.path` with the working tree's folders replaced, those of editable installs in front.
+
+        Under another interpreter, what is outside of the working tree comes from its own environment.
+        """
+        present = [*editable_folders(), *(entry or str(Path.cwd()) for entry in sys.path)]
+        if self.interpreter is None:
+            return list(dict.fromkeys(map(self.path, present)))
+        own = (entry for entry in present if self._holds(Path(entry)))
+        return list(dict.fromkeys((*map(self.path, own), *self.interpreter.path)))
+
+    def _holds(self, path: Path) -> bool:
+        """Whether a path is of the working tree's code."""
+        forms = (path, path.resolve())
+        return any(
+            form.is_relative_to(self.working_tree) and not is_installed(form, self.working_tree) for form in forms
+        )
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options whose texts name places in the working tree, moved here."""

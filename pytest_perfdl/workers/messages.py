@@ -135,6 +135,8 @@ class Origins:
     """Files in the job's own folder that were loaded or read, by their paths from there."""
     packages: tuple[str, ...] = ()
     """Top-level names of the modules that were loaded from outside it, without the standard library's."""
+    prefix: str = ""
+    """`sys.prefix` of the process: its environment."""
 
 
 @dataclass(frozen=True, slots=True)

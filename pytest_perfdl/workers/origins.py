@@ -70,7 +70,15 @@ def origins(
         elif top in names:
             outside.append((name, place))
     files, packages = _used(own, foreign, loaded, {*besides, *(reads.files() if reads is not None else ())})
-    return Origins(tuple(found[own]), tuple(found[foreign]), identity, tuple(outside), files, packages)
+    return Origins(
+        own=tuple(found[own]),
+        foreign=tuple(found[foreign]),
+        test_hash=identity,
+        outside=tuple(outside),
+        files=files,
+        packages=packages,
+        prefix=sys.prefix,
+    )
 
 
 def _loaded() -> list[tuple[str, str]]:

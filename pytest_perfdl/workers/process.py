@@ -22,6 +22,7 @@ from typing import IO, Any, Protocol
 from pytest_perfdl.model.errors import ChannelClosed, ChannelTimeout, WorkerDied, WorkerTimeout
 from pytest_perfdl.system import processes
 from pytest_perfdl.workers.channel import pair
+from pytest_perfdl.workers.interpreter import Interpreter
 from pytest_perfdl.workers.messages import WorkerJob
 
 PINNED_ENVIRONMENT = {
@@ -42,7 +43,9 @@ _BOOT = (
     "import json, sys; sys.path[:], path = json.loads(sys.argv[1]); "
     "from pytest_perfdl.workers.{module} import main; sys.path[:] = path; main(*map(int, sys.argv[2:]))"
 )
-"""This package comes from where it is here, on whichever side the worker is: both must speak the same protocol."""
+"""This package comes from where it is here, on whichever side the worker is: both must speak the same protocol.
+
+Under another interpreter it comes from that one's environment, in the same version (`interpreter.check_version`)."""
 
 
 class Process(Protocol):
@@ -92,6 +95,8 @@ class Worker:
         Whether the user sees what the process itself writes.
     import_path, folder
         `sys.path` and current folder of the process; by default this process's.
+    interpreter
+        The Python that runs it; by default this process's.
     extra_environment
         Variables that it has beside this process's or in their place.
     parent
@@ -109,6 +114,7 @@ class Worker:
         folder: str | None = None,
         extra_environment: Mapping[str, str] | None = None,
         parent: Parent | None = None,
+        interpreter: Interpreter | None = None,
     ) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
         self._stacks: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the worker
@@ -130,6 +136,7 @@ class Worker:
                     variables=variables,
                     output=None if inherit_output else self._output,
                     passing=(theirs.fileno(), self._stacks.fileno()),
+                    interpreter=interpreter,
                 )
         except OSError as error:
             self._release()
@@ -233,6 +240,7 @@ def boot(
     variables: Mapping[str, str],
     output: IO[bytes] | None,
     passing: Sequence[int],
+    interpreter: Interpreter | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a process of our own, which leads its process group.
 
@@ -248,14 +256,19 @@ def boot(
         Where its stdout and stderr go; `None` for this process's.
     passing
         Descriptors that it inherits.
+    interpreter
+        The Python that runs it, with its own installation of this package; by default this process's.
     """
+    executable, own_path = sys.executable, import_texts(sys.path)
+    if interpreter is not None:
+        executable, own_path = interpreter.executable, list(interpreter.path)
     return subprocess.Popen(
         [
-            sys.executable,
+            executable,
             *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
             "-c",
             _BOOT.format(module=module),
-            json.dumps([import_texts(sys.path), path]),
+            json.dumps([own_path, path]),
             *map(str, arguments),
         ],
         stdin=subprocess.DEVNULL,

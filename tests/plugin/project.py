@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import venv
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,14 +112,14 @@ class Project:
     def copy(self, folder):
         shutil.copytree(folder, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def start(self, *args, plugins=(), autoload=False, **env):
+    def start(self, *args, plugins=(), autoload=False, python=sys.executable, **env):
         """Start pytest; of all plugins only this one and those named are loaded, unless `autoload`."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         settings = {"COLUMNS": "120", "NO_COLOR": "1"}
         if not autoload:
             settings["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         named = [] if autoload else [f"-p{name}" for name in ("perfdl", *plugins)]
-        command = [sys.executable, "-m", "pytest", *named, *map(str, args)]
+        command = [str(python), "-m", "pytest", *named, *map(str, args)]
         return Running(command, self.root, {**inherited, **settings, **env})
 
     def run(self, *args, timeout=300, **options):
@@ -142,6 +144,31 @@ class Project:
         """The words of a file that a test of this project writes while it runs."""
         path = self.root / name
         return until(lambda: path.is_file() and path.read_text().endswith("\n") and path.read_text().split(), within)
+
+
+def environment(path, **distributions):
+    """The interpreter of a new virtual environment with everything that is installed here, and these distributions.
+
+    A distribution is given by its version and the source of its only module.
+    """
+    venv.create(path, symlinks=True)
+    (packages,) = path.glob("lib/python*/site-packages")
+    (packages / "all.pth").write_text("".join(f"{entry}\n" for entry in sys.path if entry and "zip" not in entry))
+    for name, (version, source) in distributions.items():
+        install(packages, name, version, source)
+    return path / "bin" / "python"
+
+
+def install(packages, name, version, source):
+    """Put a distribution of one module into a folder, as pip does."""
+    info = f"{name}-{version}.dist-info"
+    texts = {f"{name}.py": source, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+    (packages / info).mkdir()
+    for file, text in texts.items():
+        (packages / file).write_text(text)
+    digests = {file: hashlib.sha256(text.encode()).hexdigest() for file, text in texts.items()}
+    record = [f"{file},sha256={digest},{len(texts[file])}" for file, digest in digests.items()]
+    (packages / info / "RECORD").write_text("\n".join([*record, f"{info}/RECORD,,", ""]))
 
 
 def until(question, within=60):

@@ -50,6 +50,7 @@ WITH_INI = [
     ("perf_calibrate", "off", lambda settings: settings.calibrate, "off", "auto"),
     ("perf_memory", "all", lambda settings: settings.memory, "all", "changed"),
     ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
+    ("perf_against_python", "python3", lambda settings: settings.against_python, "python3", None),
     ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),
 ]
 

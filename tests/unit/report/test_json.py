@@ -34,6 +34,7 @@ TEST_KEYS = {
     "context_changes",
     "base_path",
     "against",
+    "against_python",
     "base_record",
     "base_repeats",
     "new_repeats",

@@ -128,18 +128,20 @@ def test_train_step(perf, model, batch):
     perf(train_step, model, batch, items=len(batch))
 ```
 
-All arguments are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement settings. If you
-change one of them, the baseline is `outdated`. With `loops`, times and counts are still per run of the step.
+All arguments of the marker are optional keywords. `warmup`, `steps`, `threads`, `seed` and `loops` are measurement
+settings. If you change a measurement setting, the baseline is `outdated`. With `loops`, times and counts are still per
+run of the step.
 
-Marks on a module, a class and a function are merged. Mappings are joined. Of all other values, the innermost mark's
-value applies.
+pytest-perfdl merges marks on a module, a class and a function. Mappings (`limits=`, `budget=`) are joined. For all
+other arguments, the innermost mark applies.
 
 Every measured process runs the test under pytest. So fixtures of every scope, parametrization, skip, xfail and capture
-behave as in any pytest test. Hooks in `conftest.py` run in these processes, too.
+behave as in any pytest test. Hooks in `conftest.py` also run in the measured processes.
 
 {marker}
-If your project already has a marker, fixture, option or ini key with one of these names, yours is used. Then use the
-second names of pytest-perfdl: `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and `perfdl_steps`.
+If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one of your
+project. Then use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and
+`perfdl_steps`.
 
 ### Limits and budgets
 
@@ -153,16 +155,17 @@ second names of pytest-perfdl: `@pytest.mark.perfdl`, the fixture `perfdl`, `--p
 | `off` | any amount: it never fails, and is only shown |
 
 The default limits are `step_time:3%`, `block_time:3%` and `peak_memory:2%+1MiB`. Without paired rounds, the limit of a
-time is at least 10 %. `per_kernel` (5 %) is the limit of every single kernel and operator. It applies only in paired
-rounds. Metrics without a limit are only shown. A count without a limit is reported if it changes.
+time is at least 10 %. `per_kernel` (5 %) is the limit of every single kernel and operator, and applies only in paired
+rounds. The report shows metrics without a limit, but such metrics never fail a test. The report mentions a count
+without a limit if the count changes.
 
-A budget is an absolute bound: `{"step_time": "45ms"}`. For metrics where more is better, it is a lower bound:
-`{"flops_utilization": ">=40%"}`.
+A budget is an absolute bound, such as `{"step_time": "45ms"}`. For metrics where more is better, a budget is a lower
+bound, such as `{"flops_utilization": ">=40%"}`.
 
 ## The fixture
 
-If a test does not use the fixture, its whole body is the step. Without `--perf`, every step runs once and nothing is
-measured.
+If a test with the marker does not use the `perf` fixture, the whole body of the test is the step. Without `--perf`,
+every step runs once, and pytest measures nothing.
 """
 
 
@@ -243,12 +246,13 @@ def _escaped(text: str) -> str:
 
 _WHATIF = """# What-if: optimizations, selections, constants
 
-For `perfdl whatif` and `perf.assert_whatif`. [Predict a change](../how-to/what-if.md) shows how to use them.
+This page is the reference for `perfdl whatif` and `perf.assert_whatif`. [Predict a change](../how-to/what-if.md) shows
+how to use both.
 
 ## Selecting tasks
 
 `--scale`, `--remove` and `perfdl trace --select` take conditions separated by commas. A task is selected if all
-conditions hold. `step`, `stream`, `rank`, `kind` and `phase` may be repeated; then one of their values must match.
+conditions hold. You can repeat `step`, `stream`, `rank`, `kind` and `phase`, and one of the repeated values must match.
 
 | condition | selects |
 |---|---|
@@ -267,8 +271,8 @@ operators, modules, shapes and lines only choose the rows of tables.
 
 ## Constants of the machine
 
-Pass constants with `--machine NAME=VALUE`, or a JSON file of them with `--machine FILE`. `perfdl constants` measures
-them.
+Pass a constant with `--machine NAME=VALUE`, or a JSON file of constants with `--machine FILE`. `perfdl constants`
+measures these constants.
 
 | constant | meaning |
 |---|---|
@@ -281,12 +285,13 @@ them.
 | `hand_over_ns` | time to receive a batch from a DataLoader worker |
 | `float32=67Tflop`, ... | peak rate of an element type |
 
-Without `--machine`, constants come from the trace, or from the data sheet of its device. Constants are never guessed:
-if one is missing, there is no prediction, and the answer names the constant.
+Without `--machine`, constants come from the trace, or from the data sheet of the device. `perfdl whatif` never guesses
+a constant. If a constant is missing, there is no prediction, and the answer names the missing constant.
 
 ## Optimizations
 
-The formulas use these symbols:
+Some formulas come from Daydream (USENIX ATC 2020), which simulates optimizations on a trace. The formulas use these
+symbols:
 
 | symbol | meaning |
 |---|---|
@@ -295,8 +300,9 @@ The formulas use these symbols:
 | B | bandwidth in bytes/s, of the memory unless stated otherwise |
 | n, S, alpha | number of ranks, bytes of a bucket, latency of the network |
 
-*Range* is the range of a prediction: from the most to the least favorable constants. *Confidence* is explained in [How
-what-if predictions work](../explanation/simulation.md).
+The *range* of a prediction extends from the least to the most favorable constants. The *slow end* of the range has the
+longest step time, and the *fast end* has the shortest. [How what-if predictions work](../explanation/simulation.md)
+explains the *confidence* of a prediction.
 
 {table}"""
 
@@ -314,13 +320,13 @@ def options() -> str:
     ]
     only = [(f"`{name}`", kind, text, default or "none") for name, kind, text, default in INI_ONLY]
     return (
-        "# Options and ini keys\n\nThe command line overrides the ini file. The [marker](fixture-and-marker.md) "
-        "overrides both for limits, budgets, the\nresolution and the timeout. The command line overrides the marker "
-        "for warm-up, steps, processes and threads.\n\n"
+        "# Options and ini keys\n\nThe command line overrides the ini file. For limits, budgets, the resolution and "
+        "the timeout, the\n[marker](fixture-and-marker.md) overrides the command line and the ini file. For warm-up, "
+        "steps, processes and threads, the\ncommand line overrides the marker.\n\n"
         "Every option and ini key has a second name that no other plugin has: `--perfdl-steps` for `--perf-steps`,\n"
         "`perfdl_steps` for `perf_steps`. If your project or another plugin already has the short name, use the "
-        "long one.\n\nExit codes are pytest's: 0 no test failed, 1 a test failed, 2 interrupted, 4 wrong usage, "
-        "5 no perf test was selected.\n\n"
+        "long one.\n\nThe exit codes are those of pytest. 0 means that no test failed, 1 that a test failed, 2 that "
+        "the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was selected.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)
@@ -348,23 +354,25 @@ def metrics() -> str:
         for name in (*VERDICTS, EVERY_ROUND)
     ]
     return (
-        '# Metrics and verdicts\n\nA metric of a named call, `perf(fn, name="forward")`, has the name in front: '
-        "`forward.step_time`.\n\n## Timed\n\nEvery process gives one number. Times are measured without the profiler. "
-        "Descriptions mention numbers that come from\nprofiled steps.\n\n"
+        '# Metrics and verdicts\n\nIf a call has a name, as in `perf(fn, name="forward")`, its metrics have the name '
+        "in front, such as\n`forward.step_time`.\n\n## Timed\n\nEvery process gives one number per metric. Times are "
+        "measured without the profiler, unless the description mentions\nprofiled steps.\n\n"
         + _table(("metric", "unit inside", "better", "what it is"), times)
-        + "\n## Counted\n\nFor every count, less is better. If the context in the last column is equal on both "
-        "sides, counts are exact,\nand are compared exactly. Otherwise a difference is only reported, with the context "
-        "that differs.\n\n"
+        + "\n## Counted\n\nFor every count, less is better. The last column names the context of a count, such as the "
+        "torch version. If baseline\nand current code have the same context, counts are exact, and pytest-perfdl "
+        "compares the counts exactly. If the context\ndiffers, the report shows how count and context differ, but no "
+        "verdict.\n\n"
         + _table(("metric", "unit inside", "what it is", "exact under equal"), counts)
-        + "\n## Verdicts, worst first\n\nThe verdict of a test is the worst of its metrics' verdicts. A changed "
-        "count is reported next to the verdict on times.\n`--perf-fail-on` accepts these verdicts, or `all` for every "
-        "verdict that fails or warns.\n\n" + _table(("verdict", "what it means", "what to do", "by default"), verdicts)
+        + "\n## Verdicts, worst first\n\nThe verdict of a test is the worst verdict of its metrics. The report "
+        "shows a changed count next to the verdict on times.\n`--perf-fail-on` accepts the verdicts in this table, or "
+        "`all` for every verdict that fails or warns.\n\n"
+        + _table(("verdict", "what it means", "what to do", "by default"), verdicts)
     )
 
 
 def hooks() -> str:
     """The hooks that a project may implement."""
-    parts = ["# Hooks\n\nA project can implement these in its `conftest.py`.\n"]
+    parts = ["# Hooks\n\nA project can implement these pytest hooks in its `conftest.py`.\n"]
     for name, function in sorted(vars(hookspecs).items()):
         if name.startswith("pytest_perfdl_"):
             signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(function)))
@@ -443,9 +451,7 @@ def _described(kind: type, name: str) -> str:
 
 def commands() -> str:
     """The help of every subcommand."""
-    parts = [
-        "# The perfdl command\n\n`perfdl` works on baselines, traces, run files and this machine, without pytest.\n"
-    ]
+    parts = ["# The perfdl command\n\n`perfdl` is a command for baselines, traces, run files and this machine.\n"]
     for name in sorted(_MODULES):
         module = _load(name)
         summary = " ".join((module.__doc__ or "").split("\n\n")[0].split())
@@ -500,12 +506,12 @@ def files() -> str:
 
 _FILES = """# File formats
 
-Durations are integer nanoseconds, sizes bytes, shares and effects ratios (0.1 is 10 %). Unknown values are null, never
-NaN.
+In all files, durations are integer nanoseconds, sizes are bytes, and shares and effects are ratios (0.1 is 10 %).
+Unknown values are null, never NaN.
 
 ## The report folder
 
-`perf-report/` by default:
+The report folder is `perf-report/` by default:
 
 | file | content |
 |---|---|
@@ -518,10 +524,12 @@ NaN.
 
 ## Baselines
 
-`baselines/<machine ID>/<test file>/<test>.json`, schema {record_schema}, is one small file per test. Its contents are
-sorted and rounded. Commit and review it. The same folder has the trace of one step (`perf_baseline_trace = false`
-turns this off). The machine ID names the hardware, because times are compared only on equal hardware: accelerator, CPU
-model, instruction set, cores (fewer if a container has a CPU quota) and threads. The file contains one record:
+The baseline of a test is a small file, `baselines/<machine ID>/<test file>/<test>.json`, with schema {record_schema}.
+The contents of a baseline are sorted and rounded. Commit and review baselines. The same folder has the trace of one
+step, unless the ini file sets `perf_baseline_trace = false`.
+
+Times are compared only on equal hardware. So the machine ID names the accelerator, the CPU model, the instruction set,
+the threads, and the number of cores (fewer if a container has a CPU quota). A baseline file contains one record:
 
 {record}
 ### A call
@@ -538,8 +546,9 @@ model, instruction set, cores (fewer if a container has a CPU quota) and threads
 {occasion}
 ## The run file
 
-The run file is `perf-report/run.json`, schema {run_schema}. It begins with the machine ID (`key`), the context, the
-date, the commit, and the number of tests with each verdict. `tests` has one object, on one line, for each test:
+The run file is `perf-report/run.json`, with schema {run_schema}. The run file begins with the machine ID (`key`), the
+context, the date, the commit, and the number of tests with each verdict. `tests` has one object, on one line, for each
+test:
 
 | field | content |
 |---|---|
@@ -557,7 +566,7 @@ date, the commit, and the number of tests with each verdict. `tests` has one obj
 
 ### A curve: a test's time over the sizes of a parameter
 
-`curves` is in the test of the size of a [scaling test](../how-to/scaling.md) that ran last. For other tests, it is
+In a [scaling test](../how-to/scaling.md), the size that ran last has the field `curves`. For other tests, `curves` is
 empty. A value with an interval is an object of `value`, `low` and `high`. `low` and `high` are the ends of the 95 %
 interval.
 
@@ -565,8 +574,8 @@ interval.
 `sizes` has one object for every measured size:
 
 {size}
-`fitted` has one object for every curve that the page draws through the sizes. A curve is a line, or a parabola if no
-line fits:
+`fitted` has one object for every point of the curve that the HTML page draws through the sizes. The curve is a line, or
+a parabola if no line fits:
 
 {fitted}
 `figures` has objects with these fields:
@@ -581,11 +590,11 @@ line fits:
 ## The page
 
 The HTML report contains its data in elements. `#perfdl-run` has the run file without records and repeats.
-`#perfdl-details-N` has the data of the N-th test (worst first). `#perfdl-names` has the names that the rows of this
-data refer to by number. A row has these values:
+`#perfdl-details-N` has the rows of the N-th test (worst first). `#perfdl-names` has the names that these rows refer to
+by number. Each row has these values:
 
 {columns}
-In a run of more than {folded} tests, the data of collapsed tests is compressed with gzip, in base64.
+In a run of more than {folded} tests, the HTML report stores the rows of folded tests as gzip data in base64.
 """
 
 PAGES = {

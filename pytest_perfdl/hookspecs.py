@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 def pytest_perfdl_report(run: Run) -> None:
     """Receive the results of a run, for example to send them to a dashboard.
 
-    Called once at the end of `pytest --perf`, after the report is written to `run.report_dir`. `run` holds the
-    measurements, verdicts and causes of every perf test; times are in nanoseconds, sizes in bytes. An exception is
-    reported in the summary and fails the run.
+    pytest calls this hook once, at the end of `pytest --perf`, after the report is written to `run.report_dir`. `run`
+    has the measurements, verdicts and causes of every perf test. Times are in nanoseconds, and sizes in bytes. If the
+    hook raises an exception, the run fails, and the summary shows the exception.
     """
 
 
 @pytest.hookspec
 def pytest_perfdl_name_rules() -> Iterable[tuple[str, str]] | None:
-    r"""Rewrite rules for kernel and operator names that differ between builds of this project.
+    r"""Return rewrite rules for kernel and operator names that differ between builds of this project.
 
-    Called once, before the first test is measured. A rule is a pair of a regular expression and a replacement, as for
-    `re.sub`. Rules are applied in order to the profiler's names, before the built-in rules. Kernels and operators whose
-    rewritten names are equal are compared with each other.
+    pytest calls this hook once, before it measures the first test. A rule is a pair of a regular expression and a
+    replacement, as for `re.sub`. pytest-perfdl applies the rules in order to the profiler's names, before its built-in
+    rules. Kernels and operators with equal rewritten names are compared with each other.
 
         def pytest_perfdl_name_rules():
             return [(r"_build\d+$", "")]

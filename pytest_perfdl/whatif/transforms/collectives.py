@@ -147,21 +147,21 @@ def _peak(context: Context, more: float) -> int | None:
 
 @transform("data_parallel")
 def data_parallel(context: Context, ranks: int, bucket: float = BUCKET, contention: float = 0.0) -> Change:
-    """DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
+    """Use DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
 
-    Gradients fill buckets in the order of the backward pass. The first bucket has 1 MiB, the others `bucket` bytes. An
-    all-reduce of a bucket starts when its last gradient is computed. The all-reduces run one after the other on a
-    separate channel, and the update waits for the last one.
+    Gradients fill buckets in the order of the backward pass. The first bucket has 1 MiB, the other buckets have
+    `bucket` bytes. An all-reduce of a bucket starts when the last gradient of the bucket is computed. The all-reduces
+    run one after the other on a separate channel, and the update waits for the last all-reduce.
 
-    - All-reduce: `t = 2 (n - 1) / n * S / B + 2 (n - 1) alpha`, with the bandwidth B and the latency alpha of the
-      network (`--machine`).
-    - Contention with compute: t is multiplied by `contention`. The default is 1.34 (NCCL beside compute, from
-      Daydream), and 1 to 1.7 in the range.
-    - Copies: each gradient is copied into its bucket and back, at the memory bandwidth.
+    - An all-reduce takes `t = 2 (n - 1) / n * S / B + 2 (n - 1) alpha`, with the bandwidth B and the latency alpha of
+      the network (`--machine`).
+    - Contention with compute multiplies the time of an all-reduce by `contention`. The default of `contention` is 1.34
+      (NCCL beside compute, from Daydream). The range of the prediction covers a contention of 1 to 1.7.
+    - The simulation copies each gradient into its bucket and back, at the memory bandwidth.
 
-    Assumption: all ranks are equally fast.
+    The simulation assumes that all ranks are equally fast.
 
-    Peak memory: grows by the buckets, which are as large as the gradients.
+    The peak memory grows by the buckets, which are as large as the gradients.
 
     Raises
     ------
@@ -186,18 +186,18 @@ def _several(context: Context, ranks: int) -> Machine:
 
 @transform("dgc")
 def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
-    """Deep Gradient Compression: data parallel, exchanging only the largest gradients.
+    """Use data parallel with Deep Gradient Compression, which exchanges only the largest gradients.
 
-    As `data_parallel`, with these differences:
+    `dgc` is the same as `data_parallel`, with these differences:
 
-    - An all-gather replaces the all-reduce. It sends the value and the index of the share `ratio` of all elements:
-      `t = (n - 1) * 2 ratio * S / B + (n - 1) alpha`. The default, 0.001, is the ratio of the paper (Lin et al., ICLR
-      2018).
-    - Selecting and accumulating gradients takes 12 bytes per element at the memory bandwidth, because momentum
+    - An all-gather replaces the all-reduce. The all-gather sends the values and indices of a share `ratio` of all
+      elements, and takes `t = (n - 1) * 2 ratio * S / B + (n - 1) alpha`. The default of `ratio`, 0.001, is the ratio
+      of the paper (Lin et al., ICLR 2018).
+    - Selecting and accumulating gradients moves 12 bytes per element at the memory bandwidth, because momentum
       correction reads and writes two buffers.
     - Gradients are not copied into buckets.
 
-    Peak memory: grows by two buffers as large as the gradients.
+    The peak memory grows by two buffers that are as large as the gradients.
     """
     machine = _several(context, ranks)
     rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
@@ -224,16 +224,17 @@ def _without_timing(plan: Plan) -> Plan:
 
 @transform("blueconnect")
 def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: float = 0.0) -> Change:
-    """BlueConnect: all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, innermost first.
+    """Use BlueConnect, an all-reduce in stages over a hierarchy of ranks, such as `shape=8x4`, innermost first.
 
-    Stage k runs over p_k ranks. It reduces and gathers `S_k = S / (p_1 * ... * p_(k-1))` bytes (Cho et al., MLSys
-    2019). The stages add up: `t = sum over k of (2 (p_k - 1) / p_k * S_k / B_k + 2 (p_k - 1) alpha)`.
+    Stage k runs over p_k ranks, and reduces and gathers `S_k = S / (p_1 * ... * p_(k-1))` bytes (Cho et al., MLSys
+    2019). The all-reduce takes the sum over all stages,
+    `t = sum over k of (2 (p_k - 1) / p_k * S_k / B_k + 2 (p_k - 1) alpha)`.
 
-    `bandwidths=300GBx25GB` sets the bandwidth B_k of each stage. Without it, all stages have the bandwidth of the
-    network. Contention with compute is that of `data_parallel`.
+    `bandwidths=300GBx25GB` sets the bandwidth B_k of each stage. Without `bandwidths`, all stages have the bandwidth of
+    the network. Contention with compute is the same as in `data_parallel`.
 
-    BlueConnect can overlap stages of different buckets. This model does not, so the fast end of the range is the time
-    of the slowest stage alone.
+    BlueConnect can overlap stages of different buckets. The simulation does not overlap stages, so the fast end of the
+    range is the time of the slowest stage alone.
     """
     sizes = _numbers(shape, "shape", int)
     machine = _several(context, int(np.prod(sizes)))
@@ -277,18 +278,18 @@ def _link(graph: TaskGraph, pairs: Callable[[TaskGraph], tuple[Rows, Rows]]) -> 
 
 @transform("p3")
 def p3(context: Context, ranks: int, slice: float = SLICE) -> Change:  # noqa: A002
-    """P3: exchange gradients in slices, in the order in which the next step needs them.
+    """Use P3, which exchanges gradients in slices, in the order in which the next step needs them.
 
-    As `data_parallel`, with these differences (Jayarajan et al., "Priority-based Parameter Propagation", MLSys 2019;
-    Insert and Schedule in Daydream):
+    `p3` is the same as `data_parallel`, with the differences below (Jayarajan et al., "Priority-based Parameter
+    Propagation", MLSys 2019). Daydream models P3 with its operations Insert and Schedule.
 
-    - Gradients are sent in slices of `slice` bytes.
-    - Of the slices that are ready, the channel first sends those of the module whose forward pass comes first.
+    - The ranks send gradients in slices of `slice` bytes.
+    - If several slices are ready, the channel first sends the slices of the module whose forward pass comes first.
     - In the next step, the forward pass of a module waits only for the slices of that module, not for the whole update.
     - Gradients are not copied into buckets.
 
-    The update keeps its position in the step and does not wait for the slices. For the last slices this is too early,
-    by up to the duration of the update.
+    The update keeps its position in the step and does not wait for the slices. So the simulated update is too early for
+    the last slices, by up to the duration of the update.
 
     Raises
     ------
@@ -357,12 +358,12 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
 
 @transform("bandwidth")
 def bandwidth(context: Context, factor: float) -> Change:
-    """A network that is `factor` times as fast.
+    """Use a network that is `factor` times as fast.
 
-    Collectives take `t' = t / factor`.
+    A collective takes `t' = t / factor`, where t is its time in the trace.
 
-    A part of the time of a collective is latency and waiting for other ranks, which a faster network does not reduce.
-    Therefore the range extends to half of the change.
+    A faster network does not reduce latency and waiting for other ranks, which are a part of the time of a collective.
+    So the range of the prediction extends to half of the predicted change.
     """
     if factor <= 0:
         raise ValueError(f"bandwidth:factor={factor}: expected more than 0")
@@ -375,10 +376,11 @@ def bandwidth(context: Context, factor: float) -> Change:
 
 @transform("hide_communication")
 def hide_communication(context: Context) -> Change:
-    """Overlap all collectives with compute: an upper bound of what better overlap gains.
+    """Overlap all collectives with compute, as an upper bound of what better overlap gains.
 
-    Collectives take no time. This is an upper bound, because the model does not check whether there is enough compute
-    to overlap with. The range extends to no gain, and confidence is low.
+    Collectives take no time in the simulation. The prediction is an upper bound of the gain, because the simulation
+    does not check whether there is enough compute to overlap with. The range of the prediction extends to no gain, and
+    the confidence is low.
     """
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
@@ -388,10 +390,10 @@ def hide_communication(context: Context) -> Change:
 
 @transform("replace_data_parallel")
 def replace_data_parallel(context: Context, ranks: int) -> Change:
-    """DistributedDataParallel instead of DataParallel.
+    """Use DistributedDataParallel instead of DataParallel.
 
-    The operators `Scatter`, `Broadcast` and `Gather`, their backward operators, and everything that these launch are
-    removed. The all-reduces of `data_parallel` are added.
+    The simulation removes the operators `Scatter`, `Broadcast` and `Gather`, their backward operators, and everything
+    that these operators launch. The simulation adds the all-reduces of `data_parallel`.
 
     The launches of all replicas stay in one process. DistributedDataParallel uses one process per replica, so the real
     gain can be larger. Confidence is low.

@@ -18,14 +18,14 @@ GRAPH_LAUNCH_NS = 10_000
 
 @transform("cuda_graph")
 def cuda_graph(context: Context) -> Change:
-    """Capture each step as a CUDA graph: one launch per step, same kernels.
+    """Capture each step as a CUDA graph, with one launch per step and the same kernels.
 
-    On each thread, the host's time between the first and the last launch of a step is replaced by one launch of 10 us
-    (5 to 30 us in the range). Python before and after, input loading and blocking waits stay. Kernels keep their
-    durations and the gaps between them.
+    On each thread, one launch of 10 us replaces the host's time between the first and the last launch of a step. The
+    range of the prediction covers launches of 5 to 30 us. Python code before and after the launches, input loading and
+    blocking waits stay the same. Kernels keep their durations and the gaps between them.
 
-    Assumption: the step can be captured. This needs static shapes and no synchronization within the step. If the step
-    synchronizes, confidence is low.
+    The simulation assumes that CUDA can capture the step. A capture needs static shapes and no synchronization within
+    the step. If the step synchronizes, confidence is low.
 
     Raises
     ------
@@ -45,12 +45,13 @@ def cuda_graph(context: Context) -> Change:
 
 @transform("compile")
 def compiled(context: Context, cudagraphs: bool = True) -> Change:
-    """`torch.compile`: fuses chains of elementwise operators (see `fusion`), launched as a CUDA graph.
+    """Use `torch.compile`, which fuses chains of elementwise operators (see `fusion`) and launches a CUDA graph.
 
-    With `cudagraphs=False` (mode "default"), generated code on the host still launches each remaining kernel. Then the
-    host's time between the first and the last launch shrinks in proportion to the number of kernels.
+    With `cudagraphs=False` (mode "default"), generated code on the host still launches each remaining kernel. The
+    host's time between the first and the last launch then shrinks in proportion to the number of kernels.
 
-    Compile time is not part of a step. Confidence is low, because a trace does not show what the compiler will fuse.
+    A step does not include compile time. The confidence is low, because a trace does not show what the compiler will
+    fuse.
     """
     graph = context.graph
     duration, gone = fused_durations(context, epilogues=False)

@@ -24,18 +24,20 @@ _FORM = "channels_last"
 
 @transform("channels_last")
 def channels_last(context: Context) -> Change:
-    """Weights and images in channels-last memory format.
+    """Use channels-last memory format for weights and images.
 
-    - Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time. The host
-      still launches them. This needs no constant. Without measured ratios it is the only change, and confidence is low.
-    - With measured ratios (`Machine.ratios`, from `perfdl constants`), each measured operator also takes `t' = t r`,
-      forward and backward. The operators were replayed in both formats, interleaved.
+    - Kernels that transpose around convolutions (nchwToNhwc, nhwcToNchw, batched_transpose) take no time, but the host
+      still launches them. Removing transposing kernels needs no constant of the machine. Without measured ratios, the
+      simulation changes nothing else, and the confidence is low.
+    - With measured ratios r (`Machine.ratios`, from `perfdl constants`), each measured operator also takes `t' = t r`,
+      forward and backward. `perfdl constants` replays the operators in both memory formats, interleaved.
 
-    Converting the batch to the new format, one transposition per step, is not added. It counts as input time: twice the
-    bytes of the batch, divided by the memory bandwidth.
+    The simulation does not add the time to convert the batch to channels-last format. The conversion is one
+    transposition per step, and counts as input time. It takes twice the bytes of the batch, divided by the memory
+    bandwidth.
 
-    Assumption: gradients have the same format. The slow end of the range comes from replays with one tensor in the old
-    format.
+    The simulation assumes that gradients are in channels-last format, too. The slow end of the predicted range comes
+    from replays with one tensor in the old format.
 
     Raises
     ------

@@ -23,21 +23,24 @@ _WORKERS = re.compile(r"_MultiProcessingDataLoaderIter")
 
 @transform("workers")
 def workers(context: Context, workers: int, now: int = -1) -> Change:
-    """`DataLoader(num_workers=...)`: worker processes prepare the batches.
+    """Use `DataLoader(num_workers=...)`, whose worker processes prepare the batches.
 
-    `period = max(C, L / min(workers, cores - 1))`, plus the time to receive a batch from a worker:
+    With workers, the step time is `period = max(C, L / min(workers, cores - 1))`, plus the time to receive a batch from
+    a worker:
 
     - C is the simulated step time without input loading.
-    - L is the time to prepare a batch. Without workers in the trace, it is the host's time in the DataLoader. With
-      `now` workers for which the step waits, it is `now` times the step time.
-    - Receiving a batch takes `hand_over_ns`, by default 50 us (0 to 300 us in the range).
+    - L is the time to prepare a batch. If the trace has no workers, L is the host's time in the DataLoader. If the step
+      in the trace waits for `now` workers, L is `now` times the step time.
+    - Receiving a batch takes `hand_over_ns`, by default 50 us. The range of the prediction covers 0 to 300 us for
+      receiving a batch.
 
-    If the step computes on the CPU, it shares the CPU with the workers, and both take `contention` times as long. If
-    that constant is unknown, the factor is 1 (1 to 1.5 in the range), and confidence is low. A step that computes on a
-    device is not slowed down.
+    If the step computes on the CPU, the step shares the CPU with the workers, and both take `contention` times as long.
+    If `contention` is unknown, the factor is 1, the range of the prediction covers factors of 1 to 1.5, and the
+    confidence is low. A step that computes on a device is not slowed down.
 
-    Assumption: a worker needs as long for a batch as the main process. The constants `hand_over_ns`, `contention` and
-    `cores` come from the machine. If `cores` is unknown, there are as many free cores as workers.
+    The simulation assumes that a worker needs as long for a batch as the main process. The constants `hand_over_ns`,
+    `contention` and `cores` come from the machine. If `cores` is unknown, the simulation assumes as many free cores as
+    workers.
 
     Raises
     ------
@@ -78,9 +81,9 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
 
 @transform("prefetch")
 def prefetch(context: Context) -> Change:
-    """Asynchronous loading: one worker prepares the next batch while the step computes.
+    """Use one DataLoader worker, which prepares the next batch while the step computes.
 
-    The same as `workers` with `workers=1`.
+    `prefetch` is the same as `workers` with `workers=1`.
 
     Raises
     ------

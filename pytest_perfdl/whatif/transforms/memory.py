@@ -34,17 +34,19 @@ _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::Ac
 
 @transform("checkpointing")
 def checkpointing(context: Context, layer: str = "") -> Change:
-    """Activation checkpointing: layers keep only their input and recompute the rest in the backward pass.
+    """Use activation checkpointing, so that layers keep only their input and recompute the rest in the backward pass.
 
-    `layer` is the path of the layers, with `*` and `?` as in file names. By default they are the modules that repeat.
+    `layer` is the path of the layers, with `*` and `?` as in file names. By default, the layers are the modules that
+    repeat.
 
-    - The backward pass of each layer takes longer by its forward pass, on the host and on the device. Recomputation
-      ends with the last operator that saves a tensor, so a linear layer at the end does not run twice.
-    - The host needs another 100 us per layer, and 20 us per node of its autograd graph (0 to twice that in the range).
+    - The backward pass of each layer takes longer by the layer's forward pass, on the host and on the device.
+      Recomputation ends with the last operator that saves a tensor, so a linear layer at the end does not run twice.
+    - The host needs another 100 us per layer, and 20 us per node of the layer's autograd graph. The range of the
+      prediction covers 0 to twice these host times.
 
-    Peak memory: computed from the allocations in the trace. What a forward pass allocates for its backward pass is
-    freed at the end of the forward pass, and allocated again at the start of the backward pass. The output of the layer
-    is kept (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
+    The simulation computes the peak memory from the allocations in the trace. Memory that a forward pass allocates for
+    its backward pass is freed at the end of the forward pass, and allocated again at the start of the backward pass.
+    The output of the layer is kept (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
     Raises
     ------
@@ -144,17 +146,18 @@ def _needed(context: Context) -> Lifetimes:
 
 @transform("vdnn")
 def vdnn(context: Context, layer: str = "") -> Change:
-    """vDNN: offload the activations of layers to CPU memory between forward and backward.
+    """Offload the activations of layers to CPU memory between the forward and backward pass (vDNN).
 
-    For each layer that has a successor, with b bytes of activations (`layer` as in `checkpointing`):
+    For each layer that has a successor, with b bytes of activations, the simulation adds two copies. The parameter
+    `layer` is the same as in `checkpointing`.
 
-    - A copy to the host follows the last kernel of its forward pass, on a separate stream. It takes `b / B`, with B the
-      bandwidth of pinned memory.
-    - A copy back, of the same duration, starts on another stream when the backward pass of the next layer starts. The
-      first backward kernel of this layer waits for it. So layers are prefetched one layer ahead (Rhu et al., "vDNN",
-      MICRO 2016; Insert in Daydream).
+    - A copy to the host follows the last kernel of the layer's forward pass, on a separate stream. The copy takes
+      `b / B`, where B is the bandwidth of pinned memory.
+    - A copy back to the device takes as long as the copy to the host. The copy back starts on another stream when the
+      backward pass of the next layer starts. The first backward kernel of the layer waits for the copy back. So the
+      simulation prefetches activations one layer ahead (Rhu et al., "vDNN", MICRO 2016; Insert in Daydream).
 
-    Peak memory: the activations do not use device memory between both copies.
+    In the predicted peak memory, the activations use no device memory between the copy to the host and the copy back.
 
     Raises
     ------
@@ -217,17 +220,18 @@ def _copies(graph: TaskGraph, name: str, times: dict[int, int], waiting: Mask | 
 
 @transform("gist")
 def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
-    """Gist: encode the activations of layers between forward and backward.
+    """Encode the activations of layers between the forward and backward pass (Gist).
 
-    They are encoded after the forward pass of their layer, and decoded before its backward pass (`layer` as in
-    `checkpointing`).
+    Gist encodes the activations after the forward pass of their layer, and decodes them before the backward pass of the
+    layer. The parameter `layer` is the same as in `checkpointing`.
 
-    - Encoding reads b bytes and writes `ratio` times b. Decoding does the opposite. Each takes `(1 + ratio) * b / B`,
-      with B the memory bandwidth (half to one and a half times B in the range).
+    - Encoding reads b bytes and writes `ratio` times b bytes. Decoding does the opposite. Encoding and decoding take
+      `(1 + ratio) * b / B` each, where B is the memory bandwidth. The range of the prediction covers half to one and a
+      half times B.
     - `ratio` is 0.5 for floats of 16 bits (delayed precision reduction, which is lossy), and 1/32 for the signs that
       ReLU and pooling need (Jain et al., "Gist", ISCA 2018).
 
-    Peak memory: between forward and backward pass, the activations take `ratio` times their size.
+    Between the forward and backward pass, the activations take `ratio` times their size in the predicted peak memory.
 
     Raises
     ------

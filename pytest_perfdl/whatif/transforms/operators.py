@@ -50,9 +50,10 @@ def with_python(graph: TaskGraph, tasks: Mask) -> Mask:
 def remove_operator(context: Context, name: str, python: bool = True) -> Change:
     """Remove an operator, such as `aten::dropout`, with its backward pass, kernels and Python.
 
-    `name` may contain `*` and `?` as in file names. With `python`, one gap of the host after each call is removed too,
-    because the module that made the call is removed. The slow end of the range keeps these gaps. The other tasks keep
-    their durations, although a memory-bound neighbor could become faster. This is Remove in Daydream.
+    `name` may contain `*` and `?` as in file names. With `python`, the simulation also removes one gap of the host
+    after each call, because the module that made the call is removed. The slow end of the predicted range keeps these
+    gaps of the host. The other tasks keep their durations, although a memory-bound neighbor could become faster.
+    Daydream calls this operation Remove.
     """
     tasks = of_rows(context.graph, operator_rows(context.trace, name))
     if not tasks.any():
@@ -70,8 +71,8 @@ def _removed(graph: TaskGraph, tasks: Mask, python: bool) -> Change:
 def remove_clipping(context: Context) -> Change:
     """Remove gradient clipping.
 
-    Everything that runs between the end of the backward pass and the update (`Optimizer.step`) is removed, up to the
-    last operator there.
+    The simulation removes everything that runs between the end of the backward pass and the update (`Optimizer.step`),
+    up to the last operator before the update.
 
     Raises
     ------
@@ -107,13 +108,15 @@ def remove_clipping(context: Context) -> Change:
 
 @transform("fold_batch_norm")
 def fold_batch_norm(context: Context) -> Change:
-    """Inference: fold batch norms into the convolutions before them.
+    """Fold batch norms into the convolutions before them, for inference.
 
-    `w' = w g / s`, `b' = (b - m) g / s + beta`, with the weight w and the bias b of the convolution, and the mean m,
-    the standard deviation s, the weight g and the bias beta of the batch norm.
+    The folded convolution has the weight `w' = w g / s` and the bias `b' = (b - m) g / s + beta`. Here w and b are the
+    weight and the bias of the convolution. The batch norm has the mean m, the standard deviation s, the weight g and
+    the bias beta.
 
-    The batch norms and the Python that calls them are removed. The slow end of the range keeps that Python. Assumption:
-    a convolution with a bias takes as long as one without.
+    The simulation removes the batch norms and the Python code that calls them. The slow end of the predicted range
+    keeps the Python code. The simulation assumes that a convolution with a bias takes as long as a convolution without
+    a bias.
     """
     if len(backward_rows(context.trace)):
         raise NotApplicable("the trace has a backward pass: batch norms in training cannot be folded")
@@ -125,14 +128,14 @@ def fold_batch_norm(context: Context) -> Change:
 
 @transform("reconstructed_batch_norm")
 def reconstructed_batch_norm(context: Context) -> Change:
-    """Training: split each batch norm in two and fuse the halves into the neighboring operators.
+    """Split each batch norm in two, and fuse the halves into the neighboring operators, for training.
 
-    Batch norms take half as long, and ReLUs take no time, forward and backward. This is the model of Daydream for Jung
-    et al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019): the passes of ReLU over memory are
-    removed, those of batch norm are halved.
+    Batch norms take half as long, and ReLUs take no time, forward and backward. This is Daydream's model of Jung et
+    al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019). The simulation removes the passes of
+    ReLU over memory, and halves the passes of batch norm.
 
-    Daydream predicted a gain of 12.7 %, but measured 7 %. Therefore the range extends to a third of the gain, and
-    confidence is low.
+    Daydream predicted a gain of 12.7 %, but measured 7 %. So the range of the prediction extends to a third of the
+    gain, and the confidence is low.
     """
     graph, trace = context.graph, context.trace
     norms = of_rows(graph, operator_rows(trace, "*batch_norm*"))
@@ -161,17 +164,17 @@ class _Link:
 def fusion(context: Context, epilogues: bool = False) -> Change:
     """Fuse chains of elementwise and normalization operators over tensors of equal size.
 
-    Each chain becomes one kernel with the bandwidth that the chain had: `t' = t * b' / b`.
+    Each chain becomes one kernel with the bandwidth that the chain had, `t' = t * b' / b`.
 
-    - b is the number of bytes that its n operators move together.
-    - `b' = b - 2 (n - 1) s` for tensors of s bytes, because all results except the last stay in registers.
+    - The symbol b is the number of bytes that all n operators of the chain move.
+    - The fused kernel moves `b' = b - 2 (n - 1) s` bytes for tensors of s bytes, because all results except the last
+      stay in registers.
 
-    For memory-bound chains this is the cost model of the fusions in MetaFlow and XLA,
-    `max(FLOPs / F, unique bytes / B)`.
-    With `epilogues`, a matrix product or convolution includes the chain after it. Then the chain costs only the bytes
-    that it reads in addition to the product.
+    For memory-bound chains, this formula is the cost model of the fusions in MetaFlow and XLA,
+    `max(FLOPs / F, unique bytes / B)`. With `epilogues`, a matrix product or convolution includes the chain after it.
+    The chain then costs only the bytes that the chain reads in addition to the product.
 
-    The range extends to half of each gain, because a compiler may not fuse every chain.
+    The range of the prediction extends to half of each gain, because a compiler may not fuse every chain.
 
     Raises
     ------
@@ -250,7 +253,7 @@ def _chains(context: Context, epilogues: bool) -> list[list[_Link]]:
 def remove_scope(context: Context, name: str) -> Change:
     """Remove what runs inside CPU annotations of this name (`*` and `?` as in file names).
 
-    The kernels that are launched there are removed too.
+    The simulation also removes the kernels that code inside the annotations launches.
     """
     trace = context.trace
     annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))

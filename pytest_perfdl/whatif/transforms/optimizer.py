@@ -49,21 +49,24 @@ def _already(context: Context, tasks: Rows) -> str:
 
 @transform("fused_optimizer")
 def fused_optimizer(context: Context) -> Change:
-    """`fused=True`: one kernel for the whole update.
+    """Use `fused=True`, which runs one kernel for the whole update.
 
-    The operators and kernels of each update are replaced by one call:
+    One call replaces the operators and kernels of each update:
 
-    - Host: 20 us, plus 0.25 us per parameter tensor (2.5 us per tensor if the step runs on a CPU).
-    - Compute: `c s N / B` for N parameters of s bytes. Both come from the gradients that autograd accumulates.
-    - c is the number of passes over memory: 7 for Adam and AdamW, 5 for Adagrad, RMSprop and SGD with momentum, 3 for
-      SGD.
-    - B is the memory bandwidth, or the bandwidth that the update reaches on the largest parameters in the trace if that
-      is higher, as for parameters that fit in a cache. It is half to one and a half times as large in the range.
+    - The call takes 20 us on the host, plus 0.25 us per parameter tensor, or 2.5 us per tensor if the step runs on a
+      CPU.
+    - The compute takes `c s N / B` for N parameters of s bytes. Both N and s come from the gradients that autograd
+      accumulates.
+    - The constant c is the number of passes over memory: 7 for Adam and AdamW, 5 for Adagrad, RMSprop and SGD with
+      momentum, and 3 for SGD.
+    - B is the memory bandwidth, or the bandwidth that the update reaches on the largest parameters in the trace, if
+      that is higher. (The update reaches a higher bandwidth if the parameters fit into a cache.) The range of the
+      prediction covers half to one and a half times B.
 
-    Python before the first and after the last operator of the update stays.
+    Python code before the first and after the last operator of the update stays the same.
 
-    Daydream instead predicts the sum of the removed kernels, without a roofline. On small models this predicted the
-    wrong sign.
+    Daydream's formula for a fused optimizer is the summed time of the removed kernels. On small models, Daydream's
+    formula predicted the wrong sign.
 
     Raises
     ------
@@ -134,19 +137,19 @@ def _one_kernel(graph: TaskGraph, updates: list[Rows], call: int, computing: int
 
 @transform("foreach")
 def foreach(context: Context) -> Change:
-    """`foreach=True`: one call per operator for all parameters.
+    """Use `foreach=True`, which runs one call per operator for all parameters.
 
-    On a device, each operator of the update keeps one call and one kernel per 30 parameter tensors. (Multi-tensor apply
-    takes at most 110 tensors and 320 chunks of 64 Ki elements per launch.)
+    On a device, each operator of the update keeps one call and one kernel per 30 parameter tensors. (In PyTorch,
+    multi-tensor apply takes at most 110 tensors and 320 chunks of 64 Ki elements per launch.)
 
-    - A kernel that replaces k kernels takes `sum(t) - (k - 1) * min(t)`: the shortest of them approximates the fixed
-      cost of a kernel, which occurs only once.
+    - A kernel that replaces k kernels takes `sum(t) - (k - 1) * min(t)`, because the fixed cost of a kernel occurs only
+      once. The shortest kernel approximates this fixed cost.
     - A call on the host takes as long as before, plus 0.25 us per parameter tensor.
 
-    On a CPU, `foreach` runs the same operators one after the other. Only the Python between them shrinks, to at most
-    0.25 us per gap.
+    On a CPU, `foreach` runs the same operators one after the other. Only the Python time between the operators shrinks,
+    to at most 0.25 us per gap.
 
-    The range extends to half of the gain.
+    The range of the prediction extends to half of the predicted gain.
 
     Raises
     ------

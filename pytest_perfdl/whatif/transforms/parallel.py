@@ -43,17 +43,17 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
 
 @transform("pipeline_parallel")
 def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, layer: str = "") -> Change:
-    """Layers on several devices, with the batch in micro-batches.
+    """Put layers on several devices, and split the batch into micro-batches.
 
-    The layers (`layer` as in `checkpointing`) are divided into stages, so that the slowest stage is as fast as
-    possible. One step is simulated in 1F1B order: when the pipeline is full, each stage alternates one forward and one
-    backward pass. For p equal stages and m micro-batches, the devices idle for a share of `(p - 1) / (m + p - 1)` of
-    the step (the bubble).
+    The simulation divides the layers into stages, so that the slowest stage is as fast as possible. The parameter
+    `layer` is the same as in `checkpointing`. The simulation runs one step in 1F1B order: when the pipeline is full,
+    each stage alternates one forward and one backward pass. For p equal stages and m micro-batches, the devices idle
+    for a share of `(p - 1) / (m + p - 1)` of the step (the bubble).
 
-    Assumption: the time of a micro-batch is in proportion to its size. In the range, the network is up to 1.7 times
-    slower. Confidence is low.
+    The simulation assumes that the time of a micro-batch is in proportion to its size. The range of the prediction
+    covers a network that is up to 1.7 times slower. The confidence is low.
 
-    Peak memory: that of the device that needs most.
+    The predicted peak memory is the peak of the device that needs most memory.
 
     Raises
     ------
@@ -67,10 +67,10 @@ def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, lay
 
 @transform("model_parallel")
 def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
-    """Layers on several devices, one device at a time.
+    """Put layers on several devices, which compute one device at a time.
 
-    The same as `pipeline_parallel` with one micro-batch. It saves no time: it adds the transfers between devices. Use
-    it for models that do not fit on one device.
+    `model_parallel` is the same as `pipeline_parallel` with one micro-batch. Model parallelism saves no time, because
+    it adds transfers between devices. Use `model_parallel` for models that do not fit on one device.
     """
     if devices < 2:
         raise ValueError("model_parallel needs at least 2 devices")
@@ -79,12 +79,13 @@ def model_parallel(context: Context, devices: int, layer: str = "") -> Change:
 
 @transform("tensor_parallel")
 def tensor_parallel(context: Context, devices: int, layer: str = "") -> Change:
-    """Each layer split over several devices (Megatron).
+    """Split each layer over several devices (Megatron).
 
     A layer takes `1 / devices` of its time, plus two all-reduces in the forward pass and two in the backward pass.
 
-    The model divides the whole layer, although norms and residual connections are not divided. Therefore it is
-    optimistic for small layers. Assumptions and range are those of `pipeline_parallel`.
+    The simulation divides the whole layer, although real tensor parallelism does not divide norms and residual
+    connections. So the prediction is optimistic for small layers. Assumptions and range are the same as in
+    `pipeline_parallel`.
     """
     if devices < 2:
         raise ValueError("tensor_parallel needs at least 2 devices")

@@ -55,24 +55,27 @@ kernels, which kept its errors below 13 %."""
 def amp(context: Context, dtype: str = "bfloat16") -> Change:
     """Autocast to bfloat16 or float16.
 
-    Operators that autocast runs in 16 bits, and the elementwise operators after them, take `t' = t r` in the forward
-    and backward pass. The optimizer, and operators that autocast keeps in float32, do not change.
+    In the forward and backward pass, the simulation multiplies the time t of some operators by a ratio r, `t' = t r`.
+    The ratio applies to operators that autocast runs in 16 bits, and to the elementwise operators after them. The
+    optimizer, and operators that autocast keeps in float32, do not change.
 
-    - With measured ratios (`Machine.ratios`, from `perfdl constants`), r depends on operator and shapes. The operators
-      were replayed in both types, interleaved.
-    - Without, r is 1/2 for memory-bound operators. For compute-bound ones it is the ratio of the peak rates, but at
-      least 1/3 (Daydream, USENIX ATC 2020, divides by 2 and 3). Then the range extends from the ratio of the peak rates
-      to half of the gain.
-    - Confidence is low unless measured ratios cover 90 % of the time that changes.
+    - With measured ratios (`Machine.ratios`, from `perfdl constants`), r depends on operator and shapes.
+      `perfdl constants` replays the operators in float32 and in 16 bits, interleaved.
+    - Without measured ratios, r is 1/2 for memory-bound operators. For compute-bound operators, r is the ratio of the
+      peak rates, but at least 1/3. (Daydream, USENIX ATC 2020, divides by 2 and 3.) The range of the prediction then
+      extends from the ratio of the peak rates to half of the gain.
+    - The confidence is low unless measured ratios cover 90 % of the time that changes.
 
-    These costs are added, at the memory bandwidth:
+    The simulation adds the cost of casts and of gradient scaling, at the memory bandwidth:
 
-    - Casts: 6 bytes per element, for every parameter to 16 bits (once per step, because autocast caches weights), for
-      its gradient back, and for the largest tensor of each float32 operator.
-    - Only for float16 on a device: a pass over the gradients to unscale them (8 bytes per element), and the `.item()`
-      of `GradScaler`, at which the host waits before the optimizer.
+    - A cast moves 6 bytes per element. The simulation casts every parameter to 16 bits once per step, because autocast
+      caches weights. The simulation also casts the gradient of every parameter back, and the largest tensor of each
+      float32 operator.
+    - With float16 on a device, unscaling the gradients moves 8 bytes per element. The host also waits for the `.item()`
+      of `GradScaler` before the optimizer.
 
-    Peak memory: the operators in 16 bits allocate half as much. The cast weights add 2 bytes per parameter.
+    In the predicted peak memory, the operators in 16 bits allocate half as much. The cast weights add 2 bytes per
+    parameter.
 
     Raises
     ------

@@ -28,19 +28,20 @@ _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 
 @transform("batch")
 def batch(context: Context, to: int, now: int, other: str = "", other_batch: int = 0) -> Change:
-    """Another batch size.
+    """Use another batch size.
 
-    With a second trace `other`, recorded with batch size `other_batch`: each operator, and the Python between
-    operators, takes `a + b * batch size`, the line through both traces. Operators are matched by the operators around
-    them and by their phase, separately on host and device. Confidence is low if `to` is outside of both batch sizes by
-    more than their distance.
+    With a second trace `other`, recorded with batch size `other_batch`, the simulation draws a line
+    `a + b * batch size` through the times of each operator, and of the Python between operators, in both traces. The
+    simulation matches operators by the operators around them and by their phase, separately on host and device. The
+    confidence is low if `to` is outside of both batch sizes by more than the distance between the two batch sizes.
 
-    Without a second trace: compute in the forward and backward pass, and input loading, grow in proportion to the batch
-    size. The update, the accumulation of gradients, collectives, and the host's time between operators stay. Small
-    operators grow less than that, so the range extends to half of the change, and confidence is low.
+    Without a second trace, compute in the forward and backward pass, and input loading, grow in proportion to the batch
+    size. The update, the accumulation of gradients, collectives, and the host's time between operators stay the same.
+    Small operators grow less than in proportion, so the range of the prediction extends to half of the predicted
+    change, and the confidence is low.
 
-    Peak memory: what the forward and backward pass allocate, and free before the update or the end of the step, grows
-    in proportion. Weights, gradients and the optimizer's memory keep their size.
+    For the peak memory, allocations of the forward and backward pass grow in proportion to the batch size, if they are
+    freed before the update or the end of the step. Weights, gradients and the optimizer's memory keep their size.
 
     Raises
     ------
@@ -148,12 +149,13 @@ def scaled_peak(context: Context, ratio: float) -> int | None:
 
 @transform("layers")
 def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
-    """Another number of equal layers.
+    """Use another number of equal layers.
 
-    The layers take `t' = t * to / now`, forward and backward, with the Python in between. `layer` is their path, as in
-    `checkpointing`. The update grows by their share of the parameters. Everything else stays.
+    The layers take `t' = t * to / now`, forward and backward, with the Python code in between. `layer` is the path of
+    the layers, as in `checkpointing`. The update grows by the layers' share of the parameters. Everything else stays
+    the same.
 
-    Peak memory: what the layers allocate grows by the same factor, and so do their parameters and optimizer state.
+    The memory that the layers allocate grows by the factor `to / now`, and so do their parameters and optimizer state.
 
     Raises
     ------

@@ -27,14 +27,14 @@ def named(graph: TaskGraph, pattern: re.Pattern[str]) -> Mask:
 
 @transform("remove_sync")
 def remove_sync(context: Context, name: str = "") -> Change:
-    """No synchronization in the step: no `.item()`, `.cpu()` or `torch.cuda.synchronize()`.
+    """Remove synchronization from the step, such as `.item()`, `.cpu()` or `torch.cuda.synchronize()`.
 
     The host continues instead of waiting for the device. Synchronizing calls, and calls that copy to the host, no
-    longer depend on the device (edges "GPU to CPU" in Daydream). With `name`, this applies only to calls whose name
-    contains it. The copies themselves stay.
+    longer depend on the device (edges "GPU to CPU" in Daydream). With `name`, the simulation changes only calls whose
+    name contains `name`. The copies themselves stay the same.
 
-    Assumption: the value that the host waited for does not change what it launches. A step still ends when the device
-    has completed it.
+    The simulation assumes that the value that the host waited for does not change what the host launches. A step still
+    ends when the device has completed the step.
 
     Raises
     ------
@@ -57,14 +57,14 @@ def remove_sync(context: Context, name: str = "") -> Change:
 
 @transform("pin_memory")
 def pin_memory(context: Context, non_blocking: bool = False) -> Change:
-    """Copy batches from pinned memory; with `non_blocking` without waiting for the copy.
+    """Copy batches from pinned memory, and with `non_blocking` do not wait for the copy.
 
-    Copies from pageable memory to the device take `t' = t * B(pageable) / B(pinned)`. B is the bandwidth, from the
-    copies in the trace or from `--machine`. A trace without pinned copies does not contain B(pinned).
+    Copies from pageable memory to the device take `t' = t * B(pageable) / B(pinned)`. The bandwidths B of both kinds of
+    copies come from the trace or from `--machine`. A trace without pinned copies does not contain B(pinned).
 
-    Pinned memory alone removes no wait: without `non_blocking=True`, the host still waits for the copy (Copy.cu in
-    PyTorch). With it, these waits are removed. Pinning adds no time to the step: the DataLoader does it in a separate
-    thread.
+    Pinned memory alone removes no wait, because without `non_blocking=True` the host still waits for the copy (Copy.cu
+    in PyTorch). With `non_blocking`, the simulation removes these waits. Pinning adds no time to the step, because the
+    DataLoader pins memory in a separate thread.
 
     Raises
     ------
@@ -95,12 +95,13 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
 
 @transform("empty_cache")
 def empty_cache(context: Context) -> Change:
-    """No `torch.cuda.empty_cache()` in the step.
+    """Remove `torch.cuda.empty_cache()` from the step.
 
-    Calls of cudaMalloc and cudaFree (hipMalloc, hipFree) are removed, with their waits: cudaFree waits for the whole
-    device.
+    The simulation removes calls of cudaMalloc and cudaFree (hipMalloc, hipFree) with their waits, because cudaFree
+    waits for the whole device.
 
-    Reserved memory may become larger, because the caching allocator keeps it. The peak of allocated memory stays.
+    Reserved memory may become larger, because the caching allocator keeps freed memory. The peak of allocated memory
+    stays the same.
 
     Raises
     ------

@@ -65,9 +65,16 @@ class Checkout:
         return str(next(each for each in (found, *found.parents) if each.is_dir()))
 
     def import_path(self) -> list[str]:
-        """`sys.path` with the working tree's folders replaced, those of editable installs in front."""
+        """`sys.path` with the working tree's folders replaced, those of editable installs in front.
+
+        Editable installs of other folders keep their place: where this process itself runs in a checkout
+        (`perfdl bisect`), the repository that is installed is another one.
+        """
         present = (entry or str(Path.cwd()) for entry in sys.path)
-        return list(dict.fromkeys(self.path(entry) for entry in (*editable_folders(), *present)))
+        ours = (
+            entry for entry in editable_folders() if Path(entry).resolve().is_relative_to(self.working_tree.resolve())
+        )
+        return list(dict.fromkeys(self.path(entry) for entry in (*ours, *present)))
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options whose texts name places in the working tree, moved here."""

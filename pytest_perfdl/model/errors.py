@@ -4,7 +4,7 @@
     +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError, ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
-    |   +-- ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
+    |   +-- HistoryError, ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
     +-- CommandError, ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError, SideError (SideSkipped)
     |                               the baseline commit cannot be checked out or measured
@@ -63,6 +63,10 @@ class RunFileError(InputError):
 
 class LogError(InputError):
     """The file cannot be used; the message is one line that names it."""
+
+
+class HistoryError(InputError):
+    """The commits to search cannot be listed; the message is one line."""
 
 
 class OutcomeError(InputError):

@@ -95,6 +95,20 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3e}")
 
 
+def duration(seconds: float) -> str:
+    """Minutes and seconds in words.
+
+    >>> duration(80.4), duration(7.6), duration(3700)
+    ('1 min 20 s', '8 s', '1 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def plural(number: int, noun: str, nouns: str = "") -> str:
     """Count with its noun.
 

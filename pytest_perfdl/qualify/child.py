@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,15 +12,9 @@ from typing import Any
 from pytest_perfdl.model.errors import OutcomeError, RunFailed
 from pytest_perfdl.qualify.outcomes import Outcome, outcome_of, reasons_of
 from pytest_perfdl.results.verdict import Verdict
-from pytest_perfdl.system import folders, processes
+from pytest_perfdl.system import child_pytest, folders
 
-GRACE_SECONDS = 10.0
-"""How long an interrupted pytest may take to tear down before it is killed."""
 _UNBASED: frozenset[Verdict] = frozenset({"missing", "outdated", "incomparable"})
-_MEASURED = (0, 1)
-"""pytest's exit codes of a run that came to its end."""
-_TELLING = re.compile(r"\S.*: error: |ERROR: (?!usage:)|ERROR |perf: no perf test")
-"""How the line begins in which pytest says why it ran nothing."""
 
 
 def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: str | None = None) -> Outcome:
@@ -52,10 +42,10 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
     with folders.for_a_while("qualify") as scratch:
         run_file, output = scratch / "run.json", scratch / "output.txt"
         started = time.monotonic()
-        code = _finished([*command(arguments, share, scratch, first=first, folder=folder)], output)
+        code = child_pytest.run([*command(arguments, share, scratch, first=first, folder=folder)], output)
         seconds = round(time.monotonic() - started, 3)
-        if code not in _MEASURED or not run_file.is_file():
-            raise RunFailed(f"pytest ended with exit code {code}: {_why(output)}")
+        if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
+            raise RunFailed(f"pytest ended with exit code {code}: {child_pytest.reason(output)}")
         run = json.loads(run_file.read_bytes())
         try:
             outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
@@ -80,25 +70,6 @@ def command(
     )
 
 
-def _finished(words: Sequence[str], output: Path) -> int:
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            processes.guard(process.pid)
-            return process.wait()
-        except BaseException:
-            # As Ctrl-C does, so that it can tear down.
-            process.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-            raise
-        finally:
-            processes.end(process.pid)
-            process.wait()
-
-
 def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
     for test, verdict, reason in reasons_of(run, _UNBASED):
         raise RunFailed(
@@ -111,11 +82,3 @@ def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
         raise RunFailed(f"{test} is invalid: {reason}")
     if not any(case.judged for case in outcome.cases):
         raise RunFailed("no test was compared with a baseline")
-
-
-def _why(output: Path) -> str:
-    """The line in which pytest says why, or its last."""
-    lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
-    internal = [line for line in lines if line.startswith("INTERNALERROR>")]
-    telling = [line for line in lines if _TELLING.match(line)]
-    return (internal[-1:] or telling or lines[-1:] or ["no output"])[0]

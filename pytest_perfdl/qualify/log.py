@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.model.errors import LogError, OutcomeError
 from pytest_perfdl.qualify.outcomes import Outcome, from_json, to_json
+from pytest_perfdl.system import line_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,11 @@ class Log:
         LogError
         """
         try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
+            lines = line_file.read(self.path)
         except OSError as error:
             raise LogError(f"{self.path} cannot be read: {error.strerror}") from error
         found = []
-        for number, line in enumerate(data[: _whole(data)].splitlines(), start=1):
+        for number, line in enumerate(lines, start=1):
             try:
                 found.append(from_json(json.loads(line)))
             except OutcomeError as error:
@@ -49,19 +47,7 @@ class Log:
         ------
         LogError
         """
-        line = json.dumps(to_json(outcome), allow_nan=False).encode("ascii") + b"\n"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as file:
-                file.seek(0)
-                file.truncate(_whole(file.read()))
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
+            line_file.append(self.path, json.dumps(to_json(outcome), allow_nan=False).encode("ascii"))
         except OSError as error:
             raise LogError(f"{self.path} cannot be written: {error.strerror}") from error
-
-
-def _whole(data: bytes) -> int:
-    """Bytes of the lines that are complete."""
-    return data.rfind(b"\n") + 1

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_perfdl.model.units import plural
+from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.system.pytest_internals import is_at_line_start
 
@@ -196,17 +196,3 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
             f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, but a regression needs {least_to_fail}"
         )
     return line
-
-
-def duration(seconds: float) -> str:
-    """Minutes and seconds in words.
-
-    >>> duration(80.4), duration(7.6), duration(3700)
-    ('1 min 20 s', '8 s', '1 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

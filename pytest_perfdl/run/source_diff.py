@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
+from pytest_perfdl.model.python_source import function_bodies, parsed
 from pytest_perfdl.model.step_part import Part
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.verdict import SourceDiff
@@ -88,38 +88,13 @@ def touched(files: Iterable[str], checkout: Checkout) -> tuple[Touched, ...]:
                 other = Path(checkout.path(checkout.working_tree / file)).read_bytes()
             except OSError:
                 other = b""
-            before = _bodies(other)
+            before = function_bodies(other)
             found += [
                 Touched(file, name, owner)
-                for (owner, name), code in _bodies(source).items()
+                for (owner, name), code in function_bodies(source).items()
                 if before.get((owner, name)) != code
             ]
     return tuple(found)
-
-
-def _bodies(source: bytes) -> dict[tuple[str, str], list[str]]:
-    """The code of all functions of a text, less its formatting, by class and name."""
-    found: dict[tuple[str, str], list[str]] = {}
-
-    def visit(node: ast.AST, owner: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                found.setdefault((owner, child.name), []).append(ast.dump(child))
-            visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
-
-    if (tree := _parsed(source)) is not None:
-        visit(tree, "")
-    return found
-
-
-def _parsed(source: bytes) -> ast.Module | None:
-    try:
-        with warnings.catch_warnings():
-            # Syntax errors in the project's code are reported elsewhere.
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 def source_diffs(lines: Iterable[str], checkout: Checkout, commit: str) -> tuple[SourceDiff, ...]:
@@ -196,7 +171,7 @@ def _function_of(source: bytes, touched: Touched) -> _Function | None:
                 found.append(_Function(min(starts), _end(child), child.col_offset))
             visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
 
-    if (tree := _parsed(source)) is not None:
+    if (tree := parsed(source)) is not None:
         visit(tree, "")
     return found[0] if len(found) == 1 else None
 
@@ -228,7 +203,7 @@ def _differing(file: str, checkout: Checkout) -> bytes | None:
 
 def _function(source: bytes, line: int, name: str) -> _Function | None:
     """The function of a name that begins at a line or holds it, or, where the text moved, the only one of that name."""
-    tree = _parsed(source)
+    tree = parsed(source)
     if tree is None:
         return None
     if name == "<module>":

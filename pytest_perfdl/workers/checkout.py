@@ -81,9 +81,12 @@ class Checkout:
     def import_path(self) -> list[str]:
         """`sys.path` with the working tree's folders replaced, those of editable installs in front.
 
-        Under another interpreter, what is outside of the working tree comes from its own environment.
+        Editable installs of other folders keep their place: where this process itself runs in a checkout
+        (`perfdl bisect`), the repository that is installed is another one. Under another interpreter, what is outside
+        of the working tree comes from its own environment.
         """
-        present = [*editable_folders(), *(entry or str(Path.cwd()) for entry in sys.path)]
+        ours = (entry for entry in editable_folders() if self._holds(Path(entry)))
+        present = [*ours, *(entry or str(Path.cwd()) for entry in sys.path)]
         if self.interpreter is None:
             return list(dict.fromkeys(map(self.path, present)))
         own = (entry for entry in present if self._holds(Path(entry)))
@@ -91,10 +94,9 @@ class Checkout:
 
     def _holds(self, path: Path) -> bool:
         """Whether a path is of the working tree's code."""
-        forms = (path, path.resolve())
-        return any(
-            form.is_relative_to(self.working_tree) and not is_installed(form, self.working_tree) for form in forms
-        )
+        tree = self.working_tree.resolve()
+        forms = ((path, self.working_tree), (path.resolve(), tree))
+        return any(form.is_relative_to(top) and not is_installed(form, top) for form, top in forms)
 
     def options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Options whose texts name places in the working tree, moved here."""

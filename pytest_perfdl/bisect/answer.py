@@ -1,0 +1,127 @@
+"""What a search ends with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_perfdl.bisect.history import Commit, History
+from pytest_perfdl.bisect.measurements import Measurement
+from pytest_perfdl.stats.evidence import Estimate
+
+Status = Literal["found", "range", "no difference", "faster"]
+"""`faster`: the bad end is faster than the good one."""
+EXIT_CODES: Mapping[Status, int] = {"found": 0, "range": 1, "no difference": 3, "faster": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A change of the metric, as a ratio: 0.1 is 10 % more."""
+
+    ratio: float
+    interval: tuple[float, float]
+    """Ends of the 95 % interval; both are the ratio for an exact count."""
+    rounds: int = 0
+    """Paired rounds; 0 for a count."""
+
+    @classmethod
+    def of_rounds(cls, differences: Sequence[float], sign: int) -> Effect:
+        """From log(new / base) of rounds, above zero for worse; the sign is -1 where more is better."""
+        estimate = Estimate(tuple(differences))
+        low, high = sorted(math.expm1(sign * end) for end in estimate.interval)
+        return cls(math.expm1(sign * estimate.center), (low, high), len(differences))
+
+    @classmethod
+    def of_counts(cls, base: float, new: float) -> Effect:
+        """From two exact values; from 0 to any is infinite."""
+        ratio = new / base - 1 if base else (math.inf if new else 0.0)
+        return cls(ratio, (ratio, ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The commit that made the test slower, or the commits among which it is."""
+
+    status: Status
+    history: History
+    metric: str
+    """Full name."""
+    reason: str
+    """One sentence."""
+    whole: Effect | None = None
+    """Of the bad end against the good one."""
+    candidates: tuple[Commit, ...] = ()
+    """The commit, or those that are left, in the order of the history."""
+    probability: float | None = None
+    """That the first slow commit is among the candidates."""
+    effect: Effect | None = None
+    """Of the commit against its parent; of a range, the whole effect."""
+    values: tuple[float, float] | None = None
+    """Parent's and commit's value of a counted metric."""
+    proof: Measurement | None = None
+    """The measurement of the commit against its parent."""
+    measured: tuple[Commit, ...] = ()
+    """Commits that were measured, both ends included."""
+    skipped: tuple[tuple[Commit, str], ...] = ()
+    """Commits that cannot be measured, and why."""
+    notes: tuple[str, ...] = ()
+    """Several culprits, a revert in between, a budget that has ended: one sentence each."""
+    seconds: float = 0.0
+    """Time of all measurements, those of earlier runs of the search included."""
+    commands: tuple[str, ...] = field(default=())
+    """The first one measures the commit against its parent again, others search what remains."""
+
+    @property
+    def culprit(self) -> Commit | None:
+        """The commit, if it was found."""
+        return self.candidates[0] if self.status == "found" else None
+
+    @property
+    def parent(self) -> Commit | None:
+        """The commit before the culprit."""
+        if self.culprit is None:
+            return None
+        return self.history.commits[self.history.commits.index(self.culprit) - 1]
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a commit, 1 for a range, 3 if there is nothing to find."""
+        return EXIT_CODES[self.status]
+
+
+def to_json(answer: Answer) -> dict[str, Any]:
+    """Plain data for `json`; effects are ratios, and what is not known is null."""
+    effect, culprit, proof = answer.effect, answer.culprit, answer.proof
+    return {
+        "status": answer.status,
+        "reason": answer.reason,
+        "culprit": None if culprit is None else culprit.sha,
+        "parent": None if answer.parent is None else answer.parent.sha,
+        "date": None if culprit is None else culprit.date,
+        "subject": None if culprit is None else culprit.subject,
+        "candidates": [commit.sha for commit in answer.candidates],
+        "metric": answer.metric,
+        "effect": None if effect is None else _finite(effect.ratio),
+        "interval": None if effect is None else [_finite(end) for end in effect.interval],
+        "values": None if answer.values is None else list(answer.values),
+        "whole_effect": None if answer.whole is None else _finite(answer.whole.ratio),
+        "whole_interval": None if answer.whole is None else [_finite(end) for end in answer.whole.interval],
+        "probability": answer.probability,
+        "measured_commits": len(answer.measured),
+        "measured": [commit.sha for commit in answer.measured],
+        "skipped": [{"commit": commit.sha, "why": why} for commit, why in answer.skipped],
+        "blame": [] if proof is None else [dict(each) for each in proof.blame],
+        "source_diffs": [] if proof is None else [dict(each) for each in proof.source_diffs],
+        "notes": list(answer.notes),
+        "good": answer.history.good.sha,
+        "bad": answer.history.bad.sha,
+        "commits": answer.history.last,
+        "seconds": round(answer.seconds, 3),
+        "commands": list(answer.commands),
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -1,0 +1,222 @@
+"""Measures one commit in a pytest of its own, in a checkout of that commit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_perfdl.bisect.history import WORKING_TREE, History
+from pytest_perfdl.bisect.measurements import Measurement, Request, measurement_of
+from pytest_perfdl.model.errors import CheckoutError, OutcomeError, RunFailed
+from pytest_perfdl.report.reading import read_run
+from pytest_perfdl.report.story import cause_line, story
+from pytest_perfdl.system import child_pytest, folders
+from pytest_perfdl.system.git import run_git
+from pytest_perfdl.workers.checkout import Checkout, checked_out
+from pytest_perfdl.workers.overlay import overlay
+
+COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")
+"""Counts need no timed steps."""
+OWN_TESTS = "commit"
+"""In place of a commit: every commit runs its own version of the test."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What runs on every commit."""
+
+    history: History
+    root: Path
+    """pytest's root directory."""
+    ini: Path | None
+    test: Path
+    """The test's file in the working tree, absolute; it need not exist there."""
+    name: str
+    """What follows it in the node id: `::test_step`, or nothing."""
+    tests_of: str
+    """Full hash of the commit, or `WORKING_TREE`, whose tests run on every commit; `OWN_TESTS` for each one's own."""
+    options: tuple[str, ...] = ()
+    """Further options of pytest."""
+    setup: str = ""
+    """`perf_against_setup`."""
+    seconds: float = 600.0
+    """Longest that git and `setup` may take each."""
+
+    @property
+    def laid_over(self) -> tuple[Path, ...]:
+        """Places in the working tree of the files that every commit gets: test, conftest files, ini file.
+
+        Not all of them need exist.
+        """
+        if self.tests_of == OWN_TESTS:
+            return ()
+        folders_above = [folder for folder in self.test.parents if folder.is_relative_to(self.root)]
+        conftests = [folder / "conftest.py" for folder in folders_above]
+        return (self.test, *conftests, *([self.ini] if self.ini is not None else []))
+
+
+class Child:
+    """Runs pytest on commits.
+
+    Parameters
+    ----------
+    suite
+        What to run.
+    tests
+        A folder in which the files that every commit gets lie as in the repository; see `kept_tests`.
+    reports
+        Folder that keeps the reports of comparisons; see `report`.
+    """
+
+    def __init__(self, suite: Suite, tests: Path, reports: Path) -> None:
+        self._suite = suite
+        self._tests = tests
+        self._reports = reports
+
+    def report(self, request: Request) -> Path:
+        """The folder of the report of a comparison, if that was made."""
+        against = "" if request.against is None else request.against
+        return self._reports / f"{request.commit}-{against}-{'time' if request.timed else 'counts'}".replace(" ", "-")
+
+    def measure(self, request: Request, metric: str, limit: float) -> Measurement:
+        """Measure a commit; one that cannot be measured is said to be skipped.
+
+        Parameters
+        ----------
+        metric, limit
+            Which time the rounds are for, and the slowdown (a fraction) that they have to tell from none.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After pytest has ended too.
+        """
+        started = time.monotonic()
+        try:
+            with self._code(request.commit) as checkout:
+                return self._run(request, checkout, metric, limit, started)
+        except CheckoutError as error:
+            return Measurement(request, str(error).partition("\n")[0], seconds=time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def _code(self, commit: str) -> Iterator[Checkout]:
+        """A folder with a commit's code, and the tests that are to run."""
+        suite = self._suite
+        top = suite.history.top
+        if commit == WORKING_TREE:
+            checkout = Checkout(top, top)
+            if suite.tests_of in (WORKING_TREE, OWN_TESTS):
+                yield checkout
+                return
+            raise CheckoutError(f"the working tree is measured with its own tests, not with those of {suite.tests_of}")
+        with checked_out(top, commit, seconds=suite.seconds, setup=suite.setup) as checkout:
+            self._lay_over(checkout)
+            yield checkout
+
+    def _lay_over(self, checkout: Checkout) -> None:
+        top = self._suite.history.top
+        for file in self._suite.laid_over:
+            kept = self._tests / file.relative_to(top)
+            if kept.is_file():
+                overlay(Checkout(self._tests, checkout.root), [kept])
+        ini = self._suite.ini
+        if ini is not None and ini.is_file() and not Path(checkout.path(ini)).exists():
+            overlay(checkout, [ini])
+
+    def _run(self, request: Request, checkout: Checkout, metric: str, limit: float, started: float) -> Measurement:
+        file = Path(checkout.path(self._suite.test))
+        if not file.is_file():
+            return Measurement(request, f"there is no {self._suite.test.name}", seconds=time.monotonic() - started)
+        with folders.for_a_while("bisect") as scratch:
+            run_file, output = scratch / "run.json", scratch / "output.txt"
+            words = self.command(request, checkout, scratch, metric, limit)
+            code = child_pytest.run(
+                words,
+                output,
+                folder=Path(checkout.folder(Path.cwd())),
+                environment={**os.environ, **_import_path(checkout)},
+            )
+            seconds = round(time.monotonic() - started, 3)
+            if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
+                why = child_pytest.raised(output) or child_pytest.reason(output)
+                return Measurement(request, why, seconds=seconds)
+            try:
+                found = measurement_of(json.loads(run_file.read_bytes()), request, seconds)
+            except (OutcomeError, ValueError) as error:
+                why = child_pytest.raised(output) or f"the run file that pytest wrote {error}"
+                return Measurement(request, why, seconds=seconds)
+            if found.skipped:
+                raised = child_pytest.raised(output)
+                return Measurement(request, f"{found.skipped}: {raised}" if raised else found.skipped, seconds=seconds)
+            if request.against is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copytree(scratch / "report", self.report(request), dirs_exist_ok=True)
+                found = replace(found, causes=_causes(run_file))
+            return found
+
+    def command(
+        self, request: Request, checkout: Checkout, scratch: Path, metric: str, limit: float
+    ) -> tuple[str, ...]:
+        """The command line of one run; its report and run file go into the scratch folder."""
+        suite = self._suite
+        ini = None if suite.ini is None else checkout.path(suite.ini)
+        tests = "base" if suite.tests_of == OWN_TESTS else "head"
+        limits = {"step_time": "off", "block_time": "off"} | ({metric: f"{limit * 100:.6g}%"} if request.timed else {})
+        return (
+            *(sys.executable, "-m", "pytest", f"{checkout.path(suite.test)}{suite.name}"),
+            *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
+            *("--perf", "--perf-github=off", "--perf-calibrate=off", "--perf-traces=none", "-p", "no:cacheprovider"),
+            *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
+            # An empty folder: no baseline of the project is compared with.
+            *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),
+            *(() if request.timed else COUNTING_STEPS),
+            *suite.options,
+            *(f"--perf-limit={name}:{text}" for name, text in limits.items()),
+            *(() if request.against is None else (f"--perf-against={request.against}",)),
+            *("-o", f"perf_against_tests={tests}"),
+        )
+
+
+def _causes(run_file: Path) -> tuple[str, ...]:
+    """The causes of a change in words, as pytest's own report has them."""
+    run = read_run(run_file, run_file.parent / "report")
+    return tuple(cause_line(group) for group in story(run.results[0], run).causes)
+
+
+def _import_path(checkout: Checkout) -> dict[str, str]:
+    """What makes a process import the checkout's code, also where the working tree is installed in editable mode."""
+    return {} if checkout.root == checkout.working_tree else checkout.environment()
+
+
+def keep_tests(suite: Suite, folder: Path) -> None:
+    """Copy the files that every commit gets into a folder, so that all commits run the same ones.
+
+    Raises
+    ------
+    RunFailed
+        The test does not exist there.
+    """
+    top = suite.history.top
+    if suite.tests_of == OWN_TESTS:
+        return
+    for file in suite.laid_over:
+        name = file.relative_to(top)
+        kept = folder / name
+        if suite.tests_of == WORKING_TREE:
+            text = file.read_bytes() if file.is_file() else None
+        else:
+            done = run_git(top, "show", f"{suite.tests_of}:{name.as_posix()}")
+            text = done.output if done is not None and done.code == 0 else None
+        if text is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_bytes(text)
+        elif file == suite.test:
+            where = "the working tree" if suite.tests_of == WORKING_TREE else suite.tests_of[:9]
+            raise RunFailed(f"there is no {name} in {where}: name a test file, and its commit with --tests")

@@ -1,0 +1,166 @@
+"""The commits between a good and a bad end, in the order of the first-parent line."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_perfdl.model.errors import HistoryError
+from pytest_perfdl.system.git import commit_of, git, top_of, trouble
+
+WORKING_TREE = "working tree"
+"""What stands for the hash of uncommitted changes."""
+_FORMAT = "%H%x1f%aI%x1f%s"
+_SHORT = 9
+_RECORD = re.compile(r"\x1e(?=[0-9a-f]{40,64}\x1f)")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One step of the history: a commit, a merge with all that it brings, or the uncommitted changes."""
+
+    sha: str
+    """Full hash, or `WORKING_TREE`."""
+    date: str = ""
+    """Author date, ISO 8601; empty for the working tree."""
+    subject: str = "uncommitted changes"
+    files: tuple[str, ...] = ()
+    """Paths that differ from the commit before it on the line, from the top of the repository."""
+
+    @property
+    def name(self) -> str:
+        """The hash as people write it."""
+        return self.sha if self.is_working_tree else self.sha[:_SHORT]
+
+    @property
+    def is_working_tree(self) -> bool:
+        """Whether it is the uncommitted changes."""
+        return self.sha == WORKING_TREE
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The commits from the good end to the bad one."""
+
+    top: Path
+    """Top of the repository."""
+    commits: tuple[Commit, ...]
+    """The good end first, the bad one last; two at least."""
+    notes: tuple[str, ...] = field(default=())
+    """What is left out, one sentence each."""
+
+    @property
+    def good(self) -> Commit:
+        """The good end."""
+        return self.commits[0]
+
+    @property
+    def bad(self) -> Commit:
+        """The bad end."""
+        return self.commits[-1]
+
+    @property
+    def last(self) -> int:
+        """Number of the bad end; the good end is 0."""
+        return len(self.commits) - 1
+
+
+def read_history(folder: Path, good: str, bad: str | None = None) -> History:
+    """The commits after `good` up to `bad`, or up to the working tree.
+
+    A merge is one commit, with everything that it brought. Uncommitted changes are the last commit if there is no
+    `bad`.
+
+    Raises
+    ------
+    HistoryError
+        No repository, an unknown revision, a history that is cut off, or a bad end that does not follow the good one.
+    """
+    top = top_of(folder)
+    if top is None:
+        raise HistoryError(trouble(folder) or f"{folder} is in no git repository: run perfdl bisect in the project")
+    first, last = _commit(top, good), _commit(top, bad or "HEAD")
+    changed = _is_changed(top)
+    commits = _line(top, first, last)
+    notes: tuple[str, ...] = ()
+    if bad is None and changed:
+        commits.append(Commit(WORKING_TREE, files=tuple(_names(git(top, "diff", "--name-only", "-z", "HEAD")))))
+        notes = ("the working tree has uncommitted changes, which are measured as the last commit",)
+    elif changed:
+        notes = (f"uncommitted changes are not measured: leave out {bad} to measure the working tree",)
+    if len(commits) < 2:
+        named = (
+            f"{good} and {bad} are" if bad else f"{good} is HEAD, and the working tree has no changes: both ends are"
+        )
+        raise HistoryError(f"{named} the same commit {first[:_SHORT]}: name an earlier commit as GOOD")
+    return History(top, tuple(commits), notes)
+
+
+def working_tree_state(top: Path) -> str:
+    """A hash of the uncommitted changes, by which a later run knows whether it is still the same code."""
+    parts = [git(top, "rev-parse", "HEAD"), git(top, "diff", "HEAD", "--binary"), *_untracked(top)]
+    return hashlib.sha256("\0".join(part or "" for part in parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _commit(top: Path, revision: str) -> str:
+    if revision.startswith("-"):
+        raise HistoryError(f"{revision!r} begins with a dash, so it is no git revision: name a commit, branch or tag")
+    found = commit_of(top, revision)
+    if found is None:
+        why = trouble(top) or _cut_off(top)
+        raise HistoryError(f"no git revision {revision!r}{f' ({why})' if why else ''}")
+    return found
+
+
+def _line(top: Path, first: str, last: str) -> list[Commit]:
+    """Both ends and what lies between them on the first-parent line."""
+    if first != last and git(top, "merge-base", "--is-ancestor", first, last) is None:
+        if why := _cut_off(top):
+            raise HistoryError(f"the history between {first[:_SHORT]} and {last[:_SHORT]} is not complete: {why}")
+        if git(top, "merge-base", "--is-ancestor", last, first) is not None:
+            raise HistoryError(f"{first[:_SHORT]} follows {last[:_SHORT]}: name the older commit first (GOOD BAD TEST)")
+        raise HistoryError(
+            f"{first[:_SHORT]} is not an ancestor of {last[:_SHORT]}: use their common ancestor "
+            f"(git merge-base {first[:_SHORT]} {last[:_SHORT]}) as GOOD"
+        )
+    # One record a commit: its line, then the names of its files. Of a merge: what differs from the first parent.
+    listed = git(
+        top, "log", "--first-parent", "--reverse", "-m", "--name-only", "-z", f"--format=%x1e{_FORMAT}",
+        f"{first}..{last}", "--",
+    )  # fmt: skip
+    found = [_read(record) for record in _RECORD.split(listed or "") if record.strip("\0\n")]
+    parent = git(top, "rev-parse", f"{found[0].sha}^") if found else first
+    if parent != first:
+        raise HistoryError(
+            f"{first[:_SHORT]} is not on the first-parent line of {last[:_SHORT]} (a merge brought it in): "
+            f"use {(parent or '')[:_SHORT]} as GOOD"
+        )
+    head = _read(git(top, "log", "-1", f"--format={_FORMAT}", first, "--") or "")
+    return [head, *found]
+
+
+def _read(record: str) -> Commit:
+    line, _, rest = record.partition("\0")
+    sha, date, subject = line.strip("\n").split("\x1f", 2)
+    return Commit(sha, date, subject, tuple(_names(rest)))
+
+
+def _names(listed: str | None) -> list[str]:
+    return [name for each in (listed or "").split("\0") if (name := each.strip("\n"))]
+
+
+def _is_changed(top: Path) -> bool:
+    """Whether the working tree has other code than its commit."""
+    return bool(git(top, "diff", "--name-only", "HEAD")) or any(name.endswith(".py") for name in _untracked(top))
+
+
+def _untracked(top: Path) -> list[str]:
+    return _names(git(top, "ls-files", "--others", "--exclude-standard", "-z"))
+
+
+def _cut_off(top: Path) -> str:
+    """What to do about a clone that lacks the older commits; empty for a complete one."""
+    shallow = git(top, "rev-parse", "--is-shallow-repository") == "true"
+    return "this is a shallow clone, run git fetch --unshallow first" if shallow else ""

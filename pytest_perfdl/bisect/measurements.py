@@ -1,0 +1,136 @@
+"""What is kept of one measured commit: its counts, its rounds against another commit, or why it cannot be measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pytest_perfdl.model.errors import OutcomeError
+from pytest_perfdl.model.metrics import better, general
+
+SCHEMA = 1
+"""Version of the JSON form. Raised when an older reader would misread a newer file."""
+Pairs = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to measure."""
+
+    commit: str
+    """Full hash, or `history.WORKING_TREE`."""
+    against: str | None = None
+    """Full hash of the commit to compare with; `None` to count this one alone."""
+    timed: bool = False
+    """Whether to measure rounds; without, only counts are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What came of it."""
+
+    request: Request
+    skipped: str = ""
+    """Why the commit cannot be measured, in one line; empty if it was."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """Counted metrics of the commit by full name, such as `ops` or `forward.ops`."""
+    base_counts: Mapping[str, float] = field(default_factory=dict)
+    """The same of the commit that it was compared with."""
+    rounds: Mapping[str, Pairs] = field(default_factory=dict)
+    """Other commit's and this one's value of every round, by full name of the timed metric."""
+    blame: tuple[Mapping[str, Any], ...] = ()
+    """Causes, as the run file has them."""
+    source_diffs: tuple[Mapping[str, Any], ...] = ()
+    """Diffs of the functions with causes, as the run file has them."""
+    causes: tuple[str, ...] = ()
+    """The causes in words, one line each."""
+    seconds: float = 0.0
+    key: str = ""
+    """Machine ID; empty for a commit that was skipped."""
+
+    def differences(self, metric: str) -> tuple[float, ...]:
+        """log(this commit / the other) of every round, above zero for worse."""
+        sign = 1 if better(metric) == "lower" else -1
+        return tuple(sign * math.log(new / base) for base, new in self.rounds.get(metric, ()))
+
+
+def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
+    """From the run file of `pytest --perf` (`report.json`) of one test.
+
+    Raises
+    ------
+    OutcomeError
+    """
+    try:
+        (test,) = run["tests"]
+        metrics: Mapping[str, Any] = test["metrics"]
+        if not metrics:
+            return Measurement(request, str(test["reason"]), seconds=seconds)
+        counted = {name: each for name, each in metrics.items() if each["kind"] == "counted"}
+        return Measurement(
+            request,
+            counts=_numbers(counted, "new"),
+            base_counts=_numbers(counted, "base"),
+            rounds={
+                name: _pairs(zip(each["base_values"], each["new_values"], strict=True))
+                for name, each in metrics.items()
+                if each["evidence"] == "paired" and general(name) in _KEPT
+            },
+            blame=tuple(test["blame"]),
+            source_diffs=tuple(test["source_diffs"]),
+            seconds=seconds,
+            key=str(run["key"]["slug"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise OutcomeError(f"is not of one perf test ({type(error).__name__}: {error})") from error
+
+
+_KEPT = frozenset({"step_time", "block_time", "kernel_time", "cpu_time", "throughput", "data_wait", "compile_time"})
+"""Times of which rounds are kept."""
+
+
+def to_json(measurement: Measurement) -> dict[str, Any]:
+    """Plain data for `json`."""
+    return {"schema": SCHEMA, **asdict(measurement)}
+
+
+def from_json(data: Any) -> Measurement:
+    """Read what `to_json` wrote.
+
+    Raises
+    ------
+    OutcomeError
+    """
+    try:
+        if data["schema"] > SCHEMA:
+            raise OutcomeError(f"was written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
+        request = data["request"]
+        return Measurement(
+            Request(str(request["commit"]), request["against"], bool(request["timed"])),
+            str(data["skipped"]),
+            {str(name): float(value) for name, value in data["counts"].items()},
+            {str(name): float(value) for name, value in data["base_counts"].items()},
+            {str(name): _pairs(pairs) for name, pairs in data["rounds"].items()},
+            tuple(dict(each) for each in data["blame"]),
+            tuple(dict(each) for each in data["source_diffs"]),
+            tuple(map(str, data["causes"])),
+            float(data["seconds"]),
+            str(data["key"]),
+        )
+    except OutcomeError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise OutcomeError(f"is not a measurement of perfdl bisect ({type(error).__name__}: {error})") from error
+
+
+def _numbers(metrics: Mapping[str, Any], side: str) -> dict[str, float]:
+    return {name: float(each[side]) for name, each in metrics.items() if each[side] is not None}
+
+
+def _pairs(values: Iterable[Any]) -> Pairs:
+    pairs = tuple((float(base), float(new)) for base, new in values)
+    if not all(base > 0 and new > 0 for base, new in pairs):
+        raise ValueError("a round's time is not above 0")
+    return pairs

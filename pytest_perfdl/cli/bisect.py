@@ -1,0 +1,329 @@
+"""Find the commit that made a test slower.
+
+Compares commits between a good and a bad one: by counts if these differ, else by paired rounds.
+
+Exit codes: 0 the commit is found, 1 only a range of commits, 2 wrong usage or a test that cannot be measured at an end,
+3 no difference between the ends, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_perfdl import __version__
+from pytest_perfdl.cli.common import print_json, say, shown, width
+from pytest_perfdl.cli.project import find_project
+from pytest_perfdl.model.errors import CommandError, PerfdlError
+
+INTERRUPTED = 130
+_OURS = (
+    *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf", "--perf-against", "--perf-skip-same"),
+    *("--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir", "--rootdir", "-c"),
+)
+"""Options of pytest that every run is given, or that would make it another kind of run."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommand's arguments."""
+    parser.usage = "perfdl bisect [options] GOOD [BAD] TEST [-- PYTEST_OPTION ...]"
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help="metric to search by, such as step_time or ops (default: operators, kernels, FLOPs or allocations if they "
+        "increased, else step_time)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_percent,
+        default=0.015,
+        metavar="PERCENT",
+        help="smallest slowdown to search for by time (default: 1.5)",
+    )
+    parser.add_argument(
+        "--tests",
+        metavar="WHICH",
+        default="bad",
+        help="whose test, conftest and ini files run on every commit: those of BAD (`bad`), of another REVISION, or "
+        "each commit's own (`commit`) (default: bad)",
+    )
+    parser.add_argument(
+        "--no-prior", action="store_true", help="give commits that change blamed functions no preference"
+    )
+    parser.add_argument(
+        "--budget",
+        type=_seconds,
+        default=3600.0,
+        metavar="SECONDS",
+        help="time of all measurements after which no further commit is measured (default: 3600)",
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="file of the measurements (JSON Lines); an existing one is resumed (default: in the git folder)",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the report on the commit as HTML")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "arguments",
+        metavar="GOOD [BAD] TEST",
+        nargs="*",
+        help="two revisions (BAD: the working tree if left out) and one test; options of pytest after --",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, then print what was found."""
+    from pytest_perfdl.bisect import child
+    from pytest_perfdl.bisect.answer import to_json
+    from pytest_perfdl.bisect.campaign import Options, Search
+    from pytest_perfdl.bisect.log import Log
+    from pytest_perfdl.bisect.measurements import Measurement
+    from pytest_perfdl.bisect.prior import prior_of
+    from pytest_perfdl.system import folders
+    from pytest_perfdl.workers.checkout import sweep
+
+    revisions, test, options = _words(arguments.arguments)
+    _check(arguments, options)
+    suite = _suite(arguments.tests, revisions, test, options)
+    history = suite.history
+    for note in history.notes:
+        _say(f"{note}\n")
+    sweep(history.top)
+    with folders.for_a_while("bisect") as scratch:
+        tests = scratch / "tests"
+        child.keep_tests(suite, tests)
+        log = Log(*_log(arguments, suite, tests))
+        done = log.read()
+        if done:
+            _say(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
+        laid_over = [file.relative_to(history.top).as_posix() for file in suite.laid_over]
+        lines = _Lines()
+
+        def keep(measurement: Measurement) -> None:
+            log.append(measurement)
+            lines.ended(measurement)
+
+        measure = child.Child(suite, tests, scratch / "reports")
+        search = Search(
+            history,
+            measure,
+            Options(arguments.metric, arguments.limit, arguments.budget),
+            None if arguments.no_prior else lambda blamed: prior_of(history, blamed, laid_over),
+            done,
+            keep,
+            lines.begins,
+        )
+        try:
+            answer = search.run()
+            if arguments.output is not None and answer.proof is not None:
+                request = answer.proof.request
+                if not (measure.report(request) / "index.html").is_file():
+                    _say("measuring the commit against its parent again, for the report\n")
+                    measure.measure(request, answer.metric, arguments.limit)
+                _write(measure.report(request) / "index.html", arguments.output)
+        except KeyboardInterrupt:
+            _say(f"interrupted: the same command goes on from {shown(log.path)}\n")
+            return INTERRUPTED
+        except PerfdlError:
+            lines.failed()
+            raise
+    commands = tuple(_command(arguments, words) for words in answer.commands)
+    if arguments.json:
+        print_json({**to_json(answer), "commands": list(commands)})
+    else:
+        from pytest_perfdl.bisect.page import page
+
+        say(page(answer, commands, width()))
+    return answer.exit_code
+
+
+def _words(given: Sequence[str]) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Revisions, test and options of pytest."""
+    first = next((at for at, word in enumerate(given) if word.startswith("-")), len(given))
+    words, options = list(given[:first]), tuple(given[first:])
+    if len(words) not in (2, 3):
+        if options and len(words) < 2:
+            raise CommandError(f"{options[0]!r} begins with a dash, so it is no git revision: name GOOD [BAD] TEST")
+        raise CommandError(f"expected GOOD [BAD] TEST, got {shlex.join(words) or 'nothing'} (see perfdl bisect --help)")
+    return tuple(words[:-1]), words[-1], options
+
+
+def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
+    from pytest_perfdl.bisect.campaign import is_searchable
+
+    ours = [word for word in options if word.partition("=")[0].replace("--perfdl-", "--perf-") in _OURS]
+    if ours:
+        raise CommandError(f"{ours[0]} cannot be used with bisect: remove it")
+    if arguments.metric is not None and not is_searchable(arguments.metric):
+        raise CommandError(f"--metric: {arguments.metric!r} cannot be searched by: use a time or a count")
+    if arguments.output is not None and not arguments.output.resolve().parent.is_dir():
+        raise CommandError(f"--output: no folder {shown(arguments.output.resolve().parent)}: create it first")
+
+
+def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, ...]) -> Any:
+    """What runs on every commit."""
+    from pytest_perfdl.bisect.child import OWN_TESTS, Suite
+    from pytest_perfdl.bisect.history import WORKING_TREE, read_history
+    from pytest_perfdl.system.git import commit_of
+    from pytest_perfdl.system.pytest_internals import find_ini
+
+    project = find_project()
+    history = read_history(Path.cwd(), *revisions)
+    values: Mapping[str, Any] = find_ini(Path.cwd())[2]
+    name, separator, rest = test.partition("::")
+    file = Path(os.path.normpath(Path.cwd() / name))
+    if not file.is_relative_to(history.top) or file.suffix != ".py":
+        raise CommandError(f"{test!r} is no test of this repository: name it as tests/test_speed.py::test_step")
+    source = history.bad.sha
+    if tests == "commit":
+        source = OWN_TESTS
+    elif tests != "bad":
+        found = None if tests.startswith("-") else commit_of(history.top, tests)
+        if found is None:
+            raise CommandError(f"--tests: no git revision {tests!r}: use bad, commit or a revision")
+        if history.bad.sha == WORKING_TREE:
+            raise CommandError("--tests: the working tree has its own tests: use bad or commit, or name BAD")
+        source = found
+    return Suite(
+        history,
+        project.root.resolve(),
+        project.ini,
+        file,
+        separator + rest,
+        source,
+        options,
+        _value(values, "perf_against_setup"),
+        float(_value(values, "perf_timeout") or 600),
+    )
+
+
+def _value(values: Mapping[str, Any], key: str) -> str:
+    return str(values.get(key.replace("perf_", "perfdl_", 1)) or values.get(key) or "").strip()
+
+
+def _log(arguments: argparse.Namespace, suite: Any, tests: Path) -> tuple[Path, dict[str, Any]]:
+    """The file of the search, and what makes its measurements interchangeable."""
+    from pytest_perfdl.bisect.history import working_tree_state
+    from pytest_perfdl.workers.checkout import common_folder
+
+    history = suite.history
+    contents = hashlib.sha256()
+    for file in sorted(path for path in tests.rglob("*") if path.is_file()):
+        contents.update(str(file.relative_to(tests)).encode("utf-8", "surrogateescape") + b"\0" + file.read_bytes())
+    search = {
+        "good": history.good.sha,
+        "bad": working_tree_state(history.top) if history.bad.is_working_tree else history.bad.sha,
+        "test": f"{suite.test.relative_to(history.top).as_posix()}{suite.name}",
+        "tests": suite.tests_of,
+        "contents": contents.hexdigest()[:16],
+        "metric": arguments.metric,
+        "limit": arguments.limit,
+        "prior": not arguments.no_prior,
+        "options": list(suite.options),
+        "setup": suite.setup,
+        "python": sys.executable,
+        "version": __version__,
+    }
+    if arguments.log is not None:
+        return arguments.log, search
+    name = hashlib.sha256(json.dumps(search, sort_keys=True).encode()).hexdigest()[:16]
+    common = common_folder(history.top)
+    assert common is not None
+    return common / "perfdl" / f"bisect-{name}.jsonl", search
+
+
+class _Lines:
+    """Progress on stderr: one line for each measurement."""
+
+    def begins(self, progress: Any) -> None:
+        """A measurement begins."""
+        from pytest_perfdl.model.units import duration
+
+        commit, request = progress.commit, progress.request
+        left = f", about {duration(progress.seconds)} left" if progress.seconds else ""
+        against = f" against {request.against[:9]}" if request.against else ""
+        kind = "timing" if request.timed else "counting"
+        candidates = ""
+        if progress.posterior is not None:
+            likely = progress.posterior.likely
+            number = sum(len(each.commits) for each in likely)
+            candidates = f"{number} candidates{left}; "
+        self._began = time.monotonic()
+        _say(f"{candidates}{kind} {commit.name}{against} ... ")
+
+    def ended(self, measurement: Any) -> None:
+        """It has ended."""
+        from pytest_perfdl.bisect.answer import Effect
+        from pytest_perfdl.model.units import duration, format_percent, plural
+
+        if measurement.skipped:
+            _say(f"skipped: {measurement.skipped}\n")
+            return
+        texts = []
+        for name in sorted(measurement.rounds):
+            if name.endswith("step_time"):
+                effect = Effect.of_rounds(measurement.differences(name), 1)
+                texts.append(f"{name} {format_percent(effect.ratio)} in {plural(effect.rounds, 'round')}")
+        if not measurement.rounds:
+            texts = [f"{name} {value:g}" for name, value in measurement.counts.items() if name.endswith("ops")]
+        _say(f"{', '.join(texts) or 'done'} ({duration(measurement.seconds)})\n")
+
+    def failed(self) -> None:
+        """It was not ended."""
+        _say("\n")
+
+
+def _write(made: Path, output: Path) -> None:
+    if not made.is_file():
+        raise CommandError("the comparison with the parent left no report: try again without --output")
+    try:
+        beside = output.with_name(f"{output.name}.perfdl.tmp")
+        shutil.copyfile(made, beside)
+        beside.replace(output)
+    except OSError as error:
+        raise CommandError(f"--output: {shown(output)} cannot be written: {error.strerror}") from error
+    _say(f"report {shown(output)}\n")
+
+
+def _command(arguments: argparse.Namespace, revisions: str) -> str:
+    """A whole command line, for the same test and options."""
+    _, test, options = _words(arguments.arguments)
+    words = ["perfdl", "bisect"]
+    words += ["--metric", arguments.metric] if arguments.metric is not None else []
+    return shlex.join([*words, *revisions.split(), test, *(["--", *options] if options else [])])
+
+
+def _say(text: str) -> None:
+    """Progress goes to stderr."""
+    say(text, error=True, end="")
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = -1.0
+    if not 0 < percent < 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, such as 1.5")
+    return percent / 100
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds

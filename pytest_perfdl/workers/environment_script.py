@@ -11,6 +11,7 @@ import json
 import platform
 import re
 import sys
+import sysconfig
 
 _OF_INSTALLATION = re.compile(r"\.pyc,|^\.\./|\.dist-info/(?:RECORD|INSTALLER|REQUESTED|direct_url\.json),")
 """Lines of RECORD that differ between two installations of one wheel: a script, for example, names its interpreter."""
@@ -24,7 +25,14 @@ def main() -> None:
         if name := re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower():
             found.setdefault(name, _described(distribution))
     path = [entry for entry in sys.path if entry]
-    told = {"python": platform.python_version(), "prefix": sys.prefix, "path": path, "distributions": found}
+    told = {
+        "python": platform.python_version(),
+        "prefix": sys.prefix,
+        "base_prefix": sys.base_prefix,
+        "packages": [sysconfig.get_path(name) for name in ("purelib", "platlib")],
+        "path": path,
+        "distributions": found,
+    }
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -47,6 +47,8 @@ class Distribution(msgspec.Struct, frozen=True):
 class _Described(msgspec.Struct, frozen=True):
     python: str
     prefix: str
+    base_prefix: str
+    packages: list[str]
     path: list[str]
     distributions: dict[str, Distribution]
 
@@ -61,6 +63,10 @@ class Interpreter:
     """Version of Python."""
     prefix: str
     """`sys.prefix` there, which tells virtual environments apart."""
+    base_prefix: str
+    """`sys.base_prefix` there: the Python that a virtual environment was made with."""
+    packages: tuple[str, ...]
+    """Folders that distributions are installed into."""
     path: tuple[str, ...]
     """`sys.path` there."""
     distributions: Mapping[str, Distribution]
@@ -93,7 +99,15 @@ def describe(executable: str) -> Interpreter:
         known = msgspec.json.decode(done.output.splitlines()[-1] if done.output else b"", type=_Described)
     except msgspec.MsgspecError:
         raise CheckoutError(f"{path} is not a working Python interpreter (exit code {done.code})") from None
-    return Interpreter(path, known.python, known.prefix, tuple(known.path), known.distributions)
+    return Interpreter(
+        executable=path,
+        python=known.python,
+        prefix=known.prefix,
+        base_prefix=known.base_prefix,
+        packages=tuple(dict.fromkeys(known.packages)),
+        path=tuple(known.path),
+        distributions=known.distributions,
+    )
 
 
 def check_version(other: Interpreter) -> None:

@@ -146,23 +146,27 @@ class Project:
         return until(lambda: path.is_file() and path.read_text().endswith("\n") and path.read_text().split(), within)
 
 
-def environment(path, **distributions):
-    """The interpreter of a new virtual environment with everything that is installed here, and these distributions.
+def environment(path, *, bare=False, **distributions):
+    """The interpreter of a new virtual environment with these distributions.
 
-    A distribution is given by its version and the source of its only module.
+    It also sees everything that is installed here, unless `bare`. A distribution is given by its version and the source
+    of its only module.
     """
     venv.create(path, symlinks=True)
     (packages,) = path.glob("lib/python*/site-packages")
-    (packages / "all.pth").write_text("".join(f"{entry}\n" for entry in sys.path if entry and "zip" not in entry))
+    if not bare:
+        (packages / "all.pth").write_text("".join(f"{entry}\n" for entry in sys.path if entry and "zip" not in entry))
     for name, (version, source) in distributions.items():
         install(packages, name, version, source)
     return path / "bin" / "python"
 
 
-def install(packages, name, version, source):
+def install(packages, name, version, source, requires=()):
     """Put a distribution of one module into a folder, as pip does."""
     info = f"{name}-{version}.dist-info"
-    texts = {f"{name}.py": source, f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    texts = {f"{name}.py": source, f"{info}/METADATA": metadata}
     (packages / info).mkdir()
     for file, text in texts.items():
         (packages / file).write_text(text)

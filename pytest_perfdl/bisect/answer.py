@@ -103,11 +103,11 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "subject": None if culprit is None else culprit.subject,
         "candidates": [commit.sha for commit in answer.candidates],
         "metric": answer.metric,
-        "effect": None if effect is None else _finite(effect.ratio),
-        "interval": None if effect is None else [_finite(end) for end in effect.interval],
+        "effect": None if effect is None else finite(effect.ratio),
+        "interval": None if effect is None else [finite(end) for end in effect.interval],
         "values": None if answer.values is None else list(answer.values),
-        "whole_effect": None if answer.whole is None else _finite(answer.whole.ratio),
-        "whole_interval": None if answer.whole is None else [_finite(end) for end in answer.whole.interval],
+        "whole_effect": None if answer.whole is None else finite(answer.whole.ratio),
+        "whole_interval": None if answer.whole is None else [finite(end) for end in answer.whole.interval],
         "probability": answer.probability,
         "measured_commits": len(answer.measured),
         "measured": [commit.sha for commit in answer.measured],
@@ -123,5 +123,6 @@ def to_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _finite(number: float) -> float | None:
+def finite(number: float) -> float | None:
+    """The number for JSON, which has no infinity."""
     return number if math.isfinite(number) else None

@@ -9,27 +9,30 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_perfdl.bisect.answer import Answer, Effect, Status
+from pytest_perfdl.bisect.ends import (
+    END_MEASUREMENTS,
+    SURE_OVER,
+    effect_in_words,
+    is_counted,
+    is_slower,
+    pooled_rounds,
+    sign_of,
+    worse_count,
+)
 from pytest_perfdl.bisect.history import Commit, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.posterior import EXACT, Posterior, odds_of_rounds, uniform
 from pytest_perfdl.bisect.prior import Blamed
 from pytest_perfdl.model.errors import RunFailed
-from pytest_perfdl.model.metrics import METRICS, CountedMetric, better, general, is_utilization
+from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
-from pytest_perfdl.stats.evidence import Estimate, evidence
+from pytest_perfdl.stats.evidence import Estimate
 
 DEFAULT_TIME = "step_time"
-COUNTS = ("ops", "kernels", "launches", "flops", "h2d_bytes", "allocations", "alloc_bytes")
-"""Counted metrics that explain time, the one that decides first."""
 LIMIT = 0.015
 """Smallest slowdown that is searched for by time."""
-END_MEASUREMENTS = 3
-"""Most measurements of the ends, as long as they leave open whether these differ."""
 MOST = 4
 """Most measurements of one commit between the ends."""
-EVIDENCE = 200.0
-"""Evidence (`stats.evidence`) at which the ends differ: equal ends do so in at most 1 of 200 searches."""
-SURE_OVER = 0.95
 _CLEARLY = math.log(19)
 """Log odds from which a commit is called slow or not slow."""
 _REST = 0.25
@@ -66,20 +69,6 @@ class Progress:
     """`None` for the ends, and for the comparison at the end."""
     seconds: float | None
     """Estimated time of all measurements that are left; `None` if not known yet."""
-
-
-def is_counted(metric: str) -> bool:
-    """Whether a metric is compared exactly.
-
-    >>> is_counted("ops"), is_counted("forward.step_time")
-    (True, False)
-    """
-    return isinstance(METRICS.get(general(metric)), CountedMetric)
-
-
-def is_searchable(metric: str) -> bool:
-    """Whether a commit can be searched for by a metric."""
-    return general(metric) in METRICS and not is_utilization(metric)
 
 
 @dataclass
@@ -130,7 +119,7 @@ class Search:
         wanted = self.options.metric
         if wanted is None or is_counted(wanted):
             ends = self._ends(timed=False)
-            if metric := _worse_count(ends, wanted):
+            if metric := worse_count(ends, wanted):
                 return self._by_counts(ends, metric)
             if wanted is not None:
                 return self._no_count(ends, wanted)
@@ -209,12 +198,12 @@ class Search:
         pooled: tuple[float, ...] = ()
         while len(found) < END_MEASUREMENTS:
             found.append(self._ends(timed=True, metric=wanted, limit=limit))
-            metric, pooled = _pooled(found, wanted)
+            metric, pooled = pooled_rounds(found, wanted)
             over = Estimate(pooled).over(math.log1p(limit))
-            if _is_slower(pooled, limit) or over < 1 - SURE_OVER:
+            if is_slower(pooled, limit) or over < 1 - SURE_OVER:
                 break
-        whole = Effect.of_rounds(pooled, _sign(metric))
-        if not _is_slower(pooled, limit):
+        whole = Effect.of_rounds(pooled, sign_of(metric))
+        if not is_slower(pooled, limit):
             return self._not_slower(metric, pooled, whole)
         effect = Estimate(pooled).center
         posterior = self._start(found[-1])
@@ -248,12 +237,12 @@ class Search:
             reason = f"{answer.candidates[0].name} could not be compared with its parent: {proof.skipped}"
             return replace(answer, status="range", reason=reason, effect=answer.whole, seconds=self._seconds)
         estimate = Estimate(tuple(differences))
-        effect = Effect.of_rounds(differences, _sign(metric))
+        effect = Effect.of_rounds(differences, sign_of(metric))
         if estimate.interval[0] <= 0:
             likely = tuple(self.history.commits[k] for each in posterior.likely for k in each.commits)
             reason = (
                 f"{answer.candidates[0].name} is most likely, but no slower than its parent "
-                f"({_percent(effect)}): several commits may have small effects"
+                f"({effect_in_words(effect)}): several commits may have small effects"
             )
             return replace(
                 answer, status="range", reason=reason, candidates=likely, effect=answer.whole, seconds=self._seconds
@@ -261,7 +250,7 @@ class Search:
         notes = list(answer.notes)
         several = estimate.interval[1] < whole and whole - estimate.center > _REST * whole
         if several:
-            rest = math.expm1(_sign(metric) * (whole - estimate.center))
+            rest = math.expm1(sign_of(metric) * (whole - estimate.center))
             notes.append(f"it is not the only one: {format_percent(rest)} of the change comes from other commits")
         return replace(
             answer,
@@ -276,10 +265,12 @@ class Search:
         good, bad = self.history.good.name, self.history.bad.name
         estimate = Estimate(tuple(pooled))
         if estimate.interval[1] < 0:
-            reason = f"{bad} is faster than {good}: {metric} {_percent(whole)}, so there is no slowdown to search for"
+            change = f"{metric} {effect_in_words(whole)}"
+            reason = f"{bad} is faster than {good}: {change}, so there is no slowdown to search for"
             return self._nothing("faster", metric, reason, whole)
         most = format_percent(math.expm1(estimate.interval[1]))
-        reason = f"{bad} is not measurably slower than {good}: {metric} {_percent(whole)}, more than {most} is excluded"
+        change = f"{metric} {effect_in_words(whole)}, more than {most} is excluded"
+        reason = f"{bad} is not measurably slower than {good}: {change}"
         return self._nothing("no difference", metric, reason, whole)
 
     def _reverted(self, posterior: Posterior) -> list[str]:
@@ -433,41 +424,3 @@ def _revision(commit: Commit) -> str:
 
 def _with_odds(posterior: Posterior, number: int, odds: float) -> Posterior:
     return replace(posterior, log_odds={**posterior.log_odds, number: odds})
-
-
-def _worse_count(ends: Measurement, wanted: str | None) -> str | None:
-    """The counted metric that got worse between the ends; of several, the first of `COUNTS`."""
-    worse = [name for name, value in ends.counts.items() if value > ends.base_counts.get(name, math.inf)]
-    if wanted is not None:
-        return next((name for name in worse if wanted in (name, general(name))), None)
-    return min(
-        (name for name in worse if general(name) in COUNTS), key=lambda n: COUNTS.index(general(n)), default=None
-    )
-
-
-def _pooled(found: Sequence[Measurement], wanted: str) -> tuple[str, tuple[float, ...]]:
-    """The full name of a time, and its rounds; of the calls of a test, the one that got slower most."""
-    rounds: dict[str, list[float]] = defaultdict(list)
-    for each in found:
-        for name in each.rounds:
-            if wanted in (name, general(name)):
-                rounds[name] += each.differences(name)
-    if not any(rounds.values()):
-        raise RunFailed(f"the test has no rounds of {wanted}: name a time that it measures with --metric")
-    name = max(rounds, key=lambda each: sum(rounds[each]) / max(len(rounds[each]), 1))
-    return name, tuple(rounds[name])
-
-
-def _is_slower(differences: Sequence[float], limit: float) -> bool:
-    """Whether the ends differ: the evidence of fair coins, and an estimate over the limit."""
-    bound = math.log1p(limit)
-    return Estimate(tuple(differences)).over(bound) >= SURE_OVER and evidence(differences, bound) >= EVIDENCE
-
-
-def _sign(metric: str) -> int:
-    return 1 if better(metric) == "lower" else -1
-
-
-def _percent(effect: Effect) -> str:
-    low, high = effect.interval
-    return f"{format_percent(effect.ratio)} [{format_percent(low)}, {format_percent(high)}]"

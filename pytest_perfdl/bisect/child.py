@@ -158,7 +158,7 @@ class Child:
             if request.against is not None:
                 with contextlib.suppress(FileNotFoundError):
                     shutil.copytree(scratch / "report", self.report(request), dirs_exist_ok=True)
-                found = replace(found, causes=_causes(run_file))
+                found = replace(found, causes=causes_in_words(run_file))
             return found
 
     def command(
@@ -184,7 +184,7 @@ class Child:
         )
 
 
-def _causes(run_file: Path) -> tuple[str, ...]:
+def causes_in_words(run_file: Path) -> tuple[str, ...]:
     """The causes of a change in words, as pytest's own report has them."""
     run = read_run(run_file, run_file.parent / "report")
     return tuple(cause_line(group) for group in story(run.results[0], run).causes)

@@ -10,6 +10,7 @@ ceil(log2 n) + 1 trials.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -104,4 +105,4 @@ def _split(names: Sequence[str], parts: int) -> list[list[str]]:
     [['a', 'b'], ['c', 'd', 'e']]
     """
     ends = [len(names) * number // parts for number in range(parts + 1)]
-    return [list(names[start:end]) for start, end in zip(ends, ends[1:], strict=False)]
+    return [list(names[start:end]) for start, end in itertools.pairwise(ends)]

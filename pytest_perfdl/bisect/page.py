@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_perfdl.bisect.answer import Answer, Effect
+from pytest_perfdl.bisect.environments import EnvironmentAnswer
 from pytest_perfdl.bisect.history import Commit
 from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.units import duration, format_percent, format_quantity, plural
@@ -43,6 +44,31 @@ def page(answer: Answer, commands: Sequence[str], width: int) -> str:
     lines += ["", *layout.paragraph(f"{', '.join(counted)}, in {duration(answer.seconds)}", 2, width)]
     labels = ["measure again" if answer.culprit is not None else "", *["search on"] * len(commands)]
     lines += [f"  {label}  {command}" for label, command in zip(labels, commands, strict=False)]
+    return "\n".join(lines)
+
+
+def page_of_environments(answer: EnvironmentAnswer, width: int) -> str:
+    """The distributions, how large the change is, where it comes from, and what was left out."""
+    lines = layout.paragraph(f"{answer.status}: {visible(answer.reason)}", 0, width)
+    for name in answer.guilty:
+        old, new = answer.differing[name]
+        lines += layout.paragraph(f"{visible(name)}  {visible(old)} -> {visible(new)}", 2, width, more=2)
+    lines.append("")
+    if answer.effect is not None:
+        lines += layout.paragraph(f"{answer.metric}  {_effect(answer.effect)}", 2, width, more=2)
+    if answer.guilty and answer.whole is not None:
+        lines += layout.paragraph(f"old -> new environment  {_effect(answer.whole)}", 2, width, more=2)
+    if answer.proof is not None:
+        for cause in answer.proof.causes[:MOST_CAUSES]:
+            lines += layout.paragraph(f"cause: {cause}", 2, width, more=2)
+    for note in answer.notes:
+        lines += layout.paragraph(f"note: {visible(note)}", 2, width, more=2)
+    for names, why in answer.skipped:
+        lines += layout.paragraph(
+            f"skipped: the new {visible(names.replace(',', ', '))}: {visible(why)}", 2, width, more=2
+        )
+    built = f"{plural(answer.built, 'environment')} built, {plural(len(answer.differing), 'distribution')} differ"
+    lines += ["", *layout.paragraph(f"{built}, in {duration(answer.seconds)}", 2, width)]
     return "\n".join(lines)
 
 

@@ -1,9 +1,10 @@
-"""Find the commit that made a test slower.
+"""Find the commit, or the package, that made a test slower.
 
-Compares commits between a good and a bad one: by counts if these differ, else by paired rounds.
+Compares commits between a good and a bad one: by counts if these differ, else by paired rounds. With --environments,
+compares mixtures of two Python environments instead, to find the packages of the new one that made the test slower.
 
-Exit codes: 0 the commit is found, 1 only a range of commits, 2 wrong usage or a test that cannot be measured at an end,
-3 no difference between the ends, 130 interrupted.
+Exit codes: 0 the commit or packages are found, 1 only a range of them, 2 wrong usage or a test that cannot be measured
+at an end, 3 no difference between the ends, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ _OURS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.usage = "perfdl bisect [options] GOOD [BAD] TEST [-- PYTEST_OPTION ...]"
+    parser.usage = (
+        "perfdl bisect [options] GOOD [BAD] TEST [-- PYTEST_OPTION ...]\n"
+        "       perfdl bisect --environments [options] OLD_PYTHON NEW_PYTHON TEST [-- PYTEST_OPTION ...]"
+    )
+    parser.add_argument(
+        "--environments",
+        action="store_true",
+        help="search between two Python environments, given by their interpreters or folders, instead of two commits",
+    )
     parser.add_argument(
         "--metric",
         metavar="NAME",
@@ -78,12 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         metavar="GOOD [BAD] TEST",
         nargs="*",
-        help="two revisions (BAD: the working tree if left out) and one test; options of pytest after --",
+        help="two revisions (BAD: the working tree if left out), or with --environments two interpreters, and one test; "
+        "options of pytest after --",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, then print what was found."""
+    if arguments.environments:
+        return _between_environments(arguments)
     from pytest_perfdl.bisect import child
     from pytest_perfdl.bisect.answer import to_json
     from pytest_perfdl.bisect.campaign import Options, Search
@@ -148,19 +160,60 @@ def run(arguments: argparse.Namespace) -> int:
     return answer.exit_code
 
 
-def _words(given: Sequence[str]) -> tuple[tuple[str, ...], str, tuple[str, ...]]:
-    """Revisions, test and options of pytest."""
+def _between_environments(arguments: argparse.Namespace) -> int:
+    from pytest_perfdl.bisect.environments import EnvironmentSearch, MixtureChild, to_json
+    from pytest_perfdl.bisect.mixtures import Environments
+    from pytest_perfdl.system import folders
+    from pytest_perfdl.workers.interpreter import check_version, describe
+
+    ends, test, options = _words(arguments.arguments, "OLD_PYTHON NEW_PYTHON TEST")
+    _check(arguments, options)
+    for name, is_given in (("--log", arguments.log is not None), ("--tests", arguments.tests != "bad")):
+        if is_given:
+            raise CommandError(f"{name} has no meaning with --environments: remove it")
+    if len(ends) != 2:
+        raise CommandError("--environments: expected OLD_PYTHON NEW_PYTHON TEST (see perfdl bisect --help)")
+    both = Environments(*map(describe, ends))
+    for interpreter in (both.old, both.new):
+        check_version(interpreter)
+    if not Path(test.partition("::")[0]).is_file():
+        raise CommandError(f"{test!r} is no test: name it as tests/test_speed.py::test_step")
+    lines = _Lines()
+    with folders.for_a_while("bisect") as scratch:
+        measure = MixtureChild(both, test, options, scratch / "reports")
+        search = EnvironmentSearch(both, measure, arguments.metric, arguments.limit, lines.mixture_begins, lines.ended)
+        try:
+            answer = search.run()
+        except KeyboardInterrupt:
+            _say("interrupted\n")
+            return INTERRUPTED
+        except PerfdlError:
+            lines.failed()
+            raise
+        if arguments.output is not None and answer.proof is not None:
+            _write(measure.report(answer.proof.request) / "index.html", arguments.output)
+    if arguments.json:
+        print_json(to_json(answer))
+    else:
+        from pytest_perfdl.bisect.page import page_of_environments
+
+        say(page_of_environments(answer, width()))
+    return answer.exit_code
+
+
+def _words(given: Sequence[str], wanted: str = "GOOD [BAD] TEST") -> tuple[tuple[str, ...], str, tuple[str, ...]]:
+    """Revisions or interpreters, test and options of pytest."""
     first = next((at for at, word in enumerate(given) if word.startswith("-")), len(given))
     words, options = list(given[:first]), tuple(given[first:])
     if len(words) not in (2, 3):
         if options and len(words) < 2:
             raise CommandError(f"{options[0]!r} begins with a dash, so it is no git revision: name GOOD [BAD] TEST")
-        raise CommandError(f"expected GOOD [BAD] TEST, got {shlex.join(words) or 'nothing'} (see perfdl bisect --help)")
+        raise CommandError(f"expected {wanted}, got {shlex.join(words) or 'nothing'} (see perfdl bisect --help)")
     return tuple(words[:-1]), words[-1], options
 
 
 def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
-    from pytest_perfdl.bisect.campaign import is_searchable
+    from pytest_perfdl.bisect.ends import is_searchable
 
     ours = [word for word in options if word.partition("=")[0].replace("--perfdl-", "--perf-") in _OURS]
     if ours:
@@ -261,6 +314,14 @@ class _Lines:
             candidates = f"{number} candidates{left}; "
         self._began = time.monotonic()
         _say(f"{candidates}{kind} {commit.name}{against} ... ")
+
+    def mixture_begins(self, name: str, timed: bool) -> None:
+        """A measurement of an environment begins."""
+        parts = name.split(",")
+        what = "the new environment" if name == "new" else f"the old environment with the new {', '.join(parts)}"
+        if len(parts) > 3:
+            what = f"the old environment with {len(parts)} packages of the new one"
+        _say(f"{'timing' if timed else 'counting'} {what} ... ")
 
     def ended(self, measurement: Any) -> None:
         """It has ended."""

@@ -38,7 +38,9 @@ def test_what_differs(environments):
     assert differing["added"] == ("not installed", "1")
     assert differing["gone"] == ("1", "not installed")
     old, new = differing["same-version"]
-    assert old.startswith("1.0 (") and new.startswith("1.0 (") and old != new
+    assert old.startswith("1.0 (")
+    assert new.startswith("1.0 (")
+    assert old != new
 
 
 def test_a_mixture_has_what_was_chosen_of_the_new_one(environments, tmp_path):

@@ -65,5 +65,5 @@ def test_a_distribution_of_two_folders_counts_once(tmp_path):
 
 def test_a_command_of_the_path_is_found():
     assert describe("python3").python
-    with pytest.raises(CheckoutError, match="^there is no Python interpreter no-such-python$"):
+    with pytest.raises(CheckoutError, match=r"^there is no Python interpreter no-such-python$"):
         describe("no-such-python")

@@ -140,8 +140,8 @@ behave as in any pytest test. Hooks in `conftest.py` also run in the measured pr
 
 {marker}
 If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one of your
-project. Then use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and
-`perfdl_steps`.
+project. In this case, use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`,
+`--perfdl` and `perfdl_steps`.
 
 ### Limits and budgets
 

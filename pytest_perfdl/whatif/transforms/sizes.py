@@ -31,17 +31,19 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
     """Use another batch size.
 
     With a second trace `other`, recorded with batch size `other_batch`, the simulation draws a line
-    `a + b * batch size` through the times of each operator, and of the Python between operators, in both traces. The
-    simulation matches operators by the operators around them and by their phase, separately on host and device. The
-    confidence is low if `to` is outside of both batch sizes by more than the distance between the two batch sizes.
+    `a + b * batch size` through the times in both traces. Each operator has its own line, and so does the Python
+    between operators. The simulation matches operators by the operators around them and by their phase, separately on
+    host and device. The confidence is low if `to` is outside of both batch sizes by more than the distance between the
+    two batch sizes.
 
     Without a second trace, compute in the forward and backward pass, and input loading, grow in proportion to the batch
     size. The update, the accumulation of gradients, collectives, and the host's time between operators stay the same.
     Small operators grow less than in proportion, so the range of the prediction extends to half of the predicted
     change, and the confidence is low.
 
-    For the peak memory, allocations of the forward and backward pass grow in proportion to the batch size, if they are
-    freed before the update or the end of the step. Weights, gradients and the optimizer's memory keep their size.
+    For the peak memory, an allocation of the forward or backward pass grows in proportion to the batch size, if the
+    memory is freed before the update or the end of the step. Weights, gradients and the optimizer's memory keep their
+    size.
 
     Raises
     ------

@@ -139,7 +139,7 @@ Every measured process runs the test under pytest. So fixtures of every scope, p
 behave as in any pytest test. Hooks in `conftest.py` also run in the measured processes.
 
 {marker}
-If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one of your
+If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one from your
 project. In this case, use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`,
 `--perfdl` and `perfdl_steps`.
 
@@ -323,10 +323,11 @@ def options() -> str:
         "# Options and ini keys\n\nThe command line overrides the ini file. For limits, budgets, the resolution and "
         "the timeout, the\n[marker](fixture-and-marker.md) overrides the command line and the ini file. For warm-up, "
         "steps, processes and threads, the\ncommand line overrides the marker.\n\n"
-        "Every option and ini key has a second name that no other plugin has: `--perfdl-steps` for `--perf-steps`,\n"
-        "`perfdl_steps` for `perf_steps`. If your project or another plugin already has the short name, use the "
-        "long one.\n\nThe exit codes are those of pytest. 0 means that no test failed, 1 that a test failed, 2 that "
-        "the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was selected.\n\n"
+        "Every option and ini key has a second name that no other plugin has, such as `--perfdl-steps` for\n"
+        "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
+        "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
+        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was "
+        "selected.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

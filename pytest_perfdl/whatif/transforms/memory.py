@@ -41,8 +41,8 @@ def checkpointing(context: Context, layer: str = "") -> Change:
 
     - The backward pass of each layer takes longer by the layer's forward pass, on the host and on the device.
       Recomputation ends with the last operator that saves a tensor, so a linear layer at the end does not run twice.
-    - The host needs another 100 us per layer, and 20 us per node of the layer's autograd graph. The range of the
-      prediction covers 0 to twice these host times.
+    - For recomputation, the host needs another 100 us per layer, and 20 us per node of the layer's autograd graph. The
+      range of the prediction covers 0 to twice these host times.
 
     The simulation computes the peak memory from the allocations in the trace. Memory that a forward pass allocates for
     its backward pass is freed at the end of the forward pass, and allocated again at the start of the backward pass.

@@ -130,9 +130,9 @@ def fold_batch_norm(context: Context) -> Change:
 def reconstructed_batch_norm(context: Context) -> Change:
     """Split each batch norm in two, and fuse the halves into the neighboring operators, for training.
 
-    Batch norms take half as long, and ReLUs take no time, forward and backward. This is Daydream's model of Jung et
-    al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019). The simulation removes the passes of
-    ReLU over memory, and halves the passes of batch norm.
+    Batch norms take half as long, and ReLUs take no time, forward and backward. Daydream models the method of Jung et
+    al. in this way ("Restructuring Batch Normalization to Accelerate CNN Training", 2019). The simulation removes the
+    passes of ReLU over memory, and halves the passes of batch norm.
 
     Daydream predicted a gain of 12.7 %, but measured 7 %. So the range of the prediction extends to a third of the
     gain, and the confidence is low.

@@ -143,7 +143,7 @@ def foreach(context: Context) -> Change:
     multi-tensor apply takes at most 110 tensors and 320 chunks of 64 Ki elements per launch.)
 
     - A kernel that replaces k kernels takes `sum(t) - (k - 1) * min(t)`, because the fixed cost of a kernel occurs only
-      once. The shortest kernel approximates this fixed cost.
+      once. The shortest kernel approximates the fixed cost of a kernel.
     - A call on the host takes as long as before, plus 0.25 us per parameter tensor.
 
     On a CPU, `foreach` runs the same operators one after the other. Only the Python time between the operators shrinks,

@@ -28,7 +28,7 @@ _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 
 @transform("batch")
 def batch(context: Context, to: int, now: int, other: str = "", other_batch: int = 0) -> Change:
-    """Use another batch size.
+    """Change the batch size.
 
     With a second trace `other`, recorded with batch size `other_batch`, the simulation draws a line
     `a + b * batch size` through the times in both traces. Each operator has its own line, and so does the Python
@@ -151,7 +151,7 @@ def scaled_peak(context: Context, ratio: float) -> int | None:
 
 @transform("layers")
 def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
-    """Use another number of equal layers.
+    """Change the number of equal layers.
 
     The layers take `t' = t * to / now`, forward and backward, with the Python code in between. `layer` is the path of
     the layers, as in `checkpointing`. The update grows by the layers' share of the parameters. Everything else stays

@@ -302,7 +302,8 @@ symbols:
 
 The *range* of a prediction extends from the least to the most favorable constants. The *slow end* of the range has the
 longest step time, and the *fast end* has the shortest. [How what-if predictions work](../explanation/simulation.md)
-explains the *confidence* of a prediction.
+explains the *confidence* of a prediction. The parameter `layer` is the path of the layers, with `*` and `?` as in file
+names. By default, the layers are the modules that repeat.
 
 {table}"""
 

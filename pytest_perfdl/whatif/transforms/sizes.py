@@ -153,9 +153,8 @@ def scaled_peak(context: Context, ratio: float) -> int | None:
 def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
     """Change the number of equal layers.
 
-    The layers take `t' = t * to / now`, forward and backward, with the Python code in between. `layer` is the path of
-    the layers, as in `checkpointing`. The update grows by the layers' share of the parameters. Everything else stays
-    the same.
+    The layers take `t' = t * to / now`, forward and backward, with the Python code in between. The update grows by the
+    layers' share of the parameters. Everything else stays the same.
 
     The memory that the layers allocate grows by the factor `to / now`, and so do their parameters and optimizer state.
 

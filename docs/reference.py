@@ -139,9 +139,9 @@ Every measured process runs the test under pytest. So fixtures of every scope, p
 behave as in any pytest test. Hooks in `conftest.py` also run in the measured processes.
 
 {marker}
-If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one of your
-project. Then use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`, `--perfdl` and
-`perfdl_steps`.
+If your project already has a marker, fixture, option or ini key with the same name, pytest uses the one from your
+project. In this case, use the second names of pytest-perfdl, such as `@pytest.mark.perfdl`, the fixture `perfdl`,
+`--perfdl` and `perfdl_steps`.
 
 ### Limits and budgets
 
@@ -302,7 +302,8 @@ symbols:
 
 The *range* of a prediction extends from the least to the most favorable constants. The *slow end* of the range has the
 longest step time, and the *fast end* has the shortest. [How what-if predictions work](../explanation/simulation.md)
-explains the *confidence* of a prediction.
+explains the *confidence* of a prediction. The parameter `layer` is the path of the layers, with `*` and `?` as in file
+names. By default, the layers are the modules that repeat.
 
 {table}"""
 
@@ -323,10 +324,11 @@ def options() -> str:
         "# Options and ini keys\n\nThe command line overrides the ini file. For limits, budgets, the resolution and "
         "the timeout, the\n[marker](fixture-and-marker.md) overrides the command line and the ini file. For warm-up, "
         "steps, processes and threads, the\ncommand line overrides the marker.\n\n"
-        "Every option and ini key has a second name that no other plugin has: `--perfdl-steps` for `--perf-steps`,\n"
-        "`perfdl_steps` for `perf_steps`. If your project or another plugin already has the short name, use the "
-        "long one.\n\nThe exit codes are those of pytest. 0 means that no test failed, 1 that a test failed, 2 that "
-        "the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was selected.\n\n"
+        "Every option and ini key has a second name that no other plugin has, such as `--perfdl-steps` for\n"
+        "`--perf-steps`, and `perfdl_steps` for `perf_steps`. If your project or another plugin already has "
+        "the\nshort name, use the long one.\n\nThe exit codes are those of pytest. Exit code 0 means that no test "
+        "failed, 1 that a test failed, 2 that the run was\ninterrupted, 4 wrong usage, and 5 that no perf test was "
+        "selected.\n\n"
         + _table(("option", "ini key", "what it does", "default"), rows)
         + "\n## Only in the ini file\n\n"
         + _table(("ini key", "type", "what it is", "default"), only)

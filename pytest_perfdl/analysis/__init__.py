@@ -1,4 +1,4 @@
-"""Figures from a `Trace`: pure functions that read columns and return frozen values.
+"""Numbers from a `Trace`: pure functions that read columns and return frozen values.
 
 A trace's rows first get what they belong to (`events`), then the time of each step is accounted for (`account`), what
 waited for what is worked out (`waiting`), and times are compared with the hardware (`efficiency`); `overview` joins all

@@ -1,4 +1,4 @@
-"""What changed between two sides, each a set of profiled steps: the account of the change, and its causes.
+"""What changed between two sides, each a set of profiled steps: the breakdown of the change, and its causes.
 
     found = diff(of_traces("before", runs), of_traces("after", others))
     causes(found)               # which kernels, operators and Python functions, where, and why

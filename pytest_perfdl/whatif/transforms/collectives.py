@@ -379,8 +379,8 @@ def hide_communication(context: Context) -> Change:
     """Overlap all collectives with compute, as an upper bound of what better overlap gains.
 
     Collectives take no time in the simulation. The prediction is an upper bound of the gain, because the simulation
-    does not check whether there is enough compute to overlap with. The range of the prediction extends to no gain, and
-    the confidence is low.
+    does not check whether there is enough compute to overlap with. The lower end of the predicted gain is zero, and the
+    confidence is low.
     """
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():

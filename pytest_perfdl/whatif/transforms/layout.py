@@ -33,8 +33,8 @@ def channels_last(context: Context) -> Change:
       forward and backward. `perfdl constants` replays the operators in both memory formats, interleaved.
 
     The simulation does not add the time to convert the batch to channels-last format. The conversion is one
-    transposition per step, and counts as input time. It takes twice the bytes of the batch, divided by the memory
-    bandwidth.
+    transposition per step, and counts as input time. The conversion takes twice the bytes of the batch, divided by the
+    memory bandwidth.
 
     The simulation assumes that gradients are in channels-last format, too. The slow end of the predicted range comes
     from replays with one tensor in the old format.

@@ -36,13 +36,10 @@ _NODE = re.compile(r"autograd::engine::evaluate_function: (?!torch::autograd::Ac
 def checkpointing(context: Context, layer: str = "") -> Change:
     """Use activation checkpointing, so that layers keep only their input and recompute the rest in the backward pass.
 
-    `layer` is the path of the layers, with `*` and `?` as in file names. By default, the layers are the modules that
-    repeat.
-
     - The backward pass of each layer takes longer by the layer's forward pass, on the host and on the device.
       Recomputation ends with the last operator that saves a tensor, so a linear layer at the end does not run twice.
-    - The host needs another 100 us per layer, and 20 us per node of the layer's autograd graph. The range of the
-      prediction covers 0 to twice these host times.
+    - For recomputation, the host needs another 100 us per layer, and 20 us per node of the layer's autograd graph. The
+      range of the prediction covers 0 to twice these host times.
 
     The simulation computes the peak memory from the allocations in the trace. Memory that a forward pass allocates for
     its backward pass is freed at the end of the forward pass, and allocated again at the start of the backward pass.
@@ -148,8 +145,7 @@ def _needed(context: Context) -> Lifetimes:
 def vdnn(context: Context, layer: str = "") -> Change:
     """Offload the activations of layers to CPU memory between the forward and backward pass (vDNN).
 
-    For each layer that has a successor, with b bytes of activations, the simulation adds two copies. The parameter
-    `layer` is the same as in `checkpointing`.
+    For each layer that has a successor, with b bytes of activations, the simulation adds two copies.
 
     - A copy to the host follows the last kernel of the layer's forward pass, on a separate stream. The copy takes
       `b / B`, where B is the bandwidth of pinned memory.
@@ -223,7 +219,7 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
     """Encode the activations of layers between the forward and backward pass (Gist).
 
     Gist encodes the activations after the forward pass of their layer, and decodes them before the backward pass of the
-    layer. The parameter `layer` is the same as in `checkpointing`.
+    layer.
 
     - Encoding reads b bytes and writes `ratio` times b bytes. Decoding does the opposite. Encoding and decoding take
       `(1 + ratio) * b / B` each, where B is the memory bandwidth. The range of the prediction covers half to one and a

@@ -52,7 +52,7 @@ def remove_operator(context: Context, name: str, python: bool = True) -> Change:
 
     `name` may contain `*` and `?` as in file names. With `python`, the simulation also removes one gap of the host
     after each call, because the module that made the call is removed. The slow end of the predicted range keeps these
-    gaps of the host. The other tasks keep their durations, although a memory-bound neighbor could become faster.
+    gaps of the host. All tasks that remain keep their durations, although a memory-bound neighbor could become faster.
     Daydream calls this operation Remove.
     """
     tasks = of_rows(context.graph, operator_rows(context.trace, name))
@@ -110,9 +110,9 @@ def remove_clipping(context: Context) -> Change:
 def fold_batch_norm(context: Context) -> Change:
     """Fold batch norms into the convolutions before them, for inference.
 
-    The folded convolution has the weight `w' = w g / s` and the bias `b' = (b - m) g / s + beta`. Here w and b are the
-    weight and the bias of the convolution. The batch norm has the mean m, the standard deviation s, the weight g and
-    the bias beta.
+    The folded convolution has the weight `w' = w g / s` and the bias `b' = (b - m) g / s + beta`. In these formulas, w
+    and b are the weight and the bias of the convolution. The batch norm has the mean m, the standard deviation s, the
+    weight g and the bias beta.
 
     The simulation removes the batch norms and the Python code that calls them. The slow end of the predicted range
     keeps the Python code. The simulation assumes that a convolution with a bias takes as long as a convolution without
@@ -130,9 +130,9 @@ def fold_batch_norm(context: Context) -> Change:
 def reconstructed_batch_norm(context: Context) -> Change:
     """Split each batch norm in two, and fuse the halves into the neighboring operators, for training.
 
-    Batch norms take half as long, and ReLUs take no time, forward and backward. This is Daydream's model of Jung et
-    al., "Restructuring Batch Normalization to Accelerate CNN Training" (2019). The simulation removes the passes of
-    ReLU over memory, and halves the passes of batch norm.
+    Batch norms take half as long, and ReLUs take no time, forward and backward. Daydream models the method of Jung et
+    al. in this way ("Restructuring Batch Normalization to Accelerate CNN Training", 2019). The simulation removes the
+    passes of ReLU over memory, and halves the passes of batch norm.
 
     Daydream predicted a gain of 12.7 %, but measured 7 %. So the range of the prediction extends to a third of the
     gain, and the confidence is low.
@@ -164,15 +164,15 @@ class _Link:
 def fusion(context: Context, epilogues: bool = False) -> Change:
     """Fuse chains of elementwise and normalization operators over tensors of equal size.
 
-    Each chain becomes one kernel with the bandwidth that the chain had, `t' = t * b' / b`.
+    Each chain of operators becomes one kernel with the bandwidth of the chain, `t' = t * b' / b`.
 
     - The symbol b is the number of bytes that all n operators of the chain move.
     - The fused kernel moves `b' = b - 2 (n - 1) s` bytes for tensors of s bytes, because all results except the last
       stay in registers.
 
     For memory-bound chains, this formula is the cost model of the fusions in MetaFlow and XLA,
-    `max(FLOPs / F, unique bytes / B)`. With `epilogues`, a matrix product or convolution includes the chain after it.
-    The chain then costs only the bytes that the chain reads in addition to the product.
+    `max(FLOPs / F, unique bytes / B)`. With `epilogues`, a matrix product or convolution includes the chain that
+    follows. The chain then costs only the bytes that the chain reads in addition to the product.
 
     The range of the prediction extends to half of each gain, because a compiler may not fuse every chain.
 

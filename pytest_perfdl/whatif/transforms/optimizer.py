@@ -57,7 +57,7 @@ def fused_optimizer(context: Context) -> Change:
       CPU.
     - The compute takes `c s N / B` for N parameters of s bytes. Both N and s come from the gradients that autograd
       accumulates.
-    - The constant c is the number of passes over memory: 7 for Adam and AdamW, 5 for Adagrad, RMSprop and SGD with
+    - The constant c, the number of passes over memory, is 7 for Adam and AdamW, 5 for Adagrad, RMSprop and SGD with
       momentum, and 3 for SGD.
     - B is the memory bandwidth, or the bandwidth that the update reaches on the largest parameters in the trace, if
       that is higher. (The update reaches a higher bandwidth if the parameters fit into a cache.) The range of the
@@ -143,7 +143,7 @@ def foreach(context: Context) -> Change:
     multi-tensor apply takes at most 110 tensors and 320 chunks of 64 Ki elements per launch.)
 
     - A kernel that replaces k kernels takes `sum(t) - (k - 1) * min(t)`, because the fixed cost of a kernel occurs only
-      once. The shortest kernel approximates this fixed cost.
+      once. The shortest kernel approximates the fixed cost of a kernel.
     - A call on the host takes as long as before, plus 0.25 us per parameter tensor.
 
     On a CPU, `foreach` runs the same operators one after the other. Only the Python time between the operators shrinks,

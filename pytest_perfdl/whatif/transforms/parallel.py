@@ -45,10 +45,9 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
 def pipeline_parallel(context: Context, stages: int, micro_batches: int = 4, layer: str = "") -> Change:
     """Put layers on several devices, and split the batch into micro-batches.
 
-    The simulation divides the layers into stages, so that the slowest stage is as fast as possible. The parameter
-    `layer` is the same as in `checkpointing`. The simulation runs one step in 1F1B order: when the pipeline is full,
-    each stage alternates one forward and one backward pass. For p equal stages and m micro-batches, the devices idle
-    for a share of `(p - 1) / (m + p - 1)` of the step (the bubble).
+    The simulation divides the layers into stages, so that the slowest stage is as fast as possible. The simulation runs
+    one step in 1F1B order, in which each stage of a full pipeline alternates one forward and one backward pass. For p
+    equal stages and m micro-batches, the devices idle for a share of `(p - 1) / (m + p - 1)` of the step (the bubble).
 
     The simulation assumes that the time of a micro-batch is in proportion to its size. The range of the prediction
     covers a network that is up to 1.7 times slower. The confidence is low.

@@ -74,7 +74,7 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     - With float16 on a device, unscaling the gradients moves 8 bytes per element. The host also waits for the `.item()`
       of `GradScaler` before the optimizer.
 
-    In the predicted peak memory, the operators in 16 bits allocate half as much. The cast weights add 2 bytes per
+    For the peak memory, operators in 16 bits allocate half as much as in float32. The cast weights add 2 bytes per
     parameter.
 
     Raises

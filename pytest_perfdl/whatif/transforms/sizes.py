@@ -28,20 +28,22 @@ _STATES = {"Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSprop": 1}
 
 @transform("batch")
 def batch(context: Context, to: int, now: int, other: str = "", other_batch: int = 0) -> Change:
-    """Use another batch size.
+    """Change the batch size.
 
     With a second trace `other`, recorded with batch size `other_batch`, the simulation draws a line
-    `a + b * batch size` through the times of each operator, and of the Python between operators, in both traces. The
-    simulation matches operators by the operators around them and by their phase, separately on host and device. The
-    confidence is low if `to` is outside of both batch sizes by more than the distance between the two batch sizes.
+    `a + b * batch size` through the times in both traces. Each operator has its own line, and so does the Python
+    between operators. The simulation matches operators by the operators around them and by their phase, separately on
+    host and device. The confidence is low if `to` is outside of both batch sizes by more than the distance between the
+    two batch sizes.
 
     Without a second trace, compute in the forward and backward pass, and input loading, grow in proportion to the batch
     size. The update, the accumulation of gradients, collectives, and the host's time between operators stay the same.
     Small operators grow less than in proportion, so the range of the prediction extends to half of the predicted
     change, and the confidence is low.
 
-    For the peak memory, allocations of the forward and backward pass grow in proportion to the batch size, if they are
-    freed before the update or the end of the step. Weights, gradients and the optimizer's memory keep their size.
+    For the peak memory, an allocation of the forward or backward pass grows in proportion to the batch size, if the
+    memory is freed before the update or the end of the step. Weights, gradients and the optimizer's memory keep their
+    size.
 
     Raises
     ------
@@ -149,11 +151,10 @@ def scaled_peak(context: Context, ratio: float) -> int | None:
 
 @transform("layers")
 def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
-    """Use another number of equal layers.
+    """Change the number of equal layers.
 
-    The layers take `t' = t * to / now`, forward and backward, with the Python code in between. `layer` is the path of
-    the layers, as in `checkpointing`. The update grows by the layers' share of the parameters. Everything else stays
-    the same.
+    The layers take `t' = t * to / now`, forward and backward, with the Python code in between. The update grows by the
+    layers' share of the parameters. Everything else stays the same.
 
     The memory that the layers allocate grows by the factor `to / now`, and so do their parameters and optimizer state.
 

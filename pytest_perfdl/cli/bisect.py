@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         metavar="GOOD [BAD] TEST",
         nargs="*",
-        help="two revisions (BAD: the working tree if left out), or with --environments two interpreters, and one test; "
+        help="two revisions (BAD: the working tree if left out), or two interpreters (--environments), and one test; "
         "options of pytest after --",
     )
 

@@ -128,9 +128,8 @@ def main() -> None:
     draw, tally = random.Random(arguments.seed), Counter[str]()
     for number in range(arguments.trials):
         guilty = draw.choice(NAMES)
-        kind = (
-            "same" if arguments.same else ("time", "copy")[number % 2] if arguments.kind == "both" else arguments.kind
-        )
+        kind = ("time", "copy")[number % 2] if arguments.kind == "both" else arguments.kind
+        kind = "same" if arguments.same else kind
         with tempfile.TemporaryDirectory(prefix="bench-environments-") as folder:
             root = Path(folder)
             old, new = pair(root, guilty, kind, arguments.share)

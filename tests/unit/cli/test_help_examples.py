@@ -135,7 +135,7 @@ def test_examples_of_the_commands_work(name, project, capsys):
     expected = 2 if name == "prune" else 0
     assert code == expected, said
     if name == "prune":
-        assert "the only baseline would be deleted: add --all" in said.err
+        assert "would delete the only baseline: add --all" in said.err
 
 
 def test_the_commands_are_in_groups_with_examples(capsys, monkeypatch):

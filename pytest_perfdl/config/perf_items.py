@@ -36,6 +36,6 @@ def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -
     if not count:
         return None
     return (
-        f"perf: {plural(count, 'test')} with the marker perf not measured, because this project registers the marker: "
-        "mark perf tests as perfdl, or set perf_marker = perf"
+        f"perf: {plural(count, 'test')} with the marker perf not measured, because this project registers a marker "
+        "named perf: use the marker perfdl, or set perf_marker = perf"
     )

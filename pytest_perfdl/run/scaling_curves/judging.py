@@ -72,13 +72,15 @@ class Curves:
                 count = len(self._points(axis, tests))
                 if count and _ids(tests) not in self._judged:
                     why = (
-                        f"at least {LEAST_SIZES} are needed"
+                        f"at least {LEAST_SIZES} sizes are needed"
                         if count < LEAST_SIZES
                         else "the test of the last size has no result"
                     )
                     name = without_parameters(test)
-                    said = f"was not compared: {count} of {len(tests)} sizes measured, {why}"
-                    lines[_ids(tests)] = f"the curve of {name} over {axis} {said}"
+                    lines[_ids(tests)] = (
+                        f"the curve of {name} over {axis} was not compared: {count} of {len(tests)} sizes measured, "
+                        f"{why}"
+                    )
         return list(dict.fromkeys(lines.values()))
 
     def _points(self, axis: str, tests: Sequence[PerfTest]) -> dict[float, MeasuredTest]:

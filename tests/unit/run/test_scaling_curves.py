@@ -279,8 +279,8 @@ def expecting(**bounds):
         pytest.param({"exponent": 0.1}, "largest exponent", "regressed", id="exponent exceeded"),
         pytest.param({"fixed": "30ms"}, "largest fixed part", "unchanged", id="fixed kept"),
         pytest.param({"fixed": "10ms"}, "largest fixed part", "regressed", id="fixed exceeded"),
-        pytest.param({"per_unit": "2ms"}, "most per sample", "unchanged", id="slope kept"),
-        pytest.param({"per_unit": "500us"}, "most per sample", "regressed", id="slope exceeded"),
+        pytest.param({"per_unit": "2ms"}, "largest time per sample", "unchanged", id="slope kept"),
+        pytest.param({"per_unit": "500us"}, "largest time per sample", "regressed", id="slope exceeded"),
     ],
 )
 def test_bounds_of_the_test_itself(bounds, part, verdict):
@@ -295,7 +295,7 @@ def test_bounds_of_the_test_itself(bounds, part, verdict):
 def test_undecided_bounds_draw_further_repeats():
     trials = run(curves=expecting(per_unit="1ms"))
     assert [trial.drawn for trial in trials] == [3] * 4
-    found = curve_of(trials, "step_time over batch, most per sample")
+    found = curve_of(trials, "step_time over batch, largest time per sample")
     assert found.verdict == "inconclusive"
     assert found.reason.endswith("use more processes (--perf-repeats)")
 
@@ -307,7 +307,7 @@ def test_the_markers_only_axis_needs_no_name():
 
 @pytest.mark.parametrize(
     "axis, problem",
-    [("", "missing argument axis"), ("layers", "the test has no parameter 'layers' that is a number above 0")],
+    [("", "the argument axis is missing"), ("layers", "the test has no parameter 'layers' that is a number above 0")],
     ids=["missing", "unknown"],
 )
 def test_an_axis_that_is_none_is_said(axis, problem):
@@ -455,8 +455,8 @@ def test_a_curve_whose_last_size_does_not_run_leaves_a_line():
     assert said == [
         f"the curve of t.py::test_step over batch was not compared: {count} of 4 sizes measured, {why}"
         for count, why in (
-            (1, "at least 3 are needed"),
-            (2, "at least 3 are needed"),
+            (1, "at least 3 sizes are needed"),
+            (2, "at least 3 sizes are needed"),
             (3, "the test of the last size has no result"),
         )
     ]

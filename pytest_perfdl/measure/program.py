@@ -146,8 +146,8 @@ class Program:
             yield Finding(
                 "invalid",
                 "threads",
-                f"the test set the number of intra-op threads to {now}, the measurement expects {self._threads}: use "
-                f"@pytest.mark.perf(threads={now}) instead",
+                f"the test changed the number of intra-op threads to {now}, but the measurement expects "
+                f"{self._threads}: use @pytest.mark.perf(threads={now}) instead",
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:

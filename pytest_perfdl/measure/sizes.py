@@ -195,7 +195,10 @@ def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
     ]
     if not parts:
         return ""
-    return f"{', '.join(parts)}, because a step takes {format_quantity(float(step_ns), 'ns')} (--perf-budget)"
+    return (
+        f"the time budget (--perf-budget) allows only {', '.join(parts)}, because one step takes "
+        f"{format_quantity(float(step_ns), 'ns')}"
+    )
 
 
 class Pace:

@@ -115,7 +115,7 @@ def _named(changed: Diff, step_ns: int) -> list[DiffCause]:
 def _work(label: str, graph: TaskGraph) -> _Work:
     trace, tasks = graph.trace, graph.tasks
     if trace is None:
-        raise ValueError("the task graph has no trace")
+        raise ValueError("the simulation needs a task graph that was made from a trace")
     ledger = TimeEntries(trace, labels(trace), (_DEVICE, _HOST, _INPUT, _GAP))
     inside = (tasks.step >= 0) & ~tasks.setup
     tree = call_tree(trace)

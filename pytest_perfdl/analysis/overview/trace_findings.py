@@ -89,7 +89,10 @@ def trace_findings(
     ]
     if tables.on_device and path.unexplained_share >= UNEXPLAINED_SHARE:
         share = format_percent(path.unexplained_share, signed=False)
-        text = f"{share} of the critical path is waiting that the trace does not explain: the path may be wrong there"
+        text = (
+            f"{share} of the critical path is waiting that the trace does not explain, so parts of the path may be "
+            "wrong"
+        )
         found.append(TraceFinding("unexplained", text, path.unexplained_share))
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
 

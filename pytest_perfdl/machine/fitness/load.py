@@ -104,8 +104,10 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
             "bad" if taken > len(shared) - 1 + NOTICED else "warn",
             "load now",
             f"{found}; busiest: {', '.join(names)}" if names else found,
-            "they preempt the step and evict its caches",
-            f"stop them or wait: ps -o pid,etime,args -p {pids}" if pids else "stop other processes",
+            "other processes preempt the step and evict its caches",
+            f"stop these processes, or wait for their end: ps -o pid,etime,args -p {pids}"
+            if pids
+            else "stop other processes",
         )
     ]
 

@@ -64,7 +64,7 @@ def channels_last(context: Context) -> Change:
         factor[transposing] = 0.0
         plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
     if not ratios:
-        note = "only the conversion kernels are removed: convolutions themselves may get faster or slower"
+        note = "the prediction only removes conversion kernels; the convolutions may also become faster or slower"
         return Change(plans[0], trust="low", notes=(note,))
     return Change.of(plans)
 

@@ -110,7 +110,9 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     known = sum(weights[own == number].sum() for number in measured)
     changed = sum(weights[own == number].sum() for number, kind in lower.items() if kind != "full")
     covered = bool(changed) and known >= 0.9 * changed
-    notes = () if covered else ("the gain of each operator is a rule of thumb: `perfdl constants` measures it",)
+    notes = (
+        () if covered else (("the gain of each operator is a rule of thumb: run `perfdl constants` to measure gains"),)
+    )
     peak = _peak(context, costs, lower)
     return Change.of(plans, peak, "ok" if covered else "low", notes)
 

@@ -339,7 +339,9 @@ def test_a_path_that_is_not_explained_is_said():
     events = (step(1, 0, 1000), launch(0, 1, 1), kernel("first", 5, 95, 1), launch(10, 1, 2))
     found = kinds(*events, kernel("second", 900, 100, 2), sync(12, 988))
     assert found["unexplained"].share > 0.7
-    assert found["unexplained"].text.endswith("is waiting that the trace does not explain: the path may be wrong there")
+    assert found["unexplained"].text.endswith(
+        "is waiting that the trace does not explain, so parts of the path may be wrong"
+    )
 
 
 def test_nothing_to_find():

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
-        raise CommandError(f"--select {error}") from error
+        raise CommandError(f"--select: {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if arguments.advise else None for trace in traces]
     across = None

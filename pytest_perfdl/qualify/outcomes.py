@@ -171,7 +171,7 @@ def _number(value: Any) -> float:
 
 def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
     return value
 
 

@@ -63,18 +63,18 @@ class Measurement:
         self.context = context
         self.test = test
         self.repeats: list[Repeat] = []
-        """Of the working tree; the first process' own is the first of them, unless other processes used its CPU."""
+        """Repeats of the working tree. The first process is the first repeat, unless other processes used its CPU."""
         self.redrawn = 0
-        """How many repeats were measured again."""
+        """Number of repeats that were measured again."""
         self.broken = False
-        """Whether a worker died, hung or could not be judged: pytest's own reports then stand."""
+        """Whether a worker died, hung or could not be judged; pytest's own reports are then kept."""
         self._started = time.monotonic()
         self._first: Repeat | None = None
-        """The first process', which alone counted FLOPs."""
+        """The repeat of the first process, the only process that counted FLOPs."""
         self._forks = context.settings.start != "fresh"
-        """Whether repeats that are stored may be forked, as far as is known."""
+        """Whether repeats that are stored may be measured in forked processes, as far as is known."""
         self._no_flops = ""
-        """Why FLOPs cannot be counted; empty as long as they can."""
+        """Why FLOPs cannot be counted; empty if FLOPs can be counted."""
         with self.as_failures():
             self.remote = self._start_first()
             """The first process."""

@@ -101,7 +101,7 @@ class Rounds:
         self._profiled = profiled
         self._fits = True
         self._both = True
-        """Whether both sides of the last round were alive at once."""
+        """Whether the processes of both sides ran at the same time in the last round."""
         self._core: int | None = None
         self._shown = shown
         self.start_reason = "--perf-start=fresh" if context.settings.start == "fresh" else "" if shown else _NOT_SHOWN
@@ -110,7 +110,7 @@ class Rounds:
         """Why processes are not pinned, in one line; empty if they are."""
         self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
-        """Results of all processes so far, of both sides."""
+        """Results of all processes of both sides so far."""
 
     @property
     def size_note(self) -> str:

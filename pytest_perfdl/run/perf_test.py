@@ -50,7 +50,7 @@ class NotPassed(Exception):
         self.verdict: Verdict = verdict
         self.reason = reason
         self.phase = phase
-        """What pytest is to see of it."""
+        """The phase of the test whose report has the verdict."""
 
 
 def set_up(measurement: Measurement) -> None:

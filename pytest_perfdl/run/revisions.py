@@ -56,13 +56,13 @@ class Revisions:
         self.top = top_of(config.rootpath)
         """Top of the repository, if there is one."""
         self.commit = git(config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
-        """The commit that is checked out when the run begins."""
+        """The commit that is checked out when the session begins."""
         self._recorded: dict[str, str] = {}
-        """Files that tests loaded or read, with the first digits of what git calls their content."""
+        """Files that tests loaded or read, with the first digits of each file's git hash."""
         self._checkouts: dict[str, Checkout] = {}
-        """Checkouts of this run, by commit."""
+        """Checkouts of the session, by commit."""
         self._prefer: tuple[str, ...] | None = None
-        """Commits that serve the run's tests, see `code_of`."""
+        """Commits that several tests of the session can share, see `code_of`."""
         self._cleaning = contextlib.ExitStack()
 
     # Which code was measured

@@ -68,10 +68,10 @@ class PerfSession:
         self.tests: dict[str, PerfTest] = {}
         self.written: Written | None = None
         self.problems: list[str] = []
-        """What could not be written, one line each; they fail the run."""
+        """Errors from writing files, one line each; each error fails the session."""
         self._invocation = invocation(config, settings)
         self._nothing = False
-        """Whether collecting succeeded and found no perf test."""
+        """Whether the collection succeeded and found no perf test."""
         store = Store(config.rootpath, settings.folder)
         store.sweep()
         try:

@@ -181,7 +181,7 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
             values[name] = only
             continue
         if name not in at:
-            raise ScalingError(f"a value for {name} is missing")
+            raise ScalingError(f"the value of factor {name} is missing")
         values[name] = float(at[name])
         stretches[name] = _stretch(values[name], float(column.min()), float(column.max()), name)
     farthest = max(stretches, key=lambda name: stretches[name])

@@ -66,7 +66,7 @@ class Source:
         self.progress = progress
         self.chunk = max(1, min(chunk, CHUNK))
         self.damage = ""
-        """The problem of the compressed data, with the byte of the file; empty if there is none."""
+        """The problem of the compressed data, with the byte of the file; empty if there is no problem."""
         self.findings: list[str] = []
         self._read = 0
         self._text = 0

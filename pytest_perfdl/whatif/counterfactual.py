@@ -183,7 +183,7 @@ class _Game:
         self._measured = duration
         self._other: I64 = np.rint(duration * factor[work.place]).astype(np.int64)
         self.players = [int(each) for each in np.unique(self._player) if each >= 0]
-        """Numbers of causes; that behind the last is the others."""
+        """Numbers of the causes; the number after the last cause means all other causes."""
 
     def step_ns(self, coalition: int) -> float:
         """The mean step with the changes of these players, bit k for the k-th, in effect."""

@@ -84,7 +84,7 @@ class Forks:
         self._key: object = None
         self._rounds = 0
         self._unfit: dict[object, str] = {}
-        """Why a parent of that kind is of no use."""
+        """By kind of fork server, why this kind cannot be used."""
 
     def prepare(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> None:
         """Have a parent load what `parent` will probably be asked for, while something else is waited for.
@@ -177,7 +177,7 @@ class ForkParent:
         self._deadline = time.monotonic() + _LOADING_SECONDS
         self._is_loaded = False
         self._in_step = True
-        """Whether each message so far has its answer."""
+        """Whether every message so far was answered."""
         # One that has ended already is noticed when its answer is waited for.
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(LoadModules(wanted.modules, wanted.allowed, preload))

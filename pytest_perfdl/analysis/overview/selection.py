@@ -70,7 +70,7 @@ def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:
     found = [trace for trace, number in zip(traces, numbers, strict=True) if number in ranks]
     if not found:
         raise SelectionError(
-            f"selects nothing in the job: the ranks of the job are {', '.join(map(str, sorted(numbers)))}"
+            f"nothing in the job is selected: the ranks of the job are {', '.join(map(str, sorted(numbers)))}"
         )
     return found
 
@@ -116,7 +116,7 @@ def _frames_around(trace: Trace, windows: Sequence[StepWindow]) -> npt.NDArray[n
 
 
 def _nothing(trace: Trace, has: str) -> SelectionError:
-    return SelectionError(f"selects nothing in {trace.source or 'the trace'}: {has}")
+    return SelectionError(f"nothing in {trace.source or 'the trace'} is selected: {has}")
 
 
 def _of_steps(trace: Trace, selection: Selection) -> Trace:

@@ -43,7 +43,7 @@ _SAYS: Mapping[str, tuple[Kind, str]] = {
     "synchronization": ("synchronization", "the device waits while the host returns from blocking calls"),
     "launch latency": ("launch", "the device waits for launches to arrive"),
     "operator overhead": ("launch", "the device waits while the host runs operators and runtime calls"),
-    "Python and host": ("launch", "the device waits while the host is in Python"),
+    "Python and host": ("launch", "the device waits while the host runs Python"),
     "device wait": ("dependency", "the device waits for streams, events or other ranks"),
     "unattributed": ("dependency", "the device waits for reasons that the trace does not show"),
 }

@@ -36,9 +36,9 @@ class Curves:
         self._context = context
         self._measured: dict[str, MeasuredTest] = {}
         self._ended: set[str] = set()
-        """Node ids of the tests that are over, measured or not: in which order they run is not ours to say."""
+        """Node ids of the tests that have ended, measured or not; pytest may run tests in any order."""
         self._judged: set[tuple[str, ...]] = set()
-        """Node ids of the sizes of each curve that was judged."""
+        """For each judged curve, the node ids of its tests."""
 
     def judge(self, measurement: Measurement, result: Result) -> Result:
         """A test's result, joined with the curves of which it is the last to run."""

@@ -201,7 +201,7 @@ def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
     """
     machine = _several(context, ranks)
     rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
-    memory = machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    memory = machine.rate("memory_bytes_per_s", "the memory bandwidth")
     found = buckets(context)
     sent = [
         ((ranks - 1) * 2 * ratio * size / rate * 1e9 + (ranks - 1) * machine.network_latency_ns)

@@ -240,7 +240,7 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
     if not 0 < ratio <= 1:
         raise ValueError(f"gist:ratio={ratio}: expected a number above 0 and at most 1")
     memory, graph = _needed(context), context.graph
-    rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
     found = _trained(context, layer)
     plans = []
     for more in (1.0, 1 / 1.5, 2.0):

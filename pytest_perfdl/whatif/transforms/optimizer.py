@@ -82,7 +82,7 @@ def fused_optimizer(context: Context) -> Change:
     graph = context.graph
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM
-    rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
     rate = max(rate, _reached(context, np.concatenate(updates)))
     call = CALL_NS + (PARAMETER_NS if graph.on_device else HOST_PARAMETER_NS) * sizes.count
     moved = passes * sizes.total_bytes / rate * 1e9

@@ -53,7 +53,7 @@ def refused(capsys, *arguments):
     """The line about arguments that are not understood; one about nothing being found is none."""
     code = main(list(arguments))
     err = capsys.readouterr().err
-    found = "selects nothing in" in err or "matches nothing" in err or "no operator of" in err
+    found = "is selected: " in err or "matches nothing" in err or "no operator of" in err
     return "" if code == 0 or found else err
 
 

@@ -233,7 +233,7 @@ def test_ranks_can_be_selected(tmp_path, capsys):
     assert str(both[1]) in out
     assert str(both[0]) not in out
     assert main(["trace", *map(str, both), "--select", "rank=2"]) == 2
-    assert "--select selects nothing in the job: the ranks of the job are 0, 1" in capsys.readouterr().err
+    assert "--select: nothing in the job is selected: the ranks of the job are 0, 1" in capsys.readouterr().err
 
 
 def test_rows_can_be_selected(file, capsys):
@@ -250,7 +250,7 @@ def test_rows_can_be_selected(file, capsys):
         (["--select", "step=x"], "--select 'step=x': step must be a number or a range such as 3-5"),
         (["--select", "step=9"], "the steps of the trace are 3 to 4"),
         (["--select", f"step={'9' * 5000}"], "step must be a number or a range such as 3-5"),
-        (["--select", "stream=9"], "--select selects nothing in "),
+        (["--select", "stream=9"], "--select: nothing in "),
         (["--select", "stream=9"], ": the streams of the trace are 7"),
         (["--select", "stream~7"], "--select 'stream~7' is not a valid selection"),
         (["--select", "stream=seven"], "--select 'stream=seven': stream must be a number such as 7"),

@@ -93,7 +93,10 @@ def test_what_rested_on_a_screen_in_earlier_versions_is_unpaired():
         ({"seconds": True}, "not a run of perfdl qualify"),
         ({"cases": [{"id": "a"}]}, "no 'verdict'"),
         ({"cases": None}, "not a run of perfdl qualify"),
-        ({"cases": [{**to_json(outcome())["cases"][0], "basis": "luck"}]}, "'luck' is none of unpaired, paired, other"),
+        (
+            {"cases": [{**to_json(outcome())["cases"][0], "basis": "luck"}]},
+            "'luck' is not one of unpaired, paired, other",
+        ),
     ],
     ids=["newer", "text", "bool", "test", "nothing", "basis"],
 )

@@ -176,7 +176,7 @@ def test_a_machine_that_is_slower_at_large_sizes_is_no_growth_in_rounds():
 def test_only_small_sizes_are_measured_again_where_large_ones_were_confirmed():
     trials = run(PLANTED["complexity regression"], paired=True)
     assert [trial.drawn for trial in trials] == [3, 3, 3, 0]
-    assert "1 of 4 sizes in paired rounds" in curve_of(trials).reason
+    assert "paired rounds at 1 of 4 sizes" in curve_of(trials).reason
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -186,7 +186,7 @@ def test_rounds_that_proved_nothing_of_any_size_may_prove_it_of_the_curve(kind):
     found = curve_of(trials)
     assert found.verdict == "regressed"
     assert found.reason.startswith(f"{kind}: +")
-    assert "4 of 4 sizes in paired rounds" in found.reason
+    assert "paired rounds at 4 of 4 sizes" in found.reason
 
 
 def test_rounds_on_unchanged_code_prove_nothing_of_the_curve():

@@ -242,7 +242,7 @@ def test_intervals_widen_by_the_stretch():
 @pytest.mark.parametrize(
     "at, problem",
     [
-        pytest.param({}, "a value for batch is missing", id="missing"),
+        pytest.param({}, "the value of factor batch is missing", id="missing"),
         pytest.param({"batch": 8, "size": 1}, "there is no factor 'size'", id="unknown"),
         pytest.param({"batch": float("nan")}, "factor batch is nan", id="nan"),
         pytest.param({"batch": -8}, "factor batch is -8", id="negative"),

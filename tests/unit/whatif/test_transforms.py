@@ -379,7 +379,7 @@ def test_distributed_instead_of_data_parallel():
         for number in range(3)
         for event in (x("Scatter", STEP * number + 20, 60), x("Gather", STEP * number + 1600, 140))
     ]
-    # Both vanish; the gradients, 8192 bytes in 2 us at 4096 bytes/us, are sent while the host is in Python.
+    # Both vanish; the gradients, 8192 bytes in 2 us at 4096 bytes/us, are sent while the host runs Python.
     network = {"network_bytes_per_s": 4096e6}
     assert step_us(host_training(extra=moving), "replace_data_parallel", network, ranks=2) == STEP - 60 - 140
     assert "no work of DataParallel" in refusal(host_training(), "replace_data_parallel", network, ranks=2)

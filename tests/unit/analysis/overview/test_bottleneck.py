@@ -41,7 +41,7 @@ def busy(name, cat="kernel", **more):
             "communication",
             0.98,
             (
-                "Communication-bound: communication without overlapping compute in 98.0% of the step (980.0 µs of "
+                "Communication-bound: communication runs without overlapping compute in 98.0% of the step (980.0 µs of "
                 "1.000 ms); the longest is ncclDevKernel_AllReduce with 980.0 µs/step."
             ),
         ),
@@ -50,7 +50,7 @@ def busy(name, cat="kernel", **more):
             "copy",
             0.98,
             (
-                "Copy-bound: copies without overlapping compute in 98.0% of the step (980.0 µs of 1.000 ms); "
+                "Copy-bound: copies run without overlapping compute in 98.0% of the step (980.0 µs of 1.000 ms); "
                 f"the longest is {HTOD} with 980.0 µs/step."
             ),
         ),
@@ -330,7 +330,7 @@ def test_overhead_and_classes_of_the_account():
     assert found["overhead"].text == "profiler overhead takes 20.0% of the step (200.0 µs of 1.000 ms)"
     half = (step(1, 0, 1000), launch(500, 5, 1), kernel("k", 510, 490, 1), sync(505, 495))
     assert kinds(*half)["launch"].text == (
-        "the device waits while the host is in Python in 50.0% of the step (500.0 µs of 1.000 ms)"
+        "the device waits while the host runs Python in 50.0% of the step (500.0 µs of 1.000 ms)"
     )
     assert "launch" not in kinds(*half, known="launch")
 

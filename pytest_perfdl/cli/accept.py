@@ -64,7 +64,7 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
     say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
-        say(f"           only {few} measured; to add more: `pytest --perf-update=append`")
+        say(f"           only {few} recorded; to add more: pytest --perf-update=append")
 
 
 def _is_called_for(test: RunTest) -> bool:

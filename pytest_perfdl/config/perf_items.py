@@ -9,7 +9,7 @@ import pytest
 from pytest_perfdl.config import short_names
 from pytest_perfdl.model.units import plural
 
-NOTHING_SELECTED = "perf: no perf test selected, nothing measured"
+NOTHING_SELECTED = "perf: no perf test was selected, so nothing was measured"
 
 
 def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:

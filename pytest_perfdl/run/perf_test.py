@@ -87,7 +87,7 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
         elif demands := measurement.test.demands:
             raise PerfError(
                 f"limits and budgets for {', '.join(demands)} have no effect, because the test only calls "
-                "perf.compare: set the limit in its assertion, such as .assert_faster(by=...)"
+                "perf.compare: set the limit in the assertion, such as .assert_faster(by=...)"
             )
         result = _with_expectations(context, measurement, confirmation, result)
         result = curves.judge(measurement, result)
@@ -242,7 +242,7 @@ def _check_names(test: PerfTest, new: Record) -> None:
     unknown = test.unknown_metrics(new)
     if unknown:
         raise PerfError(
-            f"limits or budgets name {', '.join(unknown)}, which this test does not measure; measured metrics: "
+            f"limits or budgets exist for {', '.join(unknown)}, which this test does not measure; measured metrics: "
             f"{', '.join(sorted(new.metrics()))}"
         )
 

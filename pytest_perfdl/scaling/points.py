@@ -159,7 +159,7 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
         if not any(cell.strip() for cell in line):
             continue
         if len(line) != len(header):
-            raise ScalingError(f"{len(line)} values, but {len(header)} columns")
+            raise ScalingError(f"expected {len(header)} values, as in the header, got {len(line)}")
         cells = dict(zip(header, line, strict=True))
         factors = {name: _number(cells[name], name) for name in inner + outer}
         point = Point(factors, _number(cells[times[0]], times[0]) * _TIMES[times[0]])

@@ -200,7 +200,7 @@ def _child(path: Path, where: str, seconds: float) -> bytes:
         ) from None
     except OSError as error:
         raise TraceError(
-            f"{where} cannot be read: cannot start a process to read it ({error.strerror or error})"
+            f"{where} cannot be read: the process that reads the file cannot be started ({error.strerror or error})"
         ) from None
     if done.code:
         raise TraceError(f"{where} cannot be used: {_ended(done.code)}: {_ADVICE}")

@@ -188,7 +188,7 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
     ("arguments", "message"),
     [
         (["--perf-against=nowhere"], "--perf-against: there is no git revision 'nowhere'"),
-        (["--perf-against=HEAD", "--perf-update"], "drop --perf-update"),
+        (["--perf-against=HEAD", "--perf-update"], "remove --perf-update"),
         (["--perf-against=HEAD", "--perf-isolate=none"], "--perf-against needs fresh processes"),
         (
             ["--perf-against=HEAD", "-o", "perf_against_setup=echo no compiler >&2; exit 3"],

@@ -162,11 +162,11 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf-require=2"], "--perf-require needs --perf"),
         (
             ["--perf", "--perf-require=2", "--perf-isolate=none"],
-            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+            "--perf-require cannot be combined with --perf-isolate=none or debugger options",
         ),
         (
             ["--perf", "--perf-require=2", "--pdb"],
-            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+            "--perf-require cannot be combined with --perf-isolate=none or debugger options",
         ),
         (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected an integer of at least 0"),
         (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected an integer of at least 0"),
@@ -207,7 +207,7 @@ def test_a_gate_that_measured_nothing_is_not_green(inner, isolate):
     result = inner.runpytest_inprocess("--perf", f"--perf-isolate={isolate}")
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["perf: no perf test selected, nothing measured"])
+    result.stdout.fnmatch_lines(["perf: no perf test was selected, so nothing was measured"])
     assert inner.runpytest_inprocess("--perf", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 

@@ -361,7 +361,10 @@ def test_a_crash_shows_where(deaths):
         ("test_dies_in_teardown", "the worker process was killed by SIGKILL"),
         ("test_dies_in_setup", "the worker process was killed by SIGKILL"),
         ("test_never_measures", "test_never_measures measured nothing: call perf(...)"),
-        ("test_unknown_metric", "limits or budgets name forward.step_time, no_such_metric, which this test does not"),
+        (
+            "test_unknown_metric",
+            "limits or budgets exist for forward.step_time, no_such_metric, which this test does not",
+        ),
         ("test_breaks_out", "the loop over perf.steps(...) ended before the measurement was complete"),
     ],
 )

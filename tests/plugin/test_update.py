@@ -202,7 +202,7 @@ def test_appending_what_does_not_belong_changes_nothing(recorded):
 
     assert finished.code == 1
     assert "cannot append to the baseline of test_speed.py::test_step: " in finished.output
-    assert "Record it again with pytest --perf-update=all" in finished.output
+    assert "record the baseline again with pytest --perf-update=all" in finished.output
     assert recorded.baselines() == before
 
 
@@ -360,14 +360,14 @@ def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_na
 
     git("init", "--quiet")
     before = " ".join(project.run(*record).output.split())
-    assert "not in any commit yet (pytest.ini, test_it.py)" in before
+    assert "the recorded code is not committed yet (pytest.ini, test_it.py)" in before
     git("add", ".")
     git("commit", "--quiet", "-m", "Baselines")
     checked = project.run("--perf", *SHORT, "-v", "--perf-budget=20", "--perf-fail-on=invalid")
     assert "paired round" in checked.output
     assert "compared without paired rounds" not in checked.output
     after = project.run(*record)
-    assert "not in any commit" not in after.output
+    assert "not committed yet" not in after.output
     said = " ".join(after.output.split())
     assert (
         "Without paired rounds, 1 process cannot detect a slowdown of step_time: 4 are needed (--perf-repeats)." in said

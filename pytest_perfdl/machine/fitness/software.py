@@ -72,7 +72,7 @@ def variables(here: Mapping[str, str]) -> Sequence[MachineFinding]:
         for name, level, why in _SLOWING
         if here.get(name, "0") not in ("", "0")
     ]
-    return found or [MachineFinding("ok", "environment", "no variable set that slows down steps")]
+    return found or [MachineFinding("ok", "environment", "no environment variable is set that slows down steps")]
 
 
 def tracer(root: Path, active: str) -> Sequence[MachineFinding]:

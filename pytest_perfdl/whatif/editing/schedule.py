@@ -42,8 +42,8 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     for number in np.flatnonzero(tracks).tolist():
         if graph.tracks[number].kind == TrackKind.THREAD:
             raise ValueError(
-                f"the program determines the order of tasks on the host thread {graph.tracks[number]}: it cannot be "
-                "changed"
+                f"the order of tasks on the host thread {graph.tracks[number]} cannot be changed, because the program "
+                "determines this order"
             )
     priority = np.asarray(policy(graph), dtype=np.float64)
     if priority.shape != (len(graph),):

@@ -51,7 +51,8 @@ def channels_last(context: Context) -> Change:
         raise NotApplicable("the trace has no convolution")
     if not ratios and not transposing.any():
         raise MissingMachineConstant(
-            "no kernel converts the memory format around convolutions, and their speed in channels-last is unknown",
+            "no kernel converts the memory format around convolutions, and the speed of convolutions in "
+            "channels-last is unknown",
             "measured ratios",
         )
     call = np.where(computing(graph), costs.of_tasks(graph), -1)

@@ -91,7 +91,7 @@ def test_baselines_are_accepted_there(below, stored, inner, monkeypatch, capsys)
     path = Store(inner.path, "some/records").path(TEST, stored.key.slug)
     assert path.is_file()
     assert str(path.relative_to(inner.path)) in printed
-    assert "only 1 process measured" in printed
+    assert "only 1 process recorded" in printed
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ REFUSED = {
     "negative time": ("batch,time_s\n2,-1\n", "points.csv:2: the time is -1e+09 ns; it must be finite and positive"),
     "nan factor": ("batch,time_s\nnan,1\n", "points.csv:2: factor batch is nan"),
     "huge factor": ("batch,time_s\n1e300,1\n", "points.csv:2: factor batch is 1e+300; it must be at most 1e+18"),
-    "missing column": ("batch,time_s\n2\n", "points.csv:2: 1 values, but 2 columns"),
+    "missing column": ("batch,time_s\n2\n", "points.csv:2: expected 2 values, as in the header, got 1"),
     "unnamed column": ("batch,,time_s\n2,3,4\n", "points.csv:1: column 2 has no name"),
     "no time": ("batch,seconds\n2,1\n", "points.csv:1: the header needs exactly one of the columns time_s"),
     "empty": ("", "points.csv:1: the header needs"),
@@ -258,7 +258,7 @@ def test_points_that_say_little_are_warned_of(text, warning, points, capsys):
         (("--at", "batch"), "such as batch=64,workers=8"),
         (("--at", "batch=x"), "such as batch=64,workers=8"),
         (("--at", "batch=8,batch=4"), "--at sets batch twice: remove one value"),
-        (("--at", "batch=8"), "a value for layers is missing"),
+        (("--at", "batch=8"), "the value of factor layers is missing"),
         (
             ("--at", "layers=4,batch=8,workers=2", "--price", "2"),
             "--price needs a number of steps or samples: add --steps or --samples",

@@ -276,7 +276,7 @@ def test_throttling(before, after, expected):
 def test_swapping():
     assert level(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=5), 4096)) == "ok"
     finding = one(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=6), 4096))
-    assert (finding.level, finding.found) == ("bad", "4.000 KiB during this check")
+    assert (finding.level, finding.found) == ("bad", "4.000 KiB were swapped during this check")
 
 
 @pytest.mark.parametrize(

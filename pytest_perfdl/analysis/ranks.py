@@ -335,15 +335,15 @@ def _findings(traces: Sequence[Trace], matched: int, total: int) -> tuple[str, .
     if len(worlds) > 1:
         found.append(f"the traces are from jobs of different sizes: {', '.join(map(str, worlds))} ranks")
     elif worlds and worlds[0] > len(traces):
-        found.append(f"{len(traces)} of {worlds[0]} ranks are given: a missing rank may be the slowest")
+        found.append(f"only {len(traces)} of {worlds[0]} ranks are given: a missing rank may be the slowest")
     told = [info.get("rank") for info in map(_distributed, traces) if isinstance(info, dict)]
     told = [rank for rank in told if isinstance(rank, int)]
     if len(told) < len(traces):
-        found.append("not all traces have a rank number: ranks are numbered in the order of the traces")
+        found.append("not all traces have a rank number, so ranks are numbered in the order of the traces")
     elif len(set(told)) < len(traces):
-        found.append("several traces have the same rank number: ranks are numbered in the order of the traces")
+        found.append("several traces have the same rank number, so ranks are numbered in the order of the traces")
     if total and not matched and len(traces) > 1:
-        found.append("no collective runs on all ranks: the skew between ranks is unknown")
+        found.append("the skew between ranks is unknown, because no collective runs on all ranks")
     elif matched * len(traces) < total and len(traces) > 1:
         found.append(f"{total - matched * len(traces)} of {total} collectives were not found on all ranks")
     return tuple(found)

@@ -63,8 +63,8 @@ def _differing(plan: MeasurementPlan, other: MeasurementPlan) -> str:
 def _agree(record: Record, what: str, before: object, after: object) -> None:
     if before != after:
         raise BaselineError(
-            f"cannot append to the baseline of {record.test}: different {what} (baseline {before}, current {after}). "
-            "Record it again with pytest --perf-update=all"
+            f"cannot append to the baseline of {record.test}, which has different {what} (baseline {before}, current "
+            f"{after}): record the baseline again with pytest --perf-update=all"
         )
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from pytest_perfdl.model.record import Record
 
-_RECORD_AGAIN = "restore it from git, or record it again with pytest --perf-update=all"
-_ELSEWHERE = "make it writable, or choose another directory with --perf-dir"
-_MOVE_AWAY = "another file or directory is in its place: move it, or choose another directory with --perf-dir"
+_RECORD_AGAIN = "restore the file from git, or record the baseline again with pytest --perf-update=all"
+_ELSEWHERE = "make the file writable, or choose another directory with --perf-dir"
+_MOVE_AWAY = "another file or directory has this name: move it away, or choose another directory with --perf-dir"
 _WHAT_TO_DO = {
     errno.ENOSPC: "free disk space and record again",
     errno.EDQUOT: "free disk space and record again",
@@ -198,16 +198,17 @@ class Store:
         path = self.path(record.test, record.key.slug)
         broken = [finding.message for finding in record.integrity if finding.level == "invalid"]
         if broken:
-            raise BaselineError(f"{self.shown(path)} not written: the measurement is invalid ({broken[0]})")
+            raise BaselineError(f"{self.shown(path)} was not written: the measurement is invalid ({broken[0]})")
         try:
             data = text.dump(record)
             text.parse(data)
         except RecordError as error:
-            raise BaselineError(f"{self.shown(path)} not written: the record {error}") from error
+            raise BaselineError(f"{self.shown(path)} was not written: the record {error}") from error
         with self._acting("written", path):
             if not path.parent.resolve().is_relative_to(self.base.resolve()):
                 raise BaselineError(
-                    f"{self.shown(path)} not written: its directory is a symbolic link to another place"
+                    f"{self.shown(path)} was not written: the directory of the file is a symbolic link to another "
+                    "directory"
                 )
         return data
 

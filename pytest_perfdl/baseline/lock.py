@@ -49,7 +49,7 @@ def _lock(descriptor: int) -> bool:
             return True
         except BlockingIOError:
             if time.monotonic() > end:
-                raise OSError(errno.EBUSY, f"another process has held the lock for {_SECONDS} s") from None
+                raise OSError(errno.EBUSY, f"another process has locked the file for {_SECONDS} s") from None
             time.sleep(_EVERY_SECONDS)
         except OSError:
             return False

@@ -100,9 +100,9 @@ def code_of(
     """
     top = top_of(root)
     if top is None:
-        return BaselineCode(None, trouble(root) or "no git repository", base=base)
+        return BaselineCode(None, trouble(root) or "the project is not in a git repository", base=base)
     if base.code is None and base.occasions[-1].tree is None:
-        return BaselineCode(None, "the baseline does not contain hashes of its code", base=base)
+        return BaselineCode(None, "the baseline does not contain hashes of the recorded code", base=base)
     found = _by_tree(base, path, root, without) if base.code is None else _by_content(base, path, top, prefer)
     if found.commit is None and git(root, "rev-parse", "--is-shallow-repository") == "true":
         found = BaselineCode(None, _SHALLOW)

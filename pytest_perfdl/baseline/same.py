@@ -33,10 +33,10 @@ def difference(
     """
     code = base.code
     if code is None:
-        return "the baseline does not contain hashes of its code"
+        return "the baseline does not contain hashes of the recorded code"
     if not code.is_complete:
         ignored = f" ({some(code.ignored)})" if code.ignored else ""
-        return f"the test used files whose content is not in the baseline{ignored}"
+        return f"the test used files without a hash in the baseline{ignored}"
     if base.test_hash != test_hash:
         return "the test changed"
     if (base.plan.threads, base.plan.seed) != (plan.threads, plan.seed):

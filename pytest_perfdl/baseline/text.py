@@ -54,12 +54,12 @@ def parse(data: bytes) -> Record:
     except UnicodeDecodeError as error:
         raise RecordError(f"is damaged at byte {error.start}: not UTF-8 text") from error
     except RecursionError as error:
-        raise RecordError("is damaged: nested too deeply") from error
+        raise RecordError("is damaged: the JSON is nested too deeply") from error
     except ValueError as error:
         raise RecordError("is damaged: a number has over 4300 digits") from error
     record = from_json(decoded)
     if not record.calls or not all(call.series for call in record.calls):
-        raise RecordError("contains no measurement: it has no perf(...) call, or a call without metrics")
+        raise RecordError("contains no measurement: a record needs at least one perf(...) call with metrics")
     return record
 
 

@@ -66,7 +66,7 @@ EXAMPLES = {name: example for group in _GROUPS.values() for name, (_, example) i
 _BEYOND = {
     RecursionError: "the input is nested too deeply",
     MemoryError: "not enough memory for the input",
-    OverflowError: "the input has numbers that are too large",
+    OverflowError: "the input contains numbers that are too large",
 }
 
 
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="perfdl",
         usage="perfdl [-h] [--version] COMMAND ...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Performance regression tests for deep learning, without running pytest.",
+        description="Tools for baselines, reports and traces of pytest-perfdl, the pytest plugin.",
         epilog="" if meant else _listed(summaries),
     )
     parser.add_argument("--version", action="version", version=f"perfdl {__version__}")
@@ -102,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RecursionError, MemoryError, OverflowError) as error:
         # Of a file that nests as no file of ours does, is as large, or tells of millennia: every reader may meet one.
         why = next(why for kind, why in _BEYOND.items() if isinstance(error, kind))
-        say(f"perfdl {parsed.command}: {why}: a file may be damaged, or not be what its name says", error=True)
+        say(
+            f"perfdl {parsed.command}: {why}: check that the input file is complete and has the right format",
+            error=True,
+        )
         return 2
     except BrokenPipeError:
         # The reader, `head` say, has seen enough.

@@ -25,10 +25,16 @@ from pytest_perfdl.results.verdict import REWRITTEN
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("run", type=Path, help="run.json of a report; its traces/ folder, if present, is copied too")
-    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
     parser.add_argument(
-        "--all", action="store_true", help="accept all measured tests, even if their verdict needs no new baseline"
+        "run",
+        type=Path,
+        help="run.json file of a report; traces in the report's traces/ folder are stored with the baselines",
+    )
+    parser.add_argument("-k", metavar="TEXT", default="", help="accept only tests whose id contains TEXT")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="accept every measured test, even if its verdict does not require a new baseline",
     )
 
 
@@ -39,7 +45,10 @@ def run(arguments: argparse.Namespace) -> int:
     tests = [test for test in tests if arguments.all or _is_called_for(test)]
     accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
     if not accepted:
-        say("nothing to accept: no test has a verdict that needs a new baseline (--all accepts every measured test)")
+        say(
+            "nothing to accept: no test has a verdict that requires a new baseline (add --all to accept every "
+            "measured test)"
+        )
         return 3
     store = baselines_of(arguments)
     for record, _ in accepted:
@@ -55,7 +64,7 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
     say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
-        say(f"           measured in only {few}: `pytest --perf-update=append` adds more")
+        say(f"           only {few} recorded; to add more: pytest --perf-update=append")
 
 
 def _is_called_for(test: RunTest) -> bool:
@@ -70,7 +79,10 @@ _USABLE_REPEATS = 10
 def _record(file: RunFile, test: RunTest) -> Record:
     assert test.record is not None
     if any(finding.code == INJECTED for finding in test.record.integrity):
-        raise CommandError(f"{file.path}: {test.id} was measured with an injected slowdown, so it cannot be a baseline")
+        raise CommandError(
+            f"{file.path}: {test.id} was measured with an injected slowdown and cannot become a baseline: measure "
+            "again without --perf-inject"
+        )
     return test.record
 
 
@@ -86,5 +98,5 @@ def _exemplars(file: RunFile, test: RunTest) -> dict[str, bytes]:
             try:
                 found[trace.call] = read_exemplar(path)
             except TraceError as error:
-                raise CommandError(f"{file.path}: the trace of {test.id}: {error}") from error
+                raise CommandError(f"{file.path}: the trace of {test.id} cannot be used: {error}") from error
     return found

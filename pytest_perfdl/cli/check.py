@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="skip the timed checks, which take about 1 s, and 6 s more if this machine has a machine.json",
+        help="skip the timed checks (about 1 s; 7 s if a machine.json file has the peak rates of this machine)",
     )
-    parser.add_argument("--strict", action="store_true", help="exit with 1 for warnings too")
+    parser.add_argument("--strict", action="store_true", help="also exit with code 1 if there are warnings")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -74,8 +74,8 @@ def _wants_color(stream: TextIO) -> bool:
 def _page(findings: Sequence[MachineFinding], fit: bool, *, verbose: bool, colored: bool, width: int) -> str:
     counts = Counter(finding.level for finding in findings)
     named = ", ".join(plural(counts[level], *_WORDS[level]) for level in LEVELS if counts[level])
-    hidden = "" if verbose or not counts["ok"] else " (-v shows them)"
-    lines = [f"{'fit' if fit else 'not fit'} to measure: {named}{hidden}"]
+    hidden = "" if verbose or not counts["ok"] else " (-v lists all checks)"
+    lines = [f"this machine is {('fit' if fit else 'not fit')} to measure on: {named}{hidden}"]
     for finding in findings:
         if finding.level == "ok" and not verbose:
             continue

@@ -64,7 +64,7 @@ def collect(project: Project, paths: Sequence[str]) -> Collected:
         if not out.is_file():
             said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
             telling = next((line for line in said if line.startswith(("ERROR:", "E  "))), said[-1] if said else "")
-            raise CommandError(f"pytest did not collect the tests (exit code {done.returncode}): {telling.strip()}")
+            raise CommandError(f"pytest could not collect the tests (exit code {done.returncode}): {telling.strip()}")
         found = json.loads(out.read_text(encoding="ascii"))
     return Collected(frozenset(found["tests"]), frozenset(found["files"]), found["broken"])
 

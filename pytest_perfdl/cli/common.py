@@ -41,7 +41,8 @@ def one_run(trace: Trace) -> Trace:
     about = trace.metadata.get("perfdl")
     if isinstance(about, dict) and "verdict" in about:
         raise CommandError(
-            f"{trace.source} shows both sides of a comparison: use its .base or .new trace, or both with `perfdl diff`"
+            f"{trace.source} contains two runs (baseline and current): use the file with .base or .new in its name, "
+            "or compare both with `perfdl diff`"
         )
     return trace
 
@@ -55,7 +56,7 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
         When there is no such folder, or a file in it cannot be read.
     """
     if not folder.is_dir():
-        raise CommandError(f"no folder {shown(folder)}: name the folder of the baselines with --dir")
+        raise CommandError(f"there is no baselines folder {shown(folder)}: set the folder with --dir")
     for path in sorted(folder.rglob("*.json")):
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue

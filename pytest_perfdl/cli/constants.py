@@ -26,31 +26,41 @@ _FORMS = ("bfloat16", "float16", "channels_last")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.add_argument(
-        "file", metavar="TRACE", nargs="?", type=Path, help="Chrome trace of the PyTorch profiler, recorded with shapes"
+        "file",
+        metavar="TRACE",
+        nargs="?",
+        type=Path,
+        help="Chrome trace of the PyTorch profiler, recorded with record_shapes=True",
     )
     add_dir(parser)
+    parser.add_argument("--device", action="store_true", help="without a trace: benchmark the GPU instead of the CPU")
     parser.add_argument(
-        "--device", action="store_true", help="if no trace is given: benchmark the GPU instead of the CPU"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="measure peak rates again even if the file already has them"
+        "--again",
+        action="store_true",
+        help="measure the peak rates again, even if the output file already contains peak rates",
     )
     parser.add_argument(
         "--form",
         action="append",
         default=[],
         choices=_FORMS,
-        help="also replay the operators in this form: an element type for amp, or channels_last; repeatable",
+        help="also time the operators of the trace in another element type (such as bfloat16) or memory format "
+        "(channels_last); repeatable",
     )
     parser.add_argument(
-        "--threads", type=int, default=1, metavar="N", help="intra-op threads (default: %(default)s, as in perf tests)"
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of intra-op threads (default: %(default)s, as in perf tests)",
     )
     parser.add_argument(
         "-o",
         "--out",
         type=Path,
         metavar="FILE",
-        help="file to write (default: machine.json; without a trace, the machine.json of this machine in --dir)",
+        help="output file (default: machine.json; without a trace: the machine.json of this machine in the baselines "
+        "folder)",
     )
 
 
@@ -59,11 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.threads < 1:
         raise CommandError("--threads must be at least 1")
     if find_spec("torch") is None:
-        raise CommandError("perfdl constants needs torch, which is not installed")
+        raise CommandError("torch is not installed: run pip install torch")
 
     if arguments.file is None:
         if arguments.form:
-            raise CommandError("--form replays the operators of a trace: name a trace")
+            raise CommandError("--form needs a trace: add a trace file to the command")
         return _limits(arguments)
     from pytest_perfdl.model.errors import TraceError
     from pytest_perfdl.trace import read
@@ -85,14 +95,14 @@ def _limits(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.run.machine_limits import calibrated, location
 
     if arguments.device and not has_device():
-        raise CommandError("torch finds no GPU: drop --device to benchmark the CPU")
+        raise CommandError("torch finds no GPU: remove --device to benchmark the CPU")
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
     out = arguments.out or location(store(arguments), key)
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            raise CommandError(f"{shown(out)} already has the peak rates: add --again to measure them again")
-        say("benchmarking this machine: about 20 s", error=True)
+            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
+        say("benchmarking this machine (about 20 s)", error=True)
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:
         raise CommandError(str(error)) from error
@@ -125,9 +135,11 @@ def _progress(done: int, count: int, text: str) -> None:
 def _summary(found: Machine) -> str:
     parts = [
         *(f"{name} {format_quantity(rate, 'flop/s')}" for name, rate in found.flops_per_s.items()),
-        f"memory {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
-        f"two processes at once take {found.contention:.2f} times as long" if found.contention else "",
-        f"DataLoader hand-over {format_quantity(found.hand_over_ns, 'ns')}/batch" if found.hand_over_ns else "",
+        f"memory bandwidth {format_quantity(found.memory_bytes_per_s, 'B')}/s" if found.memory_bytes_per_s else "",
+        f"two concurrent processes take {found.contention:.2f} times as long as one" if found.contention else "",
+        f"a DataLoader worker hands over a batch in {format_quantity(found.hand_over_ns, 'ns')}"
+        if found.hand_over_ns
+        else "",
         *(f"{plural(len(known), 'operator')} in {form}" for form, known in found.ratios.items()),
     ]
     return "; ".join(filter(None, parts))

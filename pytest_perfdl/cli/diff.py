@@ -38,18 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "base",
         metavar="A",
-        help="the baseline side: a trace, a folder of traces, a run.json, a baseline, a folder of baselines, or a git "
-        "revision (its baselines)",
+        help="baseline: a trace, a folder of traces, a run.json file, a baseline file, a folder of baselines, or a "
+        "git revision with committed baselines",
     )
     parser.add_argument(
         "new",
         metavar="B",
         nargs="?",
-        help="the current side, named in the same ways; without B, A must be a run.json, and its baseline and current "
-        "sides are compared",
+        help="current: the same kinds of input as A; without B, A must be a run.json file, and its baseline and "
+        "current measurements are compared",
     )
-    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("-k", metavar="TEXT", default="", help="compare only tests whose id contains TEXT")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
     parser.add_argument(
         "--limit", metavar="PERCENT", help=f"treat step-time changes up to PERCENT as unchanged (default: {_LIMIT}%)"
@@ -58,23 +58,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         metavar="VERDICTS",
         default="",
-        help="exit with 1 for these verdicts, comma-separated, such as regressed,missing; or all",
+        help="exit with code 1 if a test has one of these verdicts: comma-separated, such as regressed,missing, or all",
     )
     parser.add_argument(
         "--rename",
         metavar="PATTERN=REPLACEMENT",
         action="append",
         default=[],
-        help="regex rewrite applied to names before matching; repeatable",
+        help="replace PATTERN, a regular expression, in operator and kernel names before matching; repeatable",
     )
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="compare what makes up the memory peak instead: of traces with memory events, of allocator snapshots of "
-        "torch (.pickle), or of runs",
+        help="compare the tensors that make up peak memory, instead of time: in traces with memory events, PyTorch "
+        "memory snapshots (.pickle) or run.json files",
     )
     add_peaks(parser)
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (default: %(default)s)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="maximum number of rows per table (default: %(default)s)"
+    )
     add_dir(parser)
 
 
@@ -97,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     paired = [each for each in pairs(base, new) if arguments.k in each[0].test or not each[0].test]
     found = [(name.title, _compared(old, now, rules, peaks)) for name, old, now in paired]
     if not found:
-        say(f"{arguments.base} and {arguments.new} have no test in common")
+        say(f"{arguments.base} and {arguments.new} have no test in common: nothing to compare")
         return 3
     for note in dict.fromkeys(note for side in (base, new) for each in side.values() for note in each.notes):
         say(f"perfdl diff: {visible(note)}", error=True)
@@ -105,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     gone, added = (_alone(side, common, arguments.k) for side in (base, new))
     for source, names in ((arguments.base, gone), (arguments.new, added)):
         for name in names:
-            say(f"perfdl diff: only in {source}: {visible(name)}", error=True)
+            say(f"perfdl diff: {visible(name)} is only in {source}", error=True)
     _report(arguments, found, limit)
     verdicts = {each.verdict(limit) for _, each in found}
     return 1 if verdicts & fail_on or (gone and "missing" in fail_on) or (added and "new" in fail_on) else 0
@@ -117,19 +119,15 @@ def _own(arguments: argparse.Namespace, rules: Rules, limit: float, fail_on: fro
     from pytest_perfdl.diff import diff
 
     if arguments.limit is not None:
-        raise CommandError(
-            "--limit needs two sources: the verdicts in a single run.json come from pytest and its limits"
-        )
+        raise CommandError("--limit needs two inputs: in a single run.json, each test has the limits of the pytest run")
     found = [
         (each.name.title, replace(diff(each.base, each.new, paired=each.paired, rules=rules), timed=each.timed))
         for each in own_sides(arguments.base)
         if arguments.k in each.name.test
     ]
     if not found:
-        say(
-            f"{arguments.base} has no test with both a baseline and a current side"
-            + (f" whose id contains {arguments.k!r}" * bool(arguments.k))
-        )
+        named = f" whose id contains {arguments.k!r}" if arguments.k else ""
+        say(f"{arguments.base} has no test{named} with both a baseline and a current measurement")
         return 3
     _report(arguments, found, limit)
     return 1 if {each.verdict(limit) for _, each in found} & fail_on else 0
@@ -152,7 +150,7 @@ def _limit(text: str) -> float:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if limit.relative is None or limit.absolute is not None:
-        raise CommandError(f"--limit {text!r} is not a percentage: write it as 3%")
+        raise CommandError(f"--limit {text!r}: expected a percentage such as 3%")
     return limit.relative
 
 
@@ -162,7 +160,7 @@ def _memory(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report import memory
 
     if arguments.html is not None or arguments.fail_on:
-        raise CommandError("--memory combines with --json, -k and --top only")
+        raise CommandError("--memory can be combined only with --json, -k and --top: remove other options")
     found = changes(arguments.base, arguments.new or arguments.base, arguments.k)
     if arguments.json:
         print_json({"memory": memory.to_json(found), "blame": memory.causes_to_json(found)})
@@ -186,7 +184,7 @@ def _fail_on(text: str) -> frozenset[FailOn]:
     impossible = sorted(found - _VERDICTS)
     if impossible and text.strip().lower() != "all":
         raise CommandError(
-            f"--fail-on: perfdl diff has no verdict {impossible[0]}; choose from {', '.join(sorted(_VERDICTS))}"
+            f"--fail-on: {impossible[0]} is not a verdict of perfdl diff; choose from {', '.join(sorted(_VERDICTS))}"
         )
     return found
 
@@ -225,7 +223,7 @@ def _renaming(text: str) -> tuple[str, str]:
     """A rule for names; a pattern may contain `=`, a replacement may not."""
     pattern, divided, replacement = text.rpartition("=")
     if not divided:
-        raise CommandError(f"--rename {text!r} has no =: write it as PATTERN=REPLACEMENT")
+        raise CommandError(f"--rename {text!r}: expected PATTERN=REPLACEMENT")
     return pattern, replacement
 
 

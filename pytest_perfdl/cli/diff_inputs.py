@@ -86,7 +86,7 @@ def load(source: str, folder: str) -> Sides:
     else:
         found = _of_revision(source, folder)
     if not found:
-        raise SourceError(f"{source} has no step to compare")
+        raise SourceError(f"{source} contains no measured or profiled step to compare")
     return found
 
 
@@ -130,7 +130,9 @@ def own_sides(source: str) -> list[OwnSides]:
     path = Path(source)
     path = path / "run.json" if path.is_dir() else path
     if not path.is_file() or is_trace(path):
-        raise SourceError(f"{source} is not a run file: name the run.json of a report, or two sources to compare")
+        raise SourceError(
+            f"{source} is not a run.json file: pass the run.json file of a report, or two inputs to compare"
+        )
     try:
         run = read_run(path, path.parent)
     except ReportError as error:
@@ -185,7 +187,7 @@ def _of_file(path: Path, label: str) -> Sides:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise SourceError(f"{path} is not a trace, a run file or a baseline: {error}") from error
+        raise SourceError(f"{path} is not a trace, a run.json file or a baseline: {error}") from error
     return dict(_of_data(data, path, label))
 
 
@@ -257,5 +259,5 @@ def _of_revision(source: str, folder: str) -> Sides:
             except RecordError as error:
                 raise SourceError(f"{source}:{name} {error}") from error
     if not found:
-        raise SourceError(f"{source} has no baselines in {where}")
+        raise SourceError(f"git revision {source} has no baselines in {where}")
     return found

@@ -13,16 +13,16 @@ from pytest_perfdl.cli.common import say
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("run", metavar="RUN.json", type=Path, help="run.json of a report, or its folder")
+    parser.add_argument(
+        "run", metavar="RUN.json", type=Path, help="run.json file of a report, or the folder of the report"
+    )
     parser.add_argument(
         "--format",
         metavar="FORMAT",
         choices=("openmetrics", "csv"),
-        help="openmetrics or csv (by default csv for a FILE that ends in .csv, else openmetrics)",
+        help="output format: openmetrics or csv (default: csv if FILE ends in .csv, otherwise openmetrics)",
     )
-    parser.add_argument(
-        "-o", "--out", metavar="FILE", type=Path, help="write to this file (by default to standard output)"
-    )
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="output file (default: standard output)")
 
 
 def run(arguments: argparse.Namespace) -> int:

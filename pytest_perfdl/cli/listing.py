@@ -18,7 +18,7 @@ from pytest_perfdl.report import layout
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("-k", metavar="TEXT", default="", help="only tests whose id contains TEXT")
+    parser.add_argument("-k", metavar="TEXT", default="", help="list only tests whose id contains TEXT")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = store(arguments).base
     found = [record for _, record in baselines(folder) if arguments.k in record.test]
     if not found:
-        say(f"no baselines in {shown(folder)}")
+        say(f"no baselines in {shown(folder)}: record baselines with `pytest --perf-update`")
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")

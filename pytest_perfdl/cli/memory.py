@@ -46,7 +46,8 @@ def changes(base: str, new: str, tests: str) -> list[MemoryChange]:
         return [MemoryChange(name, was, now, peak_causes(was, now))]
     if not names:
         raise CommandError(
-            f"{base} and {new} have no memory breakdown of the same name in common: {_listed(before)}; {_listed(after)}"
+            f"{base} and {new} have no test or device in common: {base} has {_listed(before)}; {new} has "
+            f"{_listed(after)}"
         )
     return [
         MemoryChange(name, before[name], after[name], peak_causes(before[name], after[name]))
@@ -62,18 +63,18 @@ def _accounts(source: str, tests: str) -> dict[str, MemoryAccount]:
     path = _file(Path(source))
     if path.suffix in _SNAPSHOTS:
         found = {_named(account): account for account in snapshot_accounts(read_snapshot(path))}
-        what = (
-            "does not contain where its allocations were made: call torch.cuda.memory._record_memory_history() before "
-            "the first allocation"
+        problem = (
+            f"{source} has no stack traces of allocations: call torch.cuda.memory._record_memory_history() before the "
+            "first allocation"
         )
     elif not is_trace(path):
         found = {name: change.new for name, change in _of_run(path, tests).items()}
-        what = "has no memory breakdown: measure with `pytest --perf --perf-memory=all`"
+        problem = f"{source} has no memory breakdown: measure with `pytest --perf --perf-memory=all`"
     else:
         found = {_named(account): account for account in trace_accounts(one_run(read(path)))}
-        what = "has no memory events with addresses: record it with profile_memory=True"
+        problem = f"{source} has no memory events with addresses: record the trace with profile_memory=True"
     if not found:
-        raise CommandError(f"{source} {what}")
+        raise CommandError(problem)
     return found
 
 

@@ -20,8 +20,8 @@ def add_peaks(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=RATE",
         action="append",
         default=[],
-        help="peak rates of the hardware per second, for the roofline, such as float32=67Tflop and bandwidth=3.35TB; "
-        "or the machine.json of a project (default: known values of the trace's device)",
+        help="peak rates of the hardware per second, such as float32=67Tflop and bandwidth=3.35TB, or a machine.json "
+        "file of `perfdl constants`; used for the roofline (default: built-in rates for the device of the trace)",
     )
 
 
@@ -59,7 +59,7 @@ def parse_peaks(texts: Sequence[str]) -> Peaks | None:
         except ValueError as error:
             raise CommandError(f"--peaks {error}: write float32=67Tflop or bandwidth=3.35TB (per second)") from error
     if bandwidth is None:
-        raise CommandError("--peaks needs the memory bandwidth too: bandwidth=3.35TB")
+        raise CommandError("--peaks also needs the memory bandwidth: add bandwidth=3.35TB (bytes per second)")
     return Peaks(flops, bandwidth)
 
 
@@ -72,5 +72,5 @@ def _measured_peaks(path: Path) -> Peaks:
     except ValueError as error:
         raise CommandError(str(error)) from error
     if peaks is None:
-        raise CommandError(f"{path} has no peak rates: `perfdl constants` measures them")
+        raise CommandError(f"{path} contains no peak rates: run `perfdl constants` to measure peak rates")
     return peaks

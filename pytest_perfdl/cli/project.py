@@ -34,7 +34,7 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         metavar="FOLDER",
-        help="folder of the baselines (default: perf_dir of the ini file, as for pytest)",
+        help="folder of the baselines (default: perf_dir in pytest's ini file)",
     )
 
 
@@ -62,7 +62,7 @@ def find_project() -> Project:
     try:
         root, ini, values = find_ini(Path.cwd())
     except pytest.UsageError as error:
-        raise CommandError(f"pytest's ini file: {error}") from error
+        raise CommandError(f"pytest's ini file is invalid: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"pytest's ini file cannot be read: {error}") from error
     options = (*_words(values.get("addopts", "")), *_words(os.environ.get("PYTEST_ADDOPTS", "")))
@@ -74,7 +74,9 @@ def _words(text: Any) -> list[str]:
     try:
         return [str(word) for word in text] if isinstance(text, list) else shlex.split(str(text))
     except ValueError as error:
-        raise CommandError(f"addopts {str(text)!r} cannot be split into words: {error}") from error
+        raise CommandError(
+            f"addopts in the ini file or PYTEST_ADDOPTS is {str(text)!r}, which cannot be split into words: {error}"
+        ) from error
 
 
 def _of_options(options: tuple[str, ...]) -> str:

@@ -30,18 +30,23 @@ from pytest_perfdl.workers.checkout import clear
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("--apply", action="store_true", help="delete them (default: only list them)")
     parser.add_argument(
-        "--params", action="store_true", help="include baselines of parameters that a test no longer has"
+        "--apply", action="store_true", help="delete the listed baselines (default: only list the baselines)"
     )
-    parser.add_argument("--all", action="store_true", help="delete baselines even if none remains")
-    parser.add_argument("--force", action="store_true", help="delete even if git cannot restore them")
+    parser.add_argument(
+        "--params", action="store_true", help="include baselines of parameter values that a test no longer has"
+    )
+    parser.add_argument("--all", action="store_true", help="allow the deletion of all baselines")
+    parser.add_argument("--force", action="store_true", help="also delete files that git cannot restore")
     parser.add_argument(
         "--checkouts",
         action="store_true",
-        help="delete the checkouts of other revisions from the git folder; baselines are kept",
+        help="delete the checkouts of other commits that pytest-perfdl keeps in the .git folder; no baselines are "
+        "deleted",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="only baselines of tests in these files or folders")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="check only baselines of tests in these files or folders"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,13 @@ def run(arguments: argparse.Namespace) -> int:
     total = plural(len(found), "baseline")
     if not orphans:
         say(
-            f"nothing to prune: found no baseline without a test ({total}"
-            + (f", {len(kept)} not certain)" if kept else ")")
+            f"nothing to prune: no baseline without a test (checked {total}"
+            + (f", {len(kept)} of them uncertain)" if kept else ")")
         )
         return 3
     if not arguments.apply:
-        verb, them = ("has", "it") if len(orphans) == 1 else ("have", "them")
-        say(f"{len(orphans)} of {total} {verb} no test; `perfdl prune --apply` deletes {them}")
+        verb, them = ("has", "this baseline") if len(orphans) == 1 else ("have", "these baselines")
+        say(f"{len(orphans)} of {total} {verb} no test; run `perfdl prune --apply` to delete {them}")
     return 0
 
 
@@ -96,7 +101,7 @@ def _clear(here: Path) -> int:
     """Delete kept checkouts; 3 when there is none that no run uses."""
     top = top_of(here)
     if top is None:
-        raise CommandError(trouble(here) or "not a git repository")
+        raise CommandError(trouble(here) or "the working directory is not in a git repository")
     count, size = clear(top)
     say(f"{plural(count, 'checkout')} deleted, {format_quantity(size, 'B')}" if count else "no checkouts to delete")
     return 0 if count else 3
@@ -143,21 +148,25 @@ def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple
     if test in collected.tests:
         return False, ""
     if not os.path.lexists(root / file):
-        return (False, f"{file} is not in this sparse checkout") if _is_sparse(root, file) else (True, "file is gone")
+        return (
+            (False, f"{file} is excluded by git sparse-checkout")
+            if _is_sparse(root, file)
+            else (True, "the test file does not exist")
+        )
     for node, why in collected.broken.items():
         if _within(test, node):
-            return False, f"{node or 'the project'} was not collected: {why}"
+            return False, f"pytest did not collect {node or 'the project'}: {why}"
     if file not in collected.files:
-        return False, f"{file} was not collected"
+        return False, f"pytest did not collect {file}"
     function = names.partition("[")[0]
     if any(each.partition("[")[0] == f"{file}::{function}" for each in collected.tests):
         return (
             params,
-            "has other parameters here" if params else "the test no longer has these parameters (see --params)",
+            "the test has other parameters now" if params else "the test no longer has these parameters (see --params)",
         )
     if function in _defined(root / file):
-        return False, "defined, but not collected"
-    return True, "no test with this name"
+        return False, "pytest did not collect the test, although its file defines it"
+    return True, "the file has no test with this name"
 
 
 def _within(test: str, node: str) -> bool:
@@ -201,11 +210,11 @@ def _check(orphans: Sequence[_Baseline], *, of: int, folder: Path, everything: b
     """Refuse what looks like a mistake, before anything is deleted."""
     if orphans and len(orphans) == of and not everything:
         whole = "the only baseline" if of == 1 else f"all {plural(of, 'baseline')}"
-        raise CommandError(f"{whole} would be deleted: add --all if that is intended")
+        raise CommandError(f"the command would delete {whole}: add --all to confirm")
     lost = [] if force else sorted(set(_files(orphans)) - _committed(folder))
     if lost:
         which = shown(lost[0]) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
-        raise CommandError(f"git cannot restore {which}, so nothing is deleted: commit first, or add --force")
+        raise CommandError(f"nothing was deleted, because git cannot restore {which}: commit first, or add --force")
 
 
 def _files(baselines: Iterable[_Baseline]) -> Iterable[Path]:

@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
     parser.add_argument(
-        "-n", type=_number, metavar="N", default=20, help="runs of unchanged code (default: %(default)s)"
+        "-n", type=_number, metavar="N", default=20, help="number of runs of unchanged code (default: %(default)s)"
     )
     parser.add_argument(
-        "-m", type=_number, metavar="M", default=10, help="runs per injected slowdown (default: %(default)s)"
+        "-m", type=_number, metavar="M", default=10, help="number of runs per injected slowdown (default: %(default)s)"
     )
     parser.add_argument(
         "--effects",
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("perf-qualify.jsonl"),
         metavar="FILE",
-        help="results file (JSON Lines); an existing file is resumed (default: %(default)s)",
+        help="results file (JSON Lines); an existing file is continued (default: %(default)s)",
     )
-    parser.add_argument("--table", action="store_true", help="run nothing, print the results of the file")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--table", action="store_true", help="do not run tests; only print the results in the file")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="arguments for pytest: tests, and options after --"
+        "arguments", metavar="ARGUMENT", nargs="*", help="arguments for pytest: test files, and options after --"
     )
 
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     done = log.read()
     interrupted = not arguments.table and not _make(arguments, log, done)
     if not done:
-        say(f"no runs in {arguments.out}", error=True)
+        say(f"{arguments.out} contains no runs", error=True)
         return INTERRUPTED if interrupted else 3
     summary = summarize(done)
     if arguments.json:
@@ -86,11 +86,13 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
     given = tuple(arguments.arguments)
     ours = [word for word in given if word.partition("=")[0] in _OURS]
     if ours:
-        raise CommandError(f"{ours[0]} cannot be used with qualify: remove it")
+        raise CommandError(f"{ours[0]} cannot be used with perfdl qualify: remove {ours[0]}")
     others = [outcome.arguments for outcome in done if outcome.arguments != given]
     if others:
         words = " ".join(others[0]) or "no arguments"
-        raise CommandError(f"{log.path} contains runs of another test suite ({words}): use another --out")
+        raise CommandError(
+            f"{log.path} contains runs with other pytest arguments ({words}): choose another file with --out"
+        )
     wanted = {0.0: arguments.n} | dict.fromkeys(arguments.effects, arguments.m)
     folder = None if arguments.dir is None else str(Path(arguments.dir).resolve())
     total = len(done) + sum(runs_left(done, wanted).values())
@@ -106,7 +108,9 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
             outcome = run_suite(given, share, first=first, folder=folder)
             if done and outcome.key != done[0].key:
                 _say("\n")
-                raise CommandError(f"{log.path} contains runs of another machine ({done[0].key}): use another --out")
+                raise CommandError(
+                    f"{log.path} contains runs of another machine ({done[0].key}): choose another file with --out"
+                )
             log.append(outcome)
             done.append(outcome)
             first = False
@@ -134,9 +138,9 @@ def page(summary: Summary, width: int) -> str:
         lines += ["", *_limits(summary, width)]
     if summary.unjudged:
         named = ", ".join(f"{number} {verdict}" for verdict, number in sorted(summary.unjudged.items()))
-        lines += ["", *layout.paragraph(f"Not counted because they have no verdict on time: {named}", 0, width)]
+        lines += ["", *layout.paragraph(f"Test results without a verdict on time, not counted: {named}", 0, width)]
     if summary.left_out:
-        text = f"Not counted because they were not compared with a baseline: {', '.join(summary.left_out)}"
+        text = f"Tests that were not compared with a baseline, not counted: {', '.join(summary.left_out)}"
         lines += ["", *layout.paragraph(text, 0, width)]
     return "\n".join(lines)
 
@@ -151,10 +155,11 @@ def _alarms(summary: Summary, width: int) -> list[str]:
         "False positives on unchanged code",
         *layout.rows(rows, "lrrrr", 2, width, layout.last_parts),
         *layout.paragraph(
-            f"{runs.count} of {plural(runs.of, 'run')} had a regressed test ({_at_most(runs)})", 2, width
+            f"{runs.count} of {plural(runs.of, 'run')} had at least one regressed test ({_at_most(runs)})", 2, width
         ),
         *layout.paragraph(
-            "at most: upper bound with 95% confidence; paired: regressed trials that were confirmed in paired rounds",
+            'A trial is one test in one run. "at most": upper bound with 95% confidence. "paired": regressed '
+            "trials that paired rounds confirmed.",
             2,
             width,
         ),
@@ -164,14 +169,14 @@ def _alarms(summary: Summary, width: int) -> list[str]:
 def _found(summary: Summary, width: int) -> list[str]:
     columns = list(summary.effects.values())
     names = list(dict.fromkeys(name for tallies in columns for name in tallies))
-    lines = ["Detected slowdowns: regressed trials by injected slowdown [95% interval]"]
+    lines = ["Detected slowdowns: regressed trials per injected slowdown [95% interval]"]
     rows = [("", *map(_percent, summary.effects))]
     for name in names:
         rows.append((name, *(_rate(tallies[name].found) if name in tallies else "" for tallies in columns)))
         if name == TOGETHER:
             rows.append(("  confirmed in paired rounds", *(str(tallies[name].paired) for tallies in columns)))
             rows.append(("  not confirmed in paired rounds", *(str(tallies[name].unpaired) for tallies in columns)))
-            rows.append(("  only suspect", *(str(tallies[name].suspect) for tallies in columns)))
+            rows.append(("  suspect, not regressed", *(str(tallies[name].suspect) for tallies in columns)))
     lines += layout.rows(rows, "l" * len(rows[0]), 2, width, layout.last_parts)
     rows = [(f"Smallest slowdown detected in {FOUND:.0%} of the trials", "")]
     for name in names:
@@ -183,18 +188,20 @@ def _found(summary: Summary, width: int) -> list[str]:
 def _limits(summary: Summary, width: int) -> list[str]:
     lines = ini_lines(summary)
     if lines:
-        lines = ["Smallest limits that this machine can enforce for this suite, for the ini file", "", *lines, ""]
+        lines = ["Smallest limits that this machine can enforce for these tests, for the ini file", "", *lines, ""]
     return lines + [line for limit in summary.limits for line in layout.paragraph(_why(limit), 0, width)]
 
 
 def _why(limit: DetectionLimit) -> str:
     if limit.noise is None:
         return f"{limit.metric}: no limit can be computed without runs of unchanged code"
-    moved = f"{NOISE:.0%} of unchanged measurements changed by {_size(limit.noise)} or less"
+    moved = f"{NOISE:.0%} of measurements of unchanged code changed by {_size(limit.noise)} or less"
     if limit.share is None:
-        return f"{limit.metric}: no limit, no larger slowdown was detected in {FOUND:.0%} of the trials; {moved}"
+        return (
+            f"{limit.metric}: no limit, because no larger slowdown was detected in {FOUND:.0%} of the trials; {moved}"
+        )
     found = _rate(limit.found[limit.share])
-    return f"{limit.metric}: a slowdown of {_percent(limit.share)} was detected in {found}; {moved}"
+    return f"{limit.metric}: {found} trials detected a slowdown of {_percent(limit.share)}; {moved}"
 
 
 def as_json(summary: Summary) -> dict[str, Any]:
@@ -248,7 +255,7 @@ def _condition(share: float) -> str:
 
 def _counts(outcome: Outcome) -> str:
     tally = Tally.of(case for case in outcome.cases if case.judged)
-    return f"{tally.regressed} regressed, {tally.suspect} suspect of {tally.judged}"
+    return f"{tally.regressed} regressed and {tally.suspect} suspect, of {plural(tally.judged, 'test')}"
 
 
 def _left(done: Sequence[Outcome], wanted: dict[float, int]) -> str:
@@ -282,7 +289,7 @@ def _say(text: str) -> None:
 def _number(text: str) -> int:
     number = int(text) if text.strip().isdecimal() else -1
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs: expected an integer of at least 0")
     return number
 
 

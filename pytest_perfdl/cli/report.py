@@ -17,13 +17,15 @@ from pytest_perfdl.model.visible import visible
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("runs", metavar="RUN.json", type=Path, nargs="+", help="run.json of a report, or its folder")
+    parser.add_argument(
+        "runs", metavar="RUN.json", type=Path, nargs="+", help="run.json file of a report, or the folder of the report"
+    )
     parser.add_argument(
         "-o",
         "--out",
         metavar="FOLDER",
         type=Path,
-        help="folder to write to (default: that of the run file; of several, perf-report)",
+        help="output folder (default: the folder of the run.json file; with several run.json files: perf-report)",
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write only the HTML report, to FILE")
 
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.report.reading import read_run, with_history
 
     if arguments.html is not None and arguments.out is not None:
-        raise CommandError("--html and --out cannot be combined: one names a file, the other a folder")
+        raise CommandError("--html and --out cannot be combined: remove one of them")
     files = [path / "run.json" if path.is_dir() else path for path in arguments.runs]
     folder = arguments.out or (files[0].parent if len(files) == 1 else Path("perf-report"))
     whole = with_history([read_run(path, folder) for path in files])
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     written = write_all(whole)
     for problem in written.problems:
-        say(f"left out: {visible(problem)}")
+        say(f"not in the report: {visible(problem)}")
     say(
         f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {plural(len(written.traces), 'trace')}"
     )

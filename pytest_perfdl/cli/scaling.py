@@ -60,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "points",
         metavar="POINTS",
         type=Path,
-        help="CSV file with one column per factor and one of times (time_s, time_ms, time_us or time_ns); or a "
-        "run.json whose tests have sizes in their ids",
+        help="CSV file with one column per factor and one column of times (time_s, time_ms, time_us or time_ns); or a "
+        "run.json file whose test ids contain sizes",
     )
     fit.add_argument(
         "--intrinsic", metavar="NAMES", help="factors that describe the model, comma-separated, such as layers,channels"
@@ -71,45 +71,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help="factors that describe how the model runs, comma-separated, such as batch,workers",
     )
-    fit.add_argument("-k", metavar="TEXT", default="", help="with a run.json: use the test whose id contains TEXT")
+    fit.add_argument("-k", metavar="TEXT", default="", help="with a run.json file: use the test whose id contains TEXT")
     fit.add_argument(
-        "--metric", default="step_time", help="with a run.json: the time metric to model (default: %(default)s)"
+        "--metric", default="step_time", help="with a run.json file: the time metric to model (default: %(default)s)"
     )
     fit.add_argument(
-        "--axes", metavar="NAMES", default="", help="with a run.json: names for the bare numbers in test ids, in order"
+        "--axes",
+        metavar="NAMES",
+        default="",
+        help="with a run.json file: factor names for test ids that contain only numbers, such as test_step[8-2], in "
+        "order",
     )
     fit.add_argument(
-        "--parts", action="store_true", help="with a run.json: also show how the time of each operator and kernel grows"
+        "--parts",
+        action="store_true",
+        help="with a run.json file: also show how the time of each operator and kernel grows",
     )
     fit.add_argument("--save", metavar="MODEL", type=Path, help="write the model file for `perfdl scaling predict`")
-    fit.add_argument("--json", action="store_true", help="print the numbers as JSON, which is a model file too")
+    fit.add_argument(
+        "--json",
+        action="store_true",
+        help="print the results as JSON, which `perfdl scaling predict` can read as a model file",
+    )
 
     predict = actions.add_parser(
         "predict",
-        help="predict the step time at a size, speed-up, cost and the best next measurement",
+        help="predict step time, speed-up and cost at other sizes, and suggest the next measurement",
         allow_abbrev=False,
     )
     predict.takes_factors = True
     predict.add_argument(
-        "model", metavar="MODEL", type=Path, help="model file of `perfdl scaling fit --save` or --json"
+        "model", metavar="MODEL", type=Path, help="model file that `perfdl scaling fit` wrote with --save or --json"
     )
     predict.add_argument(
         "--at",
         metavar="NAME=VALUE,...",
         action="append",
         default=[],
-        help="the configuration; --batch 64 is the same as --at batch=64",
+        help="values of the factors, such as batch=64,workers=8; --batch 64 is the same as --at batch=64",
     )
-    predict.add_argument("--model", dest="form", metavar="NAME", help="use this model instead of the chosen one")
+    predict.add_argument(
+        "--model",
+        dest="form",
+        metavar="NAME",
+        help="name of the model to use (default: the model that `perfdl scaling fit` chose)",
+    )
     predict.add_argument("--extrapolate", action="store_true", help="also predict beyond twice the measured range")
     predict.add_argument(
-        "--along", metavar="NAMES", help="factors to show speed-up along, comma-separated (default: the extrinsic ones)"
+        "--along",
+        metavar="NAMES",
+        help="factors to show speed-up curves for, comma-separated (default: the extrinsic factors)",
     )
-    predict.add_argument("--steps", type=float, metavar="N", help="time and cost of N steps, such as an epoch")
-    predict.add_argument("--samples", type=float, metavar="N", help="time and cost of N samples; needs a factor batch")
-    predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price per hour of the hardware in use")
-    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first speed-up curve as an SVG image")
-    predict.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    predict.add_argument(
+        "--steps", type=float, metavar="N", help="also predict the time and cost of N steps, such as one epoch"
+    )
+    predict.add_argument(
+        "--samples",
+        type=float,
+        metavar="N",
+        help="also predict the time and cost of N samples; needs a factor named batch",
+    )
+    predict.add_argument("--price", type=float, metavar="PER_HOUR", help="price of the hardware per hour")
+    predict.add_argument("--plot", type=Path, metavar="OUT", help="write the first speed-up curve to an SVG image")
+    predict.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -177,7 +201,7 @@ def _write_plot(path: Path, fit: Fit, points: Points, at: dict[str, float], curv
     from pytest_perfdl.report.scaling.plot import PlottedLine, plot
 
     if not curves:
-        raise CommandError("--plot needs a factor: name it with --along")
+        raise CommandError("--plot needs a factor to plot: add --along FACTOR")
     axis = curves[0].axis
     sizes = np.linspace(curves[0].sizes[0], curves[0].sizes[-1], 101)
     columns = {name: np.full(len(sizes), at.get(name, points.columns[name][0])) for name in points.factors}
@@ -197,7 +221,7 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
     kinds = {"intrinsic": _names(arguments.intrinsic), "extrinsic": _names(arguments.extrinsic)}
     if arguments.points.suffix != ".json":
         if arguments.parts:
-            raise CommandError("--parts needs a run.json: a table of times has no parts")
+            raise CommandError("--parts needs a run.json file: a CSV file contains only step times")
         return read_csv(arguments.points, **kinds), None
     members = read_members(arguments.points, test=arguments.k, names=_names(arguments.axes) or [])
     points = points_of(members, metric=arguments.metric, **kinds)
@@ -211,11 +235,11 @@ def _saved(path: Path) -> Choice:
     try:
         return from_data(json.loads(path.read_bytes())["saved"])
     except OSError as error:
-        raise CommandError(f"{path}: cannot be read ({error.strerror})") from error
+        raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     except ScalingError as error:
         raise CommandError(f"{path}: {error}") from error
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise CommandError(f"{path}: is not a model of `perfdl scaling fit --save`") from None
+        raise CommandError(f"{path} is not a model file of `perfdl scaling fit --save`") from None
 
 
 def _form(choice: Choice, name: str | None) -> Fit:
@@ -224,7 +248,7 @@ def _form(choice: Choice, name: str | None) -> Fit:
     for fit in choice.fits:
         if fit.name == name:
             return fit
-    raise CommandError(f"there is no model {name!r}; there are {', '.join(fit.name for fit in choice.fits)}")
+    raise CommandError(f"there is no model {name!r}; choose from {', '.join(fit.name for fit in choice.fits)}")
 
 
 def _configuration(texts: Sequence[str]) -> dict[str, float]:
@@ -232,9 +256,9 @@ def _configuration(texts: Sequence[str]) -> dict[str, float]:
     for text in filter(None, map(str.strip, texts)):
         name, sign, value = text.partition("=")
         if not sign or not _is_number(value):
-            raise CommandError(f"--at {text!r}: write it as batch=64,workers=8")
+            raise CommandError(f"--at {text!r}: expected NAME=NUMBER pairs such as batch=64,workers=8")
         if name.strip() in found:
-            raise CommandError(f"--at names {name.strip()} twice")
+            raise CommandError(f"--at sets {name.strip()} twice: remove one value")
         found[name.strip()] = float(value)
     return found
 
@@ -242,16 +266,16 @@ def _configuration(texts: Sequence[str]) -> dict[str, float]:
 def _steps(arguments: argparse.Namespace, points: Points, at: dict[str, float]) -> float | None:
     if arguments.samples is None:
         if arguments.price is not None and arguments.steps is None:
-            raise CommandError("--price needs --steps or --samples")
+            raise CommandError("--price needs a number of steps or samples: add --steps or --samples")
         steps: float | None = arguments.steps
         return steps
     if arguments.steps is not None:
-        raise CommandError("--steps and --samples cannot be combined")
+        raise CommandError("--steps and --samples cannot be combined: remove one of them")
     if "batch" not in points.factors:
-        raise CommandError("--samples needs a factor batch, the samples per step: use --steps")
+        raise CommandError("--samples needs a factor named batch, the number of samples per step: use --steps instead")
     batch = at.get("batch", float(points.columns["batch"][0]))
     if not batch > 0:
-        raise CommandError("--samples needs a batch above 0")
+        raise CommandError("--samples needs a batch size above 0: set the factor batch")
     return float(math.ceil(arguments.samples / batch)) if math.isfinite(arguments.samples) else math.nan
 
 

@@ -20,7 +20,7 @@ _ROWS = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     add_dir(parser)
-    parser.add_argument("test", metavar="TEST", help="id of a test, or a part of it")
+    parser.add_argument("test", metavar="TEST", help="id of a test, or a part of the id")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = store(arguments).base
     found = [(path, record) for path, record in baselines(folder) if arguments.test in record.test]
     if not found:
-        say(f"no baseline of a test whose id contains {arguments.test!r} in {shown(folder)}")
+        say(f"no baseline in {shown(folder)} of a test whose id contains {arguments.test!r}")
         return 3
     say("\n\n".join(_page(path, record) for path, record in found))
     return 0
@@ -72,7 +72,7 @@ def _page(path: Path, record: Record) -> str:
 def _figures(series: Series) -> tuple[str, str]:
     median = statistics.median(series.values)
     low, high = _shown(min(series.values), series), _shown(max(series.values), series)
-    return _shown(median, series), "equal in all" if series.stable else f"{low} to {high}"
+    return _shown(median, series), "equal in all processes" if series.stable else f"{low} to {high}"
 
 
 def _shown(value: float, series: Series) -> str:

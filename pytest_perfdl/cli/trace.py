@@ -32,22 +32,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="Chrome trace of the PyTorch profiler, .gz or not; several: the ranks of one job",
+        help="Chrome trace of the PyTorch profiler (.json or .json.gz); several traces must be the ranks of one "
+        "distributed job",
     )
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
     parser.add_argument(
         "--select",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"only a part of the trace: {HELP}; repeatable",
+        help=f"analyze only a part of the trace: {HELP}; repeatable",
     )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="rows of each table (default: %(default)s)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="maximum number of rows per table (default: %(default)s)"
+    )
     parser.add_argument(
         "--advise",
         action="store_true",
-        help="also predict what would make the step faster, and by how much (simulates the trace)",
+        help="also simulate optimizations, and print how much faster each makes the step",
     )
     add_peaks(parser)
 
@@ -69,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
     except SelectionError as error:
-        raise CommandError(f"--select {error}") from error
+        raise CommandError(f"--select: {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if arguments.advise else None for trace in traces]
     across = None
@@ -99,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         if across is not None:
             pages.append(terminal.across_ranks(across, width()))
         if not arguments.advise:
-            pages.append("Add --advise for predictions of what would make the step faster.")
+            pages.append("Add --advise to predict which optimizations make the step faster.")
         say("\n\n".join(pages))
     return 0
 

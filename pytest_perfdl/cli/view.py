@@ -25,13 +25,13 @@ _LAST_PORT = 65_535
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="Chrome trace, compressed or not")
-    parser.add_argument("--no-browser", action="store_true", help="print the address, do not open it")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="Chrome trace (.json or .json.gz)")
+    parser.add_argument("--no-browser", action="store_true", help="print the URL instead of opening a browser")
     parser.add_argument(
         "--port",
         type=int,
         default=PORT,
-        help="port on 127.0.0.1 (default: %(default)s, the only one that Perfetto accepts)",
+        help="port on 127.0.0.1 (default: %(default)s; Perfetto accepts no other port)",
     )
 
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.trace.is_file():
         raise CommandError(f"{arguments.trace} is not a file")
     if not 0 <= arguments.port <= _LAST_PORT:
-        raise CommandError(f"--port {arguments.port}: a port is a number from 0 (any free port) to {_LAST_PORT}")
+        raise CommandError(f"--port {arguments.port}: expected a number from 0 (any free port) to {_LAST_PORT}")
     try:
         server = serving(arguments.trace, arguments.port)
     except OSError as error:

@@ -34,16 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="TRACE",
-        help="Chrome trace of the PyTorch profiler, .gz or not; several, or a folder: the ranks of one job",
+        help="Chrome trace of the PyTorch profiler (.json or .json.gz); several traces, or a folder, must be the "
+        "ranks of one distributed job",
     )
     parser.add_argument(
         "--scale",
         action="append",
         default=[],
         metavar="SELECT:FACTOR",
-        help=f"multiply the time of these tasks by FACTOR; SELECT is {HELP}",
+        help=f"multiply the duration of the selected operators, calls or kernels by FACTOR; SELECT is {HELP}",
     )
-    parser.add_argument("--remove", action="append", default=[], metavar="SELECT", help="remove these tasks")
+    parser.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="SELECT",
+        help="remove the selected operators, calls or kernels",
+    )
     parser.add_argument(
         "--apply",
         action="append",
@@ -57,18 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE|FILE",
-        help="a property of the machine that the trace does not contain, such as network_bytes_per_s=25GB, "
-        "pinned_bytes_per_s=12GB, cores=8 or float32=67Tflop; or a file of `perfdl constants`",
+        help="a machine property that the trace does not contain, such as network_bytes_per_s=25GB, "
+        "pinned_bytes_per_s=12GB, cores=8 or float32=67Tflop; or a machine.json file of `perfdl constants`",
     )
     parser.add_argument(
         "--step-time",
         metavar="TIME",
-        help="mean step time without the profiler, such as 41.2ms: removes profiler overhead from every event",
+        help="mean step time measured without the profiler, such as 41.2ms; used to subtract profiler overhead from "
+        "every event",
     )
-    parser.add_argument(
-        "--devices", type=int, metavar="N", help="rank the ways of parallelizing the step over N devices"
-    )
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument("--devices", type=int, metavar="N", help="rank the ways to parallelize the step over N devices")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument(
         "--trace", metavar="FILE", type=Path, help="write the measured and the predicted timeline as a Chrome trace"
     )
@@ -80,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(_listed())
         return 0
     if not arguments.files:
-        raise CommandError("name a trace, or list the optimizations with --list")
+        raise CommandError("no trace given: pass a trace file, or add --list to list the optimizations")
     if arguments.devices is not None and arguments.devices < 1:
         raise CommandError("--devices must be at least 1")
     questions = _questions(arguments)
@@ -123,7 +129,7 @@ def _answered(arguments: argparse.Namespace, questions: Sequence[WhatIf], machin
             predictions.append(together(context, questions, base))
         strategies = search(context, arguments.devices) if arguments.devices else []
     except CycleError as error:
-        raise CommandError(f"the graph cannot be simulated: {error}") from error
+        raise CommandError(f"the trace cannot be simulated: {error}") from error
     except ValueError as error:
         raise CommandError(str(error)) from error
     return Answers(
@@ -151,14 +157,14 @@ def _graph(arguments: argparse.Namespace, machine: Machine) -> tuple[TaskGraph, 
     def graph_of(trace: Trace) -> TaskGraph:
         graph = task_graph(trace)
         if not len(graph):
-            raise CommandError(f"{trace.source} has no operators, calls or kernels")
+            raise CommandError(f"{trace.source} has no operators, runtime calls or kernels to simulate")
         return _without_profiler(graph, arguments.step_time)
 
     if len(traces) == 1:
         (trace,) = traces
         return graph_of(trace), trace.source or arguments.files[0], _arithmetic(trace, machine)
     if arguments.devices:
-        raise CommandError("--devices needs the trace of one rank")
+        raise CommandError("--devices needs the trace of a single rank: pass one trace file")
     graph = job_graph(traces, graph_of)
     return graph, "ranks" if graph.job is None else f"ranks {listing(graph.job)}", None
 
@@ -186,7 +192,7 @@ def _paths(names: Sequence[str]) -> list[Path]:
         path = Path(name)
         inside = sorted([*path.glob("*.json"), *path.glob("*.json.gz")]) if path.is_dir() else [path]
         if not inside:
-            raise CommandError(f"there is no trace in {path}: expected files named *.json or *.json.gz")
+            raise CommandError(f"{path} contains no traces: expected files named *.json or *.json.gz")
         found += inside
     return found
 
@@ -222,7 +228,9 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
         except ValueError:
             factor = -1.0
         if not colon or not 0 <= factor < float("inf"):
-            raise CommandError(f"--scale {text!r}: write SELECT:FACTOR with a factor of 0 or more, as name~gemm:0.5")
+            raise CommandError(
+                f"--scale {text!r}: expected SELECT:FACTOR with a factor of 0 or more, such as name~gemm:0.5"
+            )
         found.append(WhatIf(f"scale {text}", Plan().scale(_selected(told, "--scale"), factor)))
     for text in arguments.remove:
         found.append(WhatIf(f"remove {text}", Plan().remove(_selected(text, "--remove"))))
@@ -232,7 +240,7 @@ def _questions(arguments: argparse.Namespace) -> list[WhatIf]:
         for part in filter(None, rest.split(",")):
             key, sign, value = part.partition("=")
             if not sign:
-                raise CommandError(f"--apply {text!r}: write NAME:KEY=VALUE, as amp:dtype=float16")
+                raise CommandError(f"--apply {text!r}: expected NAME:KEY=VALUE, such as amp:dtype=float16")
             given[key] = value
         try:
             found.append(WhatIf(text, transform=name, parameters=parameters(name, given)))
@@ -266,13 +274,14 @@ def _machine(texts: Sequence[str]) -> Machine:
             elif name in names:
                 amount = quantity(value)
                 if amount <= 0:
-                    raise ValueError("expected more than 0")
+                    raise ValueError("expected a number above 0")
                 found = found.with_(**{name: int(amount) if name in ("cores", "memory_bytes") else amount})
             elif name in ELEMENT_TYPES:
                 found = found.with_(flops_per_s={**found.flops_per_s, name: parse_quantity(value, "flop")})
             else:
                 raise ValueError(
-                    f"there is no constant {name!r}; known constants: {', '.join(sorted(names))}, and element types"
+                    f"unknown machine property {name!r}; known properties: {', '.join(sorted(names))}, and element "
+                    "types such as float32"
                 )
         except ValueError as error:
             raise CommandError(f"--machine {text}: {error}") from error
@@ -301,7 +310,7 @@ def _write(path: Path, answers: Answers, *, aside: bool) -> None:
 
     last = answers.predictions[-1]
     if last.simulation is None:
-        raise CommandError(f"--trace: {last.name} has no prediction: {last.reason}")
+        raise CommandError(f"--trace: no timeline to write, because {last.name} has no prediction: {last.reason}")
     try:
         write_timelines(path, answers.base.simulation, last.simulation, last.name)
     except OSError as error:

@@ -62,10 +62,10 @@ class MarkerOptions:
         merged: dict[str, Any] = {}
         for mark in marks:
             if mark.args:
-                raise ValueError(f"accepts keyword arguments only, got {mark.args[0]!r}")
+                raise ValueError(f"expected keyword arguments only, got {mark.args[0]!r}")
             for name, value in mark.kwargs.items():
                 if name not in KEYWORDS:
-                    raise ValueError(f"has no keyword {name!r}; valid keywords: {', '.join(sorted(KEYWORDS))}")
+                    raise ValueError(f"unknown keyword {name!r}; valid keywords: {', '.join(sorted(KEYWORDS))}")
                 _CHECKS[name](name, value)
                 merged[name] = {**merged.get(name, {}), **value} if isinstance(value, Mapping) else value
         if "tags" in merged:
@@ -119,7 +119,7 @@ def parametrize(metafunc: pytest.Metafunc, markers: tuple[str, ...]) -> None:
             try:
                 _check_scaling("scaling", mark.kwargs["scaling"])
             except ValueError as error:
-                raise pytest.Collector.CollectError(f"the {mark.name} marker's {error}") from None
+                raise pytest.Collector.CollectError(f"@pytest.mark.{mark.name}: {error}") from None
             axes |= mark.kwargs["scaling"]
     for name, sizes in axes.items():
         metafunc.parametrize(name, list(sizes), ids=[f"{name}={size!r}" for size in sizes])

@@ -58,7 +58,8 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option(
         "--perf",
-        "measure perf tests and compare them with their baselines; without this option they run once, unmeasured",
+        "measure perf tests and compare the results with baselines; without this option, perf tests run once and are "
+        "not measured",
         ini="perf",
         ini_type="bool",
         action="store_true",
@@ -67,9 +68,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("--no-perf", "do not measure, even if the ini file sets perf = true", action="store_true", default="false"),
     Option(
         "--perf-update",
-        "record baselines (implies --perf): `changed` (the default mode) records tests that have no baseline or differ "
-        "from it, `new` only tests that have none, `all` every test, and `append` adds another recording to "
-        "existing baselines",
+        "record baselines (implies --perf): `changed` (the default mode) records tests without a baseline or with a "
+        "changed result, `new` only tests without a baseline, `all` every test, and `append` adds another recording "
+        "to existing baselines",
         metavar="MODE",
         choices=UPDATE_MODES,
         action="mode",
@@ -116,7 +117,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("--perf-json", "also write the results as JSON to this file", metavar="FILE", default="none"),
     Option(
         "--perf-traces",
-        "which tests get Chrome traces of baseline and current in the report",
+        "tests whose traces of the baseline and of the current code are included in the report",
         ini="perf_traces",
         choices=("regressed", "all", "none"),
         default="regressed",
@@ -146,8 +147,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-against",
-        "compare with this git revision instead of recorded baselines; both sides are measured in paired rounds on "
-        "this machine",
+        "compare with this git revision instead of recorded baselines; the revision and the working tree are "
+        "measured in paired rounds on this machine",
         metavar="REF",
         default="baselines",
     ),
@@ -168,8 +169,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-resolution",
-        "if the time budget ends without a decision, a test is `unchanged` if a slowdown above this percentage, "
-        "such as 6%, is excluded",
+        "if the time budget ends without a verdict, report `unchanged` if the interval excludes a slowdown above "
+        "this percentage, such as 6%",
         ini="perf_resolution",
         metavar="PERCENT",
         default="twice the limit",
@@ -184,33 +185,33 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-calibrate",
-        "`auto` measures peak rates of this machine (about 20 s) when its first baseline is recorded, and writes them "
-        "to `baselines/<machine ID>/machine.json`; utilization is relative to them; `off` leaves this to "
-        "`perfdl constants`",
+        "`auto` measures the peak rates of this machine (about 20 s) when its first baseline is recorded, and writes "
+        "them to `baselines/<machine ID>/machine.json`; utilization is relative to peak rates; `off` does not "
+        "measure peak rates: run `perfdl constants` instead",
         ini="perf_calibrate",
         choices=("auto", "off"),
         default="auto",
     ),
     Option(
         "--perf-memory",
-        "breakdown of peak memory by tensor, from one more process for baseline and current: `changed` (only if peak "
-        "memory differs from the baseline or memory grows), `all` tests, or `off`",
+        "which tests get a breakdown of peak memory by tensor, from one more process per side: `changed` (tests "
+        "whose peak memory differs from the baseline or whose memory grows), `all` tests, or `off`",
         ini="perf_memory",
         choices=("changed", "all", "off"),
         default="changed",
     ),
     Option(
         "--perf-start",
-        "`auto`: both processes of a paired round are forked from one that imported the test's third-party modules, "
-        "unless forking could change how the test runs; `fresh`: new processes are started",
+        "`auto` forks both processes of a paired round from a process that imported the test's third-party modules, "
+        "unless forking could change how the test runs; `fresh` starts new processes",
         ini="perf_start",
         choices=("auto", "fresh"),
         default="auto",
     ),
     Option(
         "--perf-skip-same",
-        "do not measure tests whose code, input files, packages and environment are the same as the baseline's; report "
-        "them as unchanged (`same code`)",
+        "do not measure a test whose code, input files, packages and environment are the same as in its baseline; "
+        "report the test as unchanged (`same code`)",
         ini="perf_skip_same",
         ini_type="bool",
         action="store_true",
@@ -243,15 +244,15 @@ INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...
     (
         "perf_loops",
         "string",
-        "calls of the function in one timed step: a number, or `auto` for as many as take 100 us (times are per call)",
+        "calls of the function in one timed step: a number, or `auto` for at least 100 us (times are per call)",
         "1",
     ),
-    ("perf_key_extra", "linelist", "context fields that must also be equal for times to be compared", ""),
+    ("perf_key_extra", "linelist", "additional context fields that must be equal before times are compared", ""),
     ("perf_against_setup", "string", "command that builds the baseline commit, run in its checkout", ""),
     (
         "perf_against_tests",
         "string",
-        "which tests --perf-against runs on the baseline commit: its own (base) or the working tree's (head)",
+        "test files that --perf-against runs on the baseline commit: those of the commit (base) or working tree (head)",
         "base",
     ),
     ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),
@@ -286,7 +287,8 @@ def register(parser: pytest.Parser, *, in_short: bool) -> None:
     taken = short_names.registered(parser)
     group = parser.getgroup(
         "perfdl",
-        "performance regression tests (pytest-perfdl); --perf... is short for --perfdl... unless another plugin has it",
+        "performance regression tests (pytest-perfdl); each --perf... option is short for --perfdl..., unless "
+        "another plugin defines the short option",
     )
     for option in OPTIONS:
         # argparse formats its help texts with %, pytest prints those of ini keys as they are.

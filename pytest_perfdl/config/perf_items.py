@@ -9,7 +9,7 @@ import pytest
 from pytest_perfdl.config import short_names
 from pytest_perfdl.model.units import plural
 
-NOTHING_SELECTED = "perf: no perf test selected, nothing measured"
+NOTHING_SELECTED = "perf: no perf test was selected, so nothing was measured"
 
 
 def is_perf_test(item: pytest.Item, markers: tuple[str, ...]) -> bool:
@@ -36,6 +36,6 @@ def foreign_marks_line(items: Sequence[pytest.Item], markers: tuple[str, ...]) -
     if not count:
         return None
     return (
-        f"perf: {plural(count, 'test')} with the marker perf not measured, because this project registers the marker: "
-        "mark perf tests as perfdl, or set perf_marker = perf"
+        f"perf: {plural(count, 'test')} with the marker perf not measured, because this project registers a marker "
+        "named perf: use the marker perfdl, or set perf_marker = perf"
     )

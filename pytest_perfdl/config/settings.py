@@ -119,34 +119,41 @@ def resolve(config: pytest.Config) -> Settings:
     inject = option_value(config, "--perf-inject")
     if option_value(config, "--no-perf"):
         if update is not None:
-            raise pytest.UsageError("--no-perf and --perf-update contradict each other: drop one")
+            raise pytest.UsageError("--no-perf and --perf-update cannot be combined: remove one of them")
         enabled = False
     if sided and update is not None:
-        raise pytest.UsageError(f"{sided} compares two sides and records no baselines: drop --perf-update")
+        raise pytest.UsageError(f"{sided} compares two sides and records no baselines: remove --perf-update")
     isolate: Isolate = reader.choice("perf_isolate", ("process", "none"), "process")
     debugging = [flag for flag, dest in _DEBUGGING.items() if config.getoption(dest, False)]
     if debugging:
         isolate = "none"
     if isolate == "none" and update is not None:
-        cause = f"{debugging[0]} measures" if debugging else "--perf-isolate=none measures"
-        raise pytest.UsageError(f"{cause} in pytest's process, which cannot record baselines: drop --perf-update")
+        cause = debugging[0] if debugging else "--perf-isolate=none"
+        raise pytest.UsageError(
+            f"{cause} measures in pytest's process, which cannot record baselines: remove --perf-update"
+        )
     if isolate == "none" and sided:
-        raise pytest.UsageError(f"{sided} measures in fresh processes: drop --perf-isolate=none and debuggers")
+        raise pytest.UsageError(
+            f"{sided} needs fresh processes: remove --perf-isolate=none and debugger options such as --pdb"
+        )
     if inject is not None and update is not None:
         raise pytest.UsageError(
-            "--perf-inject slows down steps, which must not be recorded as a baseline: drop --perf-update"
+            "--perf-inject slows down steps, so the result cannot be recorded as a baseline: remove --perf-update"
         )
     if inject is not None and isolate == "none":
-        raise pytest.UsageError("--perf-inject measures in fresh processes: drop --perf-isolate=none and debuggers")
+        raise pytest.UsageError(
+            "--perf-inject needs fresh processes: remove --perf-isolate=none and debugger options such as --pdb"
+        )
     if option_value(config, "--perf-require") is not None and not option_value(config, "--no-perf"):
         if not enabled:
             raise pytest.UsageError(
-                "--perf-require: nothing is compared without --perf: add --perf (or set perf_require in the ini file, "
-                "which applies only with --perf)"
+                "--perf-require needs --perf, because nothing is compared without --perf: add --perf (or set "
+                "perf_require in the ini file, which has no effect without --perf)"
             )
         if isolate == "none":
             raise pytest.UsageError(
-                "--perf-require: nothing is compared with --perf-isolate=none or a debugger: drop one of them"
+                "--perf-require cannot be combined with --perf-isolate=none or debugger options such as --pdb, "
+                "because nothing is compared: remove one of them"
             )
     json = option_value(config, "--perf-json")
     verbosity = read_ini(config, "verbosity_perf")
@@ -236,7 +243,7 @@ def refuse_mode_as_path(config: pytest.Config) -> None:
     for name in config.option.file_or_dir:
         if name in UPDATE_MODES and not (config.invocation_params.dir / name).exists():
             raise pytest.UsageError(
-                f"no file or directory is named {name!r}; to select the mode, write --perf-update={name}"
+                f"there is no file or directory {name!r}; to record in mode {name!r}, write --perf-update={name!r}"
             )
 
 
@@ -358,6 +365,6 @@ def header(settings: Settings, root: Path) -> str:
     else:
         base = f"compared with {settings.other_side}"
     mode = f"update {settings.update}" if settings.update else "on"
-    clashes = [f"{flag} is defined by {owner}, use {long_name(flag)}" for flag, owner in settings.clashes.items()]
+    clashes = [f"{flag} is defined by {owner}: use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"
     return ", ".join((f"perf: {mode}", where, base, *settings.notes, *clashes))

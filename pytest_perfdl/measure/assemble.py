@@ -82,7 +82,10 @@ def assemble(
         if [result.info.name for result in repeat.calls] != names:
             findings.append(
                 Finding(
-                    "invalid", "calls-differ", f"process {number} made different perf(...) calls than the first one"
+                    "invalid",
+                    "calls-differ",
+                    f"process {number} and process 1 made different perf(...) calls: a test must make the same "
+                    "calls in every process",
                 )
             )
             repeats = repeats[:1]
@@ -123,9 +126,9 @@ def absent_figures(first: Repeat, machine: Machine | None) -> list[Finding]:
         found = step_utilization(result, machine, times.get("step_time", times["block_time"]))
         for name, reason in found.absent.items():
             by_reason.setdefault(reason, []).append(metric_name(result.info.name, name))
-    hints = {NO_LIMITS: f"{NO_LIMITS}; run perfdl constants to measure them"}
+    hints = {NO_LIMITS: f"{NO_LIMITS}: run perfdl constants to measure peak rates"}
     return [
-        Finding("note", "absent", f"{', '.join(names)} not available: {hints.get(reason, reason)}")
+        Finding("note", "absent", f"{', '.join(names)} cannot be computed: {hints.get(reason, reason)}")
         for reason, names in by_reason.items()
     ]
 
@@ -363,8 +366,8 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
             yield Finding(
                 "note",
                 "unsettled",
-                f"{where}step time was not stable after {result.settled.steps} warm-up steps: it changed by "
-                f"{abs(result.settled.spread):.0%} between blocks of steps",
+                f"{where}step time changed by {abs(result.settled.spread):.0%} between blocks of steps after "
+                f"{result.settled.steps} warm-up steps: use more warm-up steps (--perf-warmup)",
             )
         if timed.compiles:
             yield Finding(
@@ -383,8 +386,8 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
             yield Finding(
                 "note",
                 "waiting",
-                f"{where}the step waited for a CPU during {_waiting(result):.0%} of the measurement, too short "
-                "to find the cause: no time is excluded. Use more steps (--perf-steps)",
+                f"{where}the step waited for a CPU during {_waiting(result):.0%} of the measurement; the measurement "
+                "is too short to find the cause, so no time is excluded. Use more steps (--perf-steps)",
             )
         cpu = sum(block.cpu_ns for block in timed.blocks)
         system = sum(block.system_ns for block in timed.blocks)
@@ -401,7 +404,7 @@ def _findings(results: Sequence[CallResult]) -> Iterable[Finding]:
         yield Finding(
             "note",
             "steps-differ",
-            f"{where}processes ran different sequences of operators; counts that differ are not compared",
+            f"{where}the processes ran different sequences of operators, so counts that differ are not compared",
         )
 
 

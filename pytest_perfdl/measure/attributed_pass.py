@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 WARM_UP = 2
 """Periods before the one whose peak is accounted for: the first makes the optimizer's state, the second is as all."""
 
-_GAVE_UP = f"source lines of later allocations are missing: only the first {MOST_LINES:,} executed lines were recorded"
+_GAVE_UP = (
+    f"source lines of later allocations are missing, because only the first {MOST_LINES:,} executed lines were recorded"
+)
 
 _recorder: MemoryRecorder | None = None
 

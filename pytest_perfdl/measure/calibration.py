@@ -116,7 +116,10 @@ def calibrate(key: str, device: str = "cpu", *, seconds: float = SECONDS, say: S
     load = state.Busy.now()
     others = None if load is None else load.since(busy)
     if others is not None and others.is_telling and others.others > DISTURBED:
-        raise ConstantsError(f"other processes used {others.others:.2f} CPUs during the measurement")
+        raise ConstantsError(
+            f"other processes used {others.others:.2f} CPUs during the measurement: stop other processes and measure "
+            "again"
+        )
     arithmetic = {figure.name: figure for figure in figures if figure.name in TYPES}
     sets: dict[int, _Figure] = {}
     for figure in figures:

@@ -41,7 +41,7 @@ class Delay:
         self.share = share
         self._period = period
         self.wait_ns = 0
-        """Of each step, in nanoseconds; 0 until it is fixed."""
+        """Delay of each step in nanoseconds; 0 until the delay is known."""
 
     def fix(self, step_ns: Sequence[int]) -> None:
         """Settle how long the delay is, from what the steps of whole cycles take without it.

@@ -46,9 +46,9 @@ class LineRanges:
         self._numbers: dict[tuple[int, CodeType, int], int] = {}
         self._places: list[tuple[int, CodeType, int] | None] = [None]
         self._is_user: dict[int, tuple[bool, CodeType]] = {}
-        """By the code's id, since its hash goes through all of it; the code is kept, so that no other gets the id."""
+        """By id of a code object: whether the code is the user's. Kept objects have unique ids."""
         self._stack: list[tuple[int, Any]] = []
-        """Number of the place and open range of each of the user's frames that this thread is in."""
+        """For each user frame of this thread, the number of its line and its open range."""
         self._before: Any = None
         self._running = False
         self._left = MOST_LINES

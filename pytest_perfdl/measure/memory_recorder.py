@@ -57,19 +57,19 @@ class MemoryRecorder:
 
     def __init__(self) -> None:
         self.allocations: list[Allocation] = []
-        """All that were made so far, in the order of time."""
+        """All allocations so far, in order of time."""
         self.foreign: dict[str, list[tuple[int, int, int]]] = {}
-        """What was freed and had been allocated before, by device: time, address and bytes."""
+        """Memory that was freed but allocated before the recording, by device: time, address and bytes."""
         self.steps: list[tuple[int, int]] = []
         """Begin and end of each step, in nanoseconds of the profiler's clock."""
         self.names: list[str] = []
-        """Of the parameters whose gradients are noted."""
+        """The parameters whose gradients are noted."""
         self._lines = LineRanges()
         self._open: dict[tuple[str, int], Allocation] = {}
         self._accumulated: Allocation | None = None
         self._latest = 0
         self._step: int | None = None
-        """When the step began that is not over."""
+        """The start of the current step, if a step is running."""
         self._profiler: Any = None
         self._hooks: list[Any] = []
 

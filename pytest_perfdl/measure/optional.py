@@ -40,4 +40,4 @@ class Optional:
 
 def unmeasured(code: str, what: str, why: str) -> Finding:
     """The note that a part of the measurement is missing, and why."""
-    return Finding("note", code, f"{what} could not be measured ({why}); this does not affect other metrics")
+    return Finding("note", code, f"{what} could not be measured ({why}); other metrics are not affected")

@@ -69,7 +69,7 @@ def run(command: Profile) -> Generator[bool, Aside | None, Profiled]:
                 parts = without_delays(step_parts(trace), delays)
         work: tuple[OperatorWork, ...] = ()
         used: Mapping[str, float] = {}
-        with Optional("no-work", "the work of operators", notes):
+        with Optional("no-work", "the FLOPs and bytes of operators", notes):
             work = step_work(trace)
             used = device_utilization(trace)
     finally:
@@ -116,10 +116,13 @@ def no_room(folder: Path) -> str:
     """Why there may be too little space for a trace in a directory; empty if there is enough."""
     free = shutil.disk_usage(folder).free
     if free < _ROOM:
-        return f"{format_quantity(free, 'B')} free in {folder}: free disk space, or set TMPDIR to another directory"
+        return (
+            f"only {format_quantity(free, 'B')} are free in {folder}: free disk space, or set TMPDIR to another "
+            "directory"
+        )
     largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if largest != resource.RLIM_INFINITY and largest < _ROOM:
-        return f"files are limited to {format_quantity(largest, 'B')}: raise the limit (ulimit -f)"
+        return f"the size of files is limited to {format_quantity(largest, 'B')}: raise the limit (ulimit -f)"
     return ""
 
 
@@ -282,11 +285,13 @@ def _findings(tables: ProfileTables, steps: int) -> Generator[Finding, None, Non
         yield Finding(
             "invalid",
             "unlinked",
-            f"the profiler lost events: {plural(tables.integrity.unlinked, 'device event')} without a launch",
+            f"the profiler lost the launches of {plural(tables.integrity.unlinked, 'device event')}: run the test "
+            "again",
         )
     if tables.integrity.carry_over:
         yield Finding(
             "invalid",
             "carry-over",
-            f"events launched before the profiled steps: {plural(tables.integrity.carry_over, 'device event')}",
+            f"the profile contains {plural(tables.integrity.carry_over, 'device event')} launched before the profiled "
+            "steps: run the test again",
         )

@@ -91,24 +91,24 @@ class Program:
         self._threads = threads
         self._tell_finished = finished
         self.annotating = False
-        """Whether the profiler is on, so that waiting and preparing are worth an annotation."""
+        """Whether the profiler is on; waiting and preparing are then annotated in the trace."""
         self.loops = 1
-        """Calls of the function in the step that is asked for."""
+        """Number of function calls in the current step."""
         self._loops = 1
-        """The same of the steps that are timed, and of their warm-up; those that are profiled are of one call."""
+        """Number of function calls in timed steps and their warm-up; a profiled step has one call."""
         self.step_ns = 0
-        """Lower quartile of the timed steps, once they are timed; of all their calls."""
+        """Lower quartile of the times of the timed steps, including all calls of a step; set after timing."""
         self.finished = False
-        """Whether everything that was asked for has been measured."""
+        """Whether every requested measurement is complete."""
         self.had_children = False
-        """Whether there were child processes in the timed steps."""
+        """Whether child processes existed during the timed steps."""
         self.had_threads = False
-        """Whether other threads of this process worked in the timed steps."""
+        """Whether other threads of this process ran during the timed steps."""
         self.had_device = False
         self.tracer = ""
-        """What traced Python in the timed steps."""
+        """The tracer that was active in Python during the timed steps."""
         self.loaded: tuple[str, ...] = ()
-        """Modules that were loaded while steps were profiled or counted."""
+        """Modules that were imported during profiled or counted steps."""
 
     @property
     def call_ns(self) -> float:
@@ -146,8 +146,8 @@ class Program:
             yield Finding(
                 "invalid",
                 "threads",
-                f"the test set the number of intra-op threads to {now}, the measurement expects {self._threads}: use "
-                f"@pytest.mark.perf(threads={now}) instead",
+                f"the test changed the number of intra-op threads to {now}, but the measurement expects "
+                f"{self._threads}: use @pytest.mark.perf(threads={now}) instead",
             )
 
     def _execute(self, command: object) -> Generator[bool, Aside | None, Reply]:

@@ -160,10 +160,11 @@ def cannot_finish(
     smaller = (f"--perf-budget={budget}" for budget in budgets if fits(plan, budget / ROUNDS))
     less = next(itertools.chain(fewer, smaller), "")
     longer = f"{limit.setting}={_round_up(_MARGIN * (need + limit.elapsed))}"
-    start = f" leaves after {limit.elapsed:.0f} s of setup" if need <= limit.seconds else ""
+    given = f"{limit.setting}={limit.seconds:g}"
+    short = f"more than {given}" if need > limit.seconds else f"but {given} leaves only {limit.left:.0f} s after setup"
     return (
-        f"one step takes {format_quantity(float(step_ns), 'ns')}; {count} steps need {need:.0f} s, more than "
-        f"{limit.setting}={limit.seconds:g}{start}: {f'add {less}, or set' if less else 'set'} {longer}"
+        f"one step takes {format_quantity(float(step_ns), 'ns')}; {count} steps need {need:.0f} s, {short}: "
+        f"{f'add {less}, or set' if less else 'set'} {longer}"
     )
 
 
@@ -195,7 +196,10 @@ def reduction_note(wanted: Sizes, sizes: Sizes, step_ns: int) -> str:
     ]
     if not parts:
         return ""
-    return f"{', '.join(parts)}, because a step takes {format_quantity(float(step_ns), 'ns')} (--perf-budget)"
+    return (
+        f"the time budget (--perf-budget) allows only {', '.join(parts)}, because one step takes "
+        f"{format_quantity(float(step_ns), 'ns')}"
+    )
 
 
 class Pace:
@@ -216,7 +220,7 @@ class Pace:
         self._warm: dict[str, tuple[int, int]] = {}
         self._agreed: dict[str, Sizes] = {}
         self.note = ""
-        """What was reduced, in one line; empty for nothing."""
+        """Which numbers were reduced, in one line; empty if no number was reduced."""
 
     def begin(self) -> None:
         """A round begins: its sizes are still to be agreed on."""

@@ -50,7 +50,7 @@ def run_suite(arguments: Sequence[str], share: float, *, first: bool, folder: st
         try:
             outcome = outcome_of(run, inject=share, seconds=seconds, arguments=arguments)
         except OutcomeError as error:
-            raise RunFailed(f"the run file that pytest wrote {error}") from error
+            raise RunFailed(f"the run.json file of pytest cannot be used: {error}") from error
     _check(run, outcome, first=first)
     return outcome
 
@@ -79,6 +79,6 @@ def _check(run: Any, outcome: Outcome, *, first: bool) -> None:
     if not first:
         return
     for test, _, reason in reasons_of(run, frozenset({"invalid"})):
-        raise RunFailed(f"{test} is invalid: {reason}")
+        raise RunFailed(f"the measurement of {test} is invalid: {reason}")
     if not any(case.judged for case in outcome.cases):
-        raise RunFailed("no test was compared with a baseline")
+        raise RunFailed("no test was compared with a baseline: record baselines with `pytest --perf-update`")

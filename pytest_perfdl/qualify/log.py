@@ -35,7 +35,7 @@ class Log:
             try:
                 found.append(from_json(json.loads(line)))
             except OutcomeError as error:
-                raise LogError(f"{self.path}: line {number} {error}") from error
+                raise LogError(f"{self.path}: line {number}: {error}") from error
             except ValueError as error:
                 raise LogError(f"{self.path}: line {number} is not JSON ({error})") from error
         return found

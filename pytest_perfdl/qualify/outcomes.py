@@ -85,7 +85,7 @@ def outcome_of(run: Any, *, inject: float, seconds: float, arguments: Iterable[s
             cases=tuple(_case(test) for test in run["tests"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"is not a run file of pytest --perf ({_what(error)})") from error
+        raise OutcomeError(f"not a run.json file of pytest --perf ({_what(error)})") from error
 
 
 def reasons_of(run: Any, verdicts: frozenset[Verdict]) -> list[tuple[str, Verdict, str]]:
@@ -107,7 +107,7 @@ def from_json(data: Any) -> Outcome:
     """
     try:
         if data["schema"] > SCHEMA:
-            raise OutcomeError(f"was written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
+            raise OutcomeError(f"written by a newer pytest-perfdl (schema {data['schema']}): upgrade pytest-perfdl")
         return Outcome(
             inject=_number(data["inject"]),
             date=str(data["date"]),
@@ -129,7 +129,7 @@ def from_json(data: Any) -> Outcome:
     except OutcomeError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise OutcomeError(f"is not a run of perfdl qualify ({_what(error)})") from error
+        raise OutcomeError(f"not a run of perfdl qualify ({_what(error)})") from error
 
 
 def _case(test: Mapping[str, Any]) -> Case:
@@ -171,7 +171,7 @@ def _number(value: Any) -> float:
 
 def _one_of(value: Any, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
+        raise ValueError(f"{value!r} is not one of {', '.join(allowed)}")
     return value
 
 

@@ -70,7 +70,7 @@ def unmeasured_limits(settings: Settings, records: Iterable[Record]) -> str:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 meant = f"; did you mean {near[0]}?" if near else ""
-                return f"{source}: no test of this run measures {name}{meant}"
+                return f"{source}: no test in this session measures the metric {name}{meant}"
     return ""
 
 
@@ -98,7 +98,7 @@ def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
         try:
             tests[item.nodeid] = _perf_test(item, settings, merged)
         except ValueError as error:
-            problems.append(f"{item.nodeid}: the {settings.markers[-1]} marker {error}")
+            problems.append(f"{item.nodeid}: @pytest.mark.{settings.markers[-1]}: {error}")
     if problems:
         raise pytest.UsageError(*problems)
     items.sort(key=lambda item: item.nodeid not in tests)
@@ -121,9 +121,9 @@ def _general_limits(settings: Settings) -> Limits:
 def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
-        raise ValueError("supports test functions and plain classes, not unittest.TestCase")
+        raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
     if is_bare(item) and inspect.iscoroutinefunction(item.function):
-        raise ValueError("cannot measure a coroutine function: call asyncio.run inside a normal test function")
+        raise ValueError("a perf test cannot be a coroutine function: call asyncio.run in a normal test function")
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
@@ -134,7 +134,7 @@ def _parsed(parse: Callable[[], Limits]) -> Limits:
     try:
         return parse()
     except ValueError as error:
-        raise ValueError(f"has an invalid {error}") from None
+        raise ValueError(f"invalid {error}") from None
 
 
 def _is_unittest(item: pytest.Function) -> bool:

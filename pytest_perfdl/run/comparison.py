@@ -101,7 +101,7 @@ def against_side(context: RunContext, measurement: Measurement, confirmation: Co
         checkout = context.revisions.other_side(commit)
         base = measurement.measure_base(checkout, commit)
         if base is None:
-            reason = f"the test does not exist at {context.settings.against}"
+            reason = f"the test does not exist in git revision {context.settings.against}"
             return ComparisonResult(Judgement(measurement.test.item.nodeid, "new", reason, integrity=new.integrity))
         new, record = context.revisions.with_environments(new, base.record)
         base = replace(base, record=record)
@@ -172,7 +172,7 @@ def _code(context: RunContext, measurement: Measurement, baseline: Baseline) -> 
     if baseline.own is None and (context.recording or not baseline.others):
         return BaselineCode(None)
     if mistake := context.revisions.mistaken(measurement.remote.origins, None):
-        return BaselineCode(None, f"the test {mistake}")
+        return BaselineCode(None, mistake)
     return context.revisions.code_of(baseline.own, baseline.others)
 
 
@@ -205,8 +205,9 @@ def _in_pairs(
         ignored = context.revisions.ignored(measurement.remote.origins)
         named = f" (the test uses {some(ignored)}, ignored by git)" if ignored else ""
         raise SideError(
-            f"the baseline commit {commit[:12]} does not reproduce the recorded counts ({other}): the baseline was "
-            f"recorded with different untracked build products or data{named}, or in a different environment",
+            f"counts measured at the baseline commit {commit[:12]} differ from the recorded counts ({other}), "
+            f"probably because untracked files{named} or the environment changed: record the baseline again with "
+            "pytest --perf-update=all",
             invalid=False,
         )
     base = baseline.own
@@ -218,8 +219,8 @@ def _in_pairs(
     odd = [said] if said else []
     if stored.key.slug != new.key.slug and base is now:
         odd.append(
-            f"no baseline for machine ID {new.key.slug}: compared with the commit at which the baseline "
-            f"of {stored.key.slug} was recorded"
+            f"there is no baseline for machine ID {new.key.slug}, so the test is compared with the commit of the "
+            f"baseline for machine ID {stored.key.slug}"
         )
     notes = tuple(Finding("note", "pair", text) for text in odd)
     judgement = replace(judgement, integrity=(*judgement.integrity, *notes))

@@ -84,12 +84,16 @@ def _held(prediction: Prediction, bound: float, text: str) -> tuple[Verdict, str
     size, *span = (format_percent(share, signed=False) for share in (gain, low, high))
     found = f"predicted gain {size} [{', '.join(span)}] (prediction interval), expected < {text}"
     if prediction.trust == "refuse":
-        return "inconclusive", f"{found}: prediction rejected, {prediction.reason}"
+        return "inconclusive", f"{found}: the prediction was rejected ({prediction.reason})"
     if gain <= bound:
         return "unchanged", found
     if prediction.trust == "low":
-        return "inconclusive", f"{found}: low confidence, {prediction.reason}"
-    return ("regressed", found) if low > bound else ("inconclusive", f"{found}: the interval contains the bound")
+        return "inconclusive", f"{found}: the prediction has low confidence ({prediction.reason})"
+    return (
+        ("regressed", found)
+        if low > bound
+        else ("inconclusive", f"{found}: the prediction interval contains the expected bound")
+    )
 
 
 def _prediction(question: WhatIf, context: Context, base: Base) -> Prediction | str:
@@ -112,7 +116,10 @@ def _context(expectation: WhatIfExpectation, result: Result) -> tuple[Context, B
     if record is None or path is None:
         raise _NoPrediction("no trace of a step was stored")
     if record.plan.period > 1:
-        raise _NoPrediction(f"the stored trace has one step, but a cycle has {record.plan.period} steps (period=)")
+        raise _NoPrediction(
+            f"the stored trace contains only one step, but a cycle of the test has {record.plan.period} steps "
+            f"(period={record.plan.period})"
+        )
     machine = (expectation.machine or Machine()).or_else(machine_of_key(record.key.parts))
     step_ns = statistics.fmean(record.metrics()[metric_name(expectation.call, TIMED)].values)
     base = _unprofiled(path, step_ns)
@@ -124,10 +131,13 @@ def _unprofiled(path: Path, step_ns: float) -> Base:
     trace = read(path)
     if not is_complete(trace):
         raise _NoPrediction(
-            f"the trace of the step is larger than {format_quantity(LIMIT, 'B')}, the maximum for a stored trace"
+            f"the trace of the step is larger than {format_quantity(LIMIT, 'B')}, the size limit of stored traces"
         )
     base = Base.of(unprofiled(task_graph(trace), step_ns))
     if abs(base.mean - step_ns) > REFUSED_ERROR * step_ns:
         took, timed = format_quantity(base.mean, "ns"), format_quantity(step_ns, "ns")
-        raise _NoPrediction(f"the traced step takes {took} without profiler overhead, but the timed steps take {timed}")
+        raise _NoPrediction(
+            f"the traced step takes {took} without profiler overhead, which differs too much from the {timed} of the "
+            "timed steps"
+        )
     return base

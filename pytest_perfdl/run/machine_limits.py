@@ -51,7 +51,7 @@ class MachineLimits:
                 self._known[key.slug] = Machine.load(path) if path.exists() else None
             except ValueError as error:
                 raise ConstantsError(
-                    f"{error}: restore it from git, or delete it and run pytest --perf-update to measure it again"
+                    f"{error}: restore the file from git, or delete the file and run pytest --perf-update"
                 ) from None
         return self._known[key.slug]
 
@@ -77,7 +77,9 @@ class MachineLimits:
             try:
                 found = calibrated(int(key.parts.get("threads") or 1), has_device(key), key_extra)
                 if not found.key.startswith(f"{key.slug} "):
-                    raise ConstantsError(f"the machine ID in a worker process is different: {found.key}")
+                    raise ConstantsError(
+                        f"the machine ID in the worker process differs from this process's machine ID: {found.key}"
+                    )
                 found.save(self.path(key))
                 self._known[key.slug] = found
             except ConstantsError as error:
@@ -94,9 +96,9 @@ class MachineLimits:
                 threads = int(key.parts.get("threads") or 1)
                 now = calibrated(threads, has_device(key), key_extra, seconds=_CHECK_SECONDS)
                 below = [] if kept is None else _below(kept, now)
-                said = f"the machine is below its recorded peak rates: {'; '.join(below)}" if below else ""
+                said = f"the machine does not reach its recorded peak rates: {'; '.join(below)}" if below else ""
             except ConstantsError as error:
-                said = f"peak rates of the machine could not be measured again: {error}"
+                said = f"the peak rates of the machine could not be measured again: {error}"
             self._missed[key.slug] = said
         return self._missed[key.slug]
 
@@ -128,18 +130,18 @@ def reached(store: Store, threads: int = 1) -> list[MachineFinding]:
         kept = Machine.load(path)
         now = calibrated(threads, on_device=False, seconds=_CHECK_SECONDS)
     except ValueError as error:
-        return [MachineFinding("note", "limits", f"not compared with {FILE}", str(error))]
+        return [MachineFinding("note", "limits", f"the peak rates could not be compared with {FILE}", str(error))]
     if not (missed := _below(kept, now)):
-        return [MachineFinding("ok", "limits", f"reaches the peak rates in {FILE} ({kept.date})")]
+        return [MachineFinding("ok", "limits", f"the machine reaches the peak rates in {FILE} (recorded {kept.date})")]
     why = "utilization is relative to peak rates that the machine does not reach now"
-    do = "find the cause; if it is permanent, run perfdl constants --again"
+    do = "find the cause; if the change is permanent, run perfdl constants --again"
     return [MachineFinding("warn", "limits", "; ".join(missed), why, do)]
 
 
 def _below(kept: Machine, now: Machine) -> list[str]:
     """Limits that are missed by more than a tenth, and by more than three times their spread."""
     return [
-        f"{name} {format_quantity(found, unit)}, recorded {format_quantity(before, unit)}"
+        f"{name} is {format_quantity(found, unit)} (recorded: {format_quantity(before, unit)})"
         for name, unit, spread, before, found in _paired(kept, now)
         if found < (1 - max(_MISSED, 3 * spread)) * before
     ]
@@ -152,7 +154,7 @@ def _paired(kept: Machine, now: Machine) -> Iterator[tuple[str, str, float, floa
     found = dict(now.bandwidths)
     for size, rate in kept.bandwidths:
         if size in found:
-            name = f"bandwidth for {format_quantity(size, 'B')}"
+            name = f"memory bandwidth for {format_quantity(size, 'B')}"
             yield name, "B/s", kept.spread.get(str(size), 0.0), rate, found[size]
 
 
@@ -185,9 +187,13 @@ def calibrated(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise ConstantsError(f"not finished after {_TIMEOUT_SECONDS:g} s") from None
+            raise ConstantsError(
+                f"the benchmark of this machine did not finish within {_TIMEOUT_SECONDS:g} s"
+            ) from None
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            said = done.stderr.strip().splitlines() or [
+                f"the benchmark of this machine failed with exit code {done.returncode}"
+            ]
             raise ConstantsError(said[-1])
         try:
             return Machine.load(file)

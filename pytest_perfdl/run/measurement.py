@@ -63,18 +63,18 @@ class Measurement:
         self.context = context
         self.test = test
         self.repeats: list[Repeat] = []
-        """Of the working tree; the first process' own is the first of them, unless other processes used its CPU."""
+        """Repeats of the working tree. The first process is the first repeat, unless other processes used its CPU."""
         self.redrawn = 0
-        """How many repeats were measured again."""
+        """Number of repeats that were measured again."""
         self.broken = False
-        """Whether a worker died, hung or could not be judged: pytest's own reports then stand."""
+        """Whether a worker died, hung or could not be judged; pytest's own reports are then kept."""
         self._started = time.monotonic()
         self._first: Repeat | None = None
-        """The first process', which alone counted FLOPs."""
+        """The repeat of the first process, the only process that counted FLOPs."""
         self._forks = context.settings.start != "fresh"
-        """Whether repeats that are stored may be forked, as far as is known."""
+        """Whether repeats that are stored may be measured in forked processes, as far as is known."""
         self._no_flops = ""
-        """Why FLOPs cannot be counted; empty as long as they can."""
+        """Why FLOPs cannot be counted; empty if FLOPs can be counted."""
         with self.as_failures():
             self.remote = self._start_first()
             """The first process."""
@@ -98,7 +98,10 @@ class Measurement:
                 limit = processes.timeout(self.test)
                 where, stack = user_stack(str(error), str(self.context.config.rootpath))
                 at = f" at {where}" if where else ""
-                message = f"not finished after {limit.seconds:g} s ({limit.setting}){at}\nStack at timeout:\n{stack}"
+                message = (
+                    f"the test did not finish within {limit.seconds:g} s ({limit.setting}){at}\nStack at "
+                    f"timeout:\n{stack}"
+                )
                 raise PerfError(message) from None
             except (WorkerError, BaselineError, ConstantsError) as error:
                 self.broken = True
@@ -255,8 +258,9 @@ class Measurement:
         for name, phase in remote.phases.items():
             if phase.raw != "passed":
                 text = config.hook.pytest_report_from_serializable(config=config, data=dict(phase.report)).longreprtext
-                what = f"the test {phase.raw} in its {name} phase in process {number}"
-                raise PerfError(f"{what}, but not in the first one:\n{text}")
+                raise PerfError(
+                    f"the test passed in process 1, but {phase.raw} in its {name} phase in process {number}:\n{text}"
+                )
         return remote
 
     def _forked_repeat(self) -> RemoteTest | None:
@@ -272,7 +276,7 @@ class Measurement:
             remote = processes.start(self.test, self._script, parent=parent)
             remote.finish()
             if failure(remote, self.context.config) or not remote.results:
-                raise ForkError("the test passes in a new process but not in a forked one")
+                raise ForkError("the test passes in a new process, but fails in a forked process")
         except WorkerError:
             # Newly started processes then show whether the test itself fails.
             self._forks = False
@@ -319,10 +323,10 @@ class Measurement:
         if text := failure(remote, context.config):
             raise SideError(f"the test fails {where}: {last_error(text)}\n{text}", invalid=False)
         if not remote.results or remote.origins is None:
-            raise SideError(f"the test measures nothing {where}", invalid=False)
-        for name, origins, code in (("baseline", remote.origins, checkout), ("current", self.remote.origins, None)):
+            raise SideError(f"the test makes no perf(...) call {where}", invalid=False)
+        for origins, code in ((remote.origins, checkout), (self.remote.origins, None)):
             if mistake := context.revisions.mistaken(origins, code):
-                raise SideError(f"the {name} side {mistake}", invalid=True)
+                raise SideError(mistake, invalid=True)
         repeats = [_repeat(remote, 0.0)]
         record = self._assembled(repeats, no_flops, commit=commit, test_hash=remote.origins.test_hash)
         return BaseSide(record, remote.origins, remote.shown, exemplars(repeats))

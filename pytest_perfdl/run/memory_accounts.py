@@ -133,11 +133,11 @@ def _account(context: RunContext, test: PerfTest, side: RoundSide, call: str, *,
     try:
         remote.finish()
     except WorkerTimeout:
-        raise SideError("timeout while recording allocations", invalid=False) from None
+        raise SideError("the process that records allocations did not finish in time", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
     if mistake := context.revisions.mistaken(remote.origins, side.checkout):
-        raise SideError(f"the {side.label} side {mistake}", invalid=False)
+        raise SideError(mistake, invalid=False)
     if text := failure(remote, context.config):
         what = f"the test failed on the {side.label} side while recording allocations"
         raise SideError(f"{what}\n{text}", invalid=False)

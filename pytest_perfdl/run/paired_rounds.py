@@ -101,7 +101,7 @@ class Rounds:
         self._profiled = profiled
         self._fits = True
         self._both = True
-        """Whether both sides of the last round were alive at once."""
+        """Whether the processes of both sides ran at the same time in the last round."""
         self._core: int | None = None
         self._shown = shown
         self.start_reason = _why_started(context, base, shown)
@@ -110,7 +110,7 @@ class Rounds:
         """Why processes are not pinned, in one line; empty if they are."""
         self._pace = _pace(context.settings.budget, shown)
         self.results: list[SideResult] = []
-        """Results of all processes so far, of both sides."""
+        """Results of all processes of both sides so far."""
 
     @property
     def size_note(self) -> str:
@@ -122,7 +122,7 @@ class Rounds:
         """How the last round was run, in one line."""
         start = f"new processes ({self.start_reason})" if self.start_reason else "forked processes"
         core = f"not pinned ({self.pin_reason})" if self.pin_reason else "pinned to one CPU"
-        turns = "interleaved" if self._both else "one after the other (not enough memory for both)"
+        turns = "interleaved" if self._both else "processes ran one after the other (not enough memory for both)"
         return "; ".join(filter(None, (start, core, turns, self.size_note)))
 
     def measure(self, number: int) -> Round:
@@ -177,7 +177,7 @@ class Rounds:
             self.start_reason = str(error)
             return None
         if any(failure(remote, self._context.config) for remote in remotes.values()):
-            self.start_reason = "the test passes in a new process but not in a forked one"
+            self.start_reason = "the test passes in a new process, but fails in a forked process"
             return None
         return remotes
 
@@ -225,7 +225,7 @@ class Rounds:
             if len(remotes) > 1 and kills_for_memory() > killed:
                 raise _KilledForMemoryError from None
             if parent is not None:
-                raise _ForkedDiedError(f"forked worker: {str(error).splitlines()[0]}") from None
+                raise _ForkedDiedError(f"the forked process failed: {str(error).splitlines()[0]}") from None
             raise
         finally:
             # Where one has died, the other would hold its memory until the run ends.
@@ -268,7 +268,7 @@ class Rounds:
             raise SideError(f"{said}\n{text}", invalid=False)
         # The two alternatives of a `perf.compare` share their code.
         if not side.variant and (mistake := self._context.revisions.mistaken(remote.origins, side.checkout)):
-            raise SideError(f"the {side.label} side {mistake}", invalid=True)
+            raise SideError(mistake, invalid=True)
 
 
 def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
@@ -298,8 +298,8 @@ def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> st
     if any(call.threads for call in calls):
         return "the step starts threads"
     if sys.platform != "linux":
-        return "not supported on this system"
-    return "" if len(os.sched_getaffinity(0)) > 1 else "only one CPU"
+        return "pinning is supported on Linux only"
+    return "" if len(os.sched_getaffinity(0)) > 1 else "only one CPU is available"
 
 
 def _drawn_core(seed: int, number: int) -> int:
@@ -335,7 +335,7 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
     try:
         remote.finish()
     except WorkerTimeout:
-        raise SideError("timeout while recording Python stacks", invalid=False) from None
+        raise SideError("the process that records Python stacks did not finish in time", invalid=False) from None
     except WorkerDied as error:
         raise SideError(str(error), invalid=False) from None
     if text := failure(remote, context.config):
@@ -366,7 +366,7 @@ def failure(remote: RemoteTest, config: pytest.Config) -> str:
             # Deserializing a report consumes its data.
             data = copy.deepcopy(dict(phase.report))
             report = config.hook.pytest_report_from_serializable(config=config, data=data)
-            return report.longreprtext or f"{phase.raw} in its {phase.phase} phase"
+            return report.longreprtext or f"the test {phase.raw} in its {phase.phase} phase"
     return ""
 
 

@@ -50,7 +50,7 @@ class NotPassed(Exception):
         self.verdict: Verdict = verdict
         self.reason = reason
         self.phase = phase
-        """What pytest is to see of it."""
+        """The phase of the test whose report has the verdict."""
 
 
 def set_up(measurement: Measurement) -> None:
@@ -86,8 +86,8 @@ def run_test(context: RunContext, curves: Curves, measurement: Measurement) -> R
             result = _limits_held(context, measurement, confirmation, baseline)
         elif demands := measurement.test.demands:
             raise PerfError(
-                f"limits or budgets for {', '.join(demands)} have no effect: the test only calls perf.compare, "
-                "whose limit is the argument of its assertion"
+                f"limits and budgets for {', '.join(demands)} have no effect, because the test only calls "
+                "perf.compare: set the limit in the assertion, such as .assert_faster(by=...)"
             )
         result = _with_expectations(context, measurement, confirmation, result)
         result = curves.judge(measurement, result)
@@ -130,14 +130,13 @@ def _check_passed(phase: PhaseReport) -> None:
         raise NotPassed("unmeasured", "the test was skipped", phase)
     if phase.report["outcome"] == "skipped":
         raise NotPassed("unmeasured", "the test failed, as its xfail mark expects", phase)
-    raise NotPassed("invalid", "not measured: the test itself failed", phase)
+    raise NotPassed("invalid", "the test failed, so its measurement was not used", phase)
 
 
 def _check_measured(measurement: Measurement) -> None:
     if not measurement.repeats and not measurement.alternatives:
         raise PerfError(
-            f"{measurement.test.item.name} measured nothing: a perf test must call perf(...), perf.steps(...) or "
-            "perf.step()"
+            f"{measurement.test.item.name} measured nothing: call perf(...), perf.steps(...) or perf.step() in the test"
         )
 
 
@@ -175,8 +174,9 @@ def _limits_held(
             Finding(
                 "note",
                 "former-key",
-                f"the baseline has machine ID {base.key.slug}, an older format without ARM CPU model and CPU quota; "
-                f"the ID of this machine is {new.key.slug}. If it was recorded here, pytest --perf-update moves it",
+                f"the baseline has the machine ID {base.key.slug} in an older format, without ARM CPU model and CPU "
+                f"quota; this machine has the ID {new.key.slug}. If the baseline was recorded on this machine, run "
+                "pytest --perf-update to move the baseline",
             )
         )
     notes += _short_steps(measurement)
@@ -242,7 +242,7 @@ def _check_names(test: PerfTest, new: Record) -> None:
     unknown = test.unknown_metrics(new)
     if unknown:
         raise PerfError(
-            f"limits or budgets name {', '.join(unknown)}, which this test does not measure. Measured: "
+            f"limits or budgets exist for {', '.join(unknown)}, which this test does not measure; measured metrics: "
             f"{', '.join(sorted(new.metrics()))}"
         )
 
@@ -288,7 +288,11 @@ def _result(
 def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:
     """Note traces that do not belong to the baseline."""
     notes = [
-        Finding("note", "other-trace", f"{file} is ignored: it does not belong to the recorded baseline")
+        Finding(
+            "note",
+            "other-trace",
+            f"{file} is ignored, because the trace in this file does not belong to the recorded baseline",
+        )
         for file in others
     ]
     return replace(judgement, integrity=(*judgement.integrity, *notes)) if notes else judgement

@@ -188,11 +188,12 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     ]
     line += f", about {' to '.join(dict.fromkeys(map(duration, ends)))}"
     if unknown := len(tests) - len(known):
-        line += f" (no estimate for {unknown} of them without a baseline)"
+        line += f" (no time estimate for {unknown} of them without a baseline)"
     slowest = max((seconds for seconds, test in known if not test.recorded), default=0.0)
     if least_to_fail * slowest > 2 * budget:
         rooms = plural(max(1, int(2 * budget / slowest)), "round")
         line += (
-            f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, but a regression needs {least_to_fail}"
+            f"; --perf-budget={budget:g} allows {rooms} of {duration(slowest)}, but a regression needs "
+            f"{least_to_fail} rounds"
         )
     return line

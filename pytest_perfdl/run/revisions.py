@@ -30,7 +30,9 @@ from pytest_perfdl.workers.messages import Origins
 from pytest_perfdl.workers.origins import Elsewhere, elsewhere
 from pytest_perfdl.workers.overlay import overlay, with_conftests
 
-_NEVER_PAIRED = "these baselines cannot be compared in paired rounds later, which detect smaller slowdowns"
+_NEVER_PAIRED = (
+    "the recorded baselines cannot be compared in paired rounds later, so only larger slowdowns are detected"
+)
 _MOST_NAMED = 4
 """Files that a command names; it adds all where there are more."""
 NOTED_SECONDS = 5.0
@@ -57,13 +59,13 @@ class Revisions:
         self.top = top_of(config.rootpath)
         """Top of the repository, if there is one."""
         self.commit = git(config.rootpath, "rev-parse", "--verify", "--quiet", "HEAD")
-        """The commit that is checked out when the run begins."""
+        """The commit that is checked out when the session begins."""
         self._recorded: dict[str, str] = {}
-        """Files that tests loaded or read, with the first digits of what git calls their content."""
+        """Files that tests loaded or read, with the first digits of each file's git hash."""
         self._checkouts: dict[str, Checkout] = {}
-        """Checkouts of this run, by commit."""
+        """Checkouts of the session, by commit."""
         self._prefer: tuple[str, ...] | None = None
-        """Commits that serve the run's tests, see `code_of`."""
+        """Commits that several tests of the session can share, see `code_of`."""
         self._cleaning = contextlib.ExitStack()
 
     # Which code was measured
@@ -84,7 +86,10 @@ class Revisions:
             since_ns=self._began,
         )
         if installed is not None and not installed.is_the_same:
-            why = f"the test imported {installed.names_and_path}, not the code in this repository (pip install -e .)"
+            why = (
+                f"the test imported {installed.names_and_path}, not the code in this repository (to fix: pip install "
+                "-e .)"
+            )
         elif found.changed:
             why = f"the code changed during the measurement ({some(found.changed)})"
         elif not found.code.files:
@@ -92,7 +97,7 @@ class Revisions:
         else:
             self._recorded.update(found.code.files)
             return replace(record, code=found.code)
-        more = "the measurement belongs to no commit, so a baseline made from it cannot be used in paired rounds"
+        more = "a baseline from this measurement belongs to no commit and cannot be used in paired rounds"
         return replace(record, integrity=(*record.integrity, Finding("note", UNTIED, f"{why}; {more}")))
 
     @property
@@ -102,8 +107,8 @@ class Revisions:
             return f"{_NEVER_PAIRED}: {said}"
         if self.top is None:
             return (
-                f"{_NEVER_PAIRED}: {self._config.rootpath} is in no git repository. To change that: git init, record "
-                "again (pytest --perf-update=all), then git add . and git commit"
+                f"{_NEVER_PAIRED}: {self._config.rootpath} is not in a git repository. To enable paired rounds: git "
+                "init, record again (pytest --perf-update=all), then git add . and git commit"
             )
         there = contents(self.top, self.commit, sorted(self._recorded)) if self.commit else {}
         names = [name for name, found in sorted(self._recorded.items()) if not there.get(name, "").startswith(found)]
@@ -112,27 +117,33 @@ class Revisions:
         baselines = self._settings.folder
         added = " ".join(map(shlex.quote, [*names, baselines])) if len(names) <= _MOST_NAMED else "-A"
         return (
-            f"the recorded code is not in any commit yet ({some(names)}): commit it together with the baselines, or "
-            f"nothing can be compared in paired rounds later (git add {added}; git commit)"
+            f"the recorded code is not committed yet ({some(names)}): commit the code together with the baselines "
+            f"(git add {added}; git commit), or later runs cannot use paired rounds"
         )
 
     def mistaken(self, loaded: Origins | None, checkout: Checkout | None) -> str:
         """Why a side did not run its own code, which makes the comparison invalid; empty if it did."""
         if loaded is None:
             return ""
+        side = "baseline" if checkout else "current"
         wanted = sys.prefix if checkout is None or checkout.interpreter is None else checkout.interpreter.prefix
         if loaded.prefix != wanted:
-            return f"ran in the environment {loaded.prefix} instead of {wanted}"
+            return f"the {side} side ran in the environment {loaded.prefix} instead of {wanted}"
         if self._settings.compares_sides and self._settings.against is None:
             # Both sides are meant to run the same code.
             return ""
-        do = "install in editable mode (pip install -e .) or set pythonpath = src in the ini file"
+        do = "install the package in editable mode (pip install -e .), or set pythonpath = src in the ini file"
         if loaded.foreign:
             names = ", ".join(loaded.foreign[:3])
-            other = "the baseline commit" if checkout is None else "the working tree"
-            return f"loaded code of {other} ({names}): both sides run the same code; {do}, or set perf_against_setup"
+            other = "the working tree" if checkout else "the baseline commit"
+            return (
+                f"the {side} side loaded code of {other} ({names}), so both sides run the same code: {do}, or set "
+                "perf_against_setup"
+            )
         installed = self._elsewhere(loaded, checkout)
-        return "" if installed is None else f"imported {installed.names_and_path}: both sides run the same code; {do}"
+        if installed is None:
+            return ""
+        return f"the {side} side imported {installed.names_and_path}, so both sides run the same code: {do}"
 
     def is_same(self, test: PerfTest, base: Record | None, info: CallInfo) -> bool:
         """Whether a test need not be measured: `--perf-skip-same`, and same code and environment as its baseline."""
@@ -154,7 +165,7 @@ class Revisions:
         both = {name for name in {*now, *then} if name.endswith(".py") or (name in now and name in then)}
         other = sorted(name for name in both - laid if now.get(name) != then.get(name))
         return (
-            f"files of the baseline commit differ from those that the baseline was recorded with: {some(other)}"
+            f"files of the baseline commit differ from the files at the time of recording: {some(other)}"
             if other
             else ""
         )
@@ -231,7 +242,7 @@ class Revisions:
         commit = commit_of(self._config.rootpath, name)
         if commit is None:
             said = trouble(self._config.rootpath)
-            raise CheckoutError(f"--perf-against: no git revision {name!r}{f' ({said})' if said else ''}")
+            raise CheckoutError(f"--perf-against: there is no git revision {name!r}{(f' ({said})' if said else '')}")
         return commit
 
     # Checkouts
@@ -283,7 +294,7 @@ class Revisions:
         if commit not in self._checkouts:
             top = self.top
             if top is None:
-                raise CheckoutError(trouble(self._config.rootpath) or "no git repository")
+                raise CheckoutError(trouble(self._config.rootpath) or "the project is not in a git repository")
             same = (made for known, made in self._checkouts.items() if tree_of(top, known) == tree_of(top, commit))
             self._checkouts[commit] = next(same, None) or self._check_out(top, commit)
         return self._checkouts[commit]

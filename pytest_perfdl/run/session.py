@@ -68,10 +68,10 @@ class PerfSession:
         self.tests: dict[str, PerfTest] = {}
         self.written: Written | None = None
         self.problems: list[str] = []
-        """What could not be written, one line each; they fail the run."""
+        """Errors from writing files, one line each; each error fails the session."""
         self._invocation = invocation(config, settings)
         self._nothing = False
-        """Whether collecting succeeded and found no perf test."""
+        """Whether the collection succeeded and found no perf test."""
         store = Store(config.rootpath, settings.folder)
         store.sweep()
         try:
@@ -253,7 +253,7 @@ class PerfSession:
         """Write the reports, and return the exit status."""
         for nodeid, test in self.tests.items():
             if nodeid not in self.results:
-                judgement = Judgement(nodeid, "unmeasured", "the test was skipped or not reached")
+                judgement = Judgement(nodeid, "unmeasured", "the test was skipped or did not start")
                 self.results[nodeid] = unjudged(test, judgement, fails=False)
         if not self.tests:
             # A run without perf tests must not pass.
@@ -266,7 +266,7 @@ class PerfSession:
         with self._noting("writing the report"):
             self.written = write_all(run)
         # Last, so that it may send the report elsewhere.
-        with self._noting("hook pytest_perfdl_report"):
+        with self._noting("the hook pytest_perfdl_report"):
             self.config.hook.pytest_perfdl_report(run=run)
         failed = self.problems or self._shortfall
         return pytest.ExitCode.TESTS_FAILED if failed and exitstatus == pytest.ExitCode.OK else exitstatus

@@ -110,7 +110,7 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     """
     count = len(points.configurations())
     if count < LEAST_CONFIGURATIONS:
-        raise ScalingError(f"{plural(count, 'configuration')}: at least {LEAST_CONFIGURATIONS} are needed")
+        raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
     fits, refused = [], []
     for form in candidates(points) if forms is None else forms:
         try:
@@ -138,7 +138,9 @@ def choose(points: Points, forms: tuple[Form[Any], ...] | None = None) -> Choice
     warnings = _warnings(points)
     if chosen.loo_mape > POOR:
         poor = _percent(chosen.loo_mape)
-        warnings += (f"{chosen.name}, the best model, has a leave-one-out error of {poor}: none fits the points well",)
+        warnings += (
+            (f"no model fits the points well: the leave-one-out error of the best model ({chosen.name}) is {poor}"),
+        )
     return Choice(points, tuple(fits), chosen, tuple(said), (*warnings, *refused))
 
 
@@ -166,18 +168,20 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     """
     unknown = sorted(set(at) - set(points.factors))
     if unknown:
-        raise ScalingError(f"there is no factor {unknown[0]!r}; there are {', '.join(points.factors)}")
+        raise ScalingError(f"there is no factor {unknown[0]!r}; known factors: {', '.join(points.factors)}")
     values, stretches = {}, {}
     for name in points.factors:
         column = points.columns[name]
         if name not in points.varying:
             only = float(column[0])
             if at.get(name, only) != only:
-                raise ScalingError(f"{name} was {only:g} in every point: the effect of other values is unknown")
+                raise ScalingError(
+                    f"{name} was {only:g} in every measured point, so the effect of other values is unknown"
+                )
             values[name] = only
             continue
         if name not in at:
-            raise ScalingError(f"a value for {name} is missing")
+            raise ScalingError(f"the value of factor {name} is missing")
         values[name] = float(at[name])
         stretches[name] = _stretch(values[name], float(column.min()), float(column.max()), name)
     farthest = max(stretches, key=lambda name: stretches[name])
@@ -185,14 +189,14 @@ def predict(fit: Fit, points: Points, at: Mapping[str, float], *, extrapolate: b
     column = points.columns[farthest]
     where = f"{farthest} {values[farthest]:g} is outside the measured range {column.min():g} to {column.max():g}"
     if stretch > MAX_STRETCH and not extrapolate:
-        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: add --extrapolate to predict it anyway")
+        raise ScalingError(f"{where} by more than {MAX_STRETCH:g}x: add --extrapolate to predict anyway")
     if not np.isfinite(stretch):
         raise ScalingError(f"{where}: a prediction at 0 needs a measurement at 0")
     columns = {name: np.array([value]) for name, value in values.items()}
     with np.errstate(over="ignore", invalid="ignore"):
         ns, low, high = (float(value[0]) for value in fit.interval(columns))
     if not np.isfinite([ns, low, high]).all():
-        raise ScalingError(f"{fit.name} predicts no finite time for this configuration")
+        raise ScalingError(f"{fit.name} predicts no finite time for these values of the factors")
     # Through two values any power goes, and the interval is of errors between them.
     bent = " from only two values, so a curved relation cannot be detected" if len(np.unique(column)) == 2 else ""
     warnings = (f"{where}: extrapolated{bent}",) if stretch > 1 else ()
@@ -228,7 +232,7 @@ def _verdict(chosen: Fit, fits: list[Fit]) -> str:
 
 def _warnings(points: Points) -> tuple[str, ...]:
     said = [
-        f"{name} is {points.columns[name][0]:g} in every point: its effect is unknown"
+        f"{name} is {points.columns[name][0]:g} in every measured point, so its effect is unknown"
         for name in points.factors
         if name not in points.varying
     ]
@@ -237,13 +241,13 @@ def _warnings(points: Points) -> tuple[str, ...]:
         logs = np.stack([np.log(points.columns[name]) for name in names], axis=1)
         logs = (logs - logs.mean(axis=0)) / logs.std(axis=0)
         if np.linalg.cond(logs) > COLLINEAR:
-            said.append(f"{', '.join(names)} vary together: their effects cannot be separated")
+            said.append(f"{', '.join(names)} vary together, so the effect of each cannot be separated")
     if points.ns.max() / points.ns.min() > WIDE:
         said.append(
-            f"times differ by a factor of {points.ns.max() / points.ns.min():.0e}: few models hold over that range"
+            f"times differ by a factor of {points.ns.max() / points.ns.min():.0e}: few models fit such a wide range"
         )
     if np.ptp(points.ns) == 0:
-        said.append("every time is the same: no factor has an effect")
+        said.append("all measured times are equal, so no factor has an effect")
     return tuple(said)
 
 

@@ -115,10 +115,10 @@ class Generic:
 
         terms, scales = self.parts(points)
         if not terms:
-            raise ScalingError("no factor varies")
+            raise ScalingError("no factor varies: measure at different sizes")
         for name in terms + scales:
             if points.columns[name].min() <= 0:
-                raise ScalingError(f"factor {name} is 0 in a point: a power law needs positive factors")
+                raise ScalingError(f"factor {name} is 0 in a point, but a power law needs positive factors")
         size = self.size(points)
         if (count := len(points.configurations())) < size:
             known = plural(count, "configuration")

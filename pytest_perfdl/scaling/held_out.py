@@ -83,7 +83,7 @@ def evaluate(form: Form[C], points: Points) -> Fit:
     configurations = points.configurations()
     if len(configurations) < LEAST_CONFIGURATIONS:
         count = len(configurations)
-        raise ScalingError(f"{plural(count, 'configuration')}: at least {LEAST_CONFIGURATIONS} are needed")
+        raise ScalingError(f"{plural(count, 'configuration')} measured, but at least {LEAST_CONFIGURATIONS} are needed")
     import_module("scipy.optimize")  # half a second that is no part of fitting
     before = time.perf_counter()
     curve = form.fit(points)

@@ -86,7 +86,7 @@ def features(points: Points, processors: str | None = None) -> tuple[Feature, ..
     varying = points.varying
     count = processors if processors is not None else next((name for name in PROCESSORS if name in varying), "")
     if count and points.columns[count].min() < 1:
-        raise ScalingError(f"factor {count} counts processors, but has values below 1: leave out those points")
+        raise ScalingError(f"factor {count} counts processors, but has values below 1: remove these points")
     shares: tuple[Share, ...] = ("divided", "undivided") if count else ("whole",)
     counted = [name for name in varying if name in OPERATIONS + AMOUNTS]
     found = [Feature()]
@@ -168,7 +168,7 @@ def _solved(chosen: tuple[Feature, ...], points: Points) -> Sum:
     try:
         solution, _ = nnls(matrix / size, np.ones(len(points)))
     except RuntimeError as error:
-        raise ScalingError(f"the features' coefficients could not be found ({error})") from None
+        raise ScalingError(f"the coefficients of the model could not be computed ({error})") from None
     # Columns are scaled to a largest value of 1, so a coefficient is the largest share of the time it explains.
     solution = np.where(solution > _NOTHING, solution, 0.0)
     return Sum(chosen, tuple((solution / size).tolist()))

@@ -79,10 +79,10 @@ def speed_up(fit: Fit, points: Points, at: Mapping[str, float], axis: str) -> Sp
         The factor is unknown, does not vary or is 0 somewhere.
     """
     if axis not in points.varying:
-        raise ScalingError(f"{axis} does not vary: there is no curve along it")
+        raise ScalingError(f"{axis} does not vary in the measured points, so there is no curve along {axis}")
     measured = np.unique(points.columns[axis])
     if measured[0] <= 0:
-        raise ScalingError(f"{axis} is 0 in a measured point: speed-up cannot be computed relative to 0")
+        raise ScalingError(f"{axis} is 0 in a measured point: speed-up relative to 0 cannot be computed")
     low, high = measured[0], measured[-1]
     whole = bool((measured == np.round(measured)).all()) and high - low < _MOST_VALUES
     sizes = np.arange(low, high + 1) if whole else measured

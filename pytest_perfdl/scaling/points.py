@@ -68,7 +68,7 @@ class Points:
         """
         rows = list(points)
         if not rows:
-            raise ScalingError("there are no points")
+            raise ScalingError("the input contains no points")
         inner, outer = _kinds(tuple(rows[0].factors), intrinsic, extrinsic)
         for number, row in enumerate(rows, 1):
             problem = _problem(row, inner + outer)
@@ -134,7 +134,7 @@ def read_csv(path: Path, *, intrinsic: Sequence[str] | None = None, extrinsic: S
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ScalingError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        raise ScalingError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     reader = csv.reader(text.splitlines(), strict=True)
     try:
         return _parsed(reader, intrinsic, extrinsic)
@@ -159,7 +159,7 @@ def _parsed(reader: Iterable[list[str]], intrinsic: Sequence[str] | None, extrin
         if not any(cell.strip() for cell in line):
             continue
         if len(line) != len(header):
-            raise ScalingError(f"{len(line)} values, but {len(header)} columns")
+            raise ScalingError(f"expected {len(header)} values, as in the header, got {len(line)}")
         cells = dict(zip(header, line, strict=True))
         factors = {name: _number(cells[name], name) for name in inner + outer}
         point = Point(factors, _number(cells[times[0]], times[0]) * _TIMES[times[0]])
@@ -202,7 +202,7 @@ def _kinds(
     """The intrinsic and the extrinsic factors among names."""
     for name in (*(intrinsic or ()), *(extrinsic or ())):
         if name not in names:
-            raise ScalingError(f"there is no factor {name!r}; there are {', '.join(names) or 'none'}")
+            raise ScalingError(f"there is no factor {name!r}; known factors: {', '.join(names) or 'none'}")
     both = sorted(set(intrinsic or ()) & set(extrinsic or ()))
     if both:
         raise ScalingError(f"factor {both[0]!r} cannot be both intrinsic and extrinsic")
@@ -215,5 +215,5 @@ def _kinds(
     else:
         outer = () if intrinsic is None else tuple(name for name in names if name not in intrinsic)
     if not inner + outer:
-        raise ScalingError("there are no factors")
+        raise ScalingError("the input contains no factors")
     return inner, outer

@@ -116,7 +116,7 @@ def read_members(path: Path, *, test: str = "", names: Sequence[str] = ()) -> Me
                 "test_step[8], name the axes with --axes"
             )
         if len(families) > 1:
-            raise ScalingError(f"several tests have sizes: choose with -k one of {', '.join(families)}")
+            raise ScalingError(f"several tests have sizes in their ids: select one with -k: {', '.join(families)}")
     ((_, each),) = families.items()
     return Members(path, tuple(each))
 
@@ -162,7 +162,9 @@ def _families(records: Sequence[Record], names: Sequence[str], test: str) -> Map
 def _points(sizes: Mapping[str, float], record: Record, metric: str) -> list[Point]:
     series: Any = record.metrics().get(metric)
     if series is None:
-        raise ScalingError(f"{record.test} has no metric {metric}; it has {', '.join(sorted(record.metrics()))}")
+        raise ScalingError(
+            f"{record.test} has no metric {metric}; available metrics: {', '.join(sorted(record.metrics()))}"
+        )
     if series.unit != "ns":
         raise ScalingError(f"{metric} is in {series.unit!r}, not a time")
     return [Point(sizes, value) for value in series.values]

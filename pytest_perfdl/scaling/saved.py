@@ -75,7 +75,7 @@ def from_data(data: Any) -> Choice:
     except ScalingError:
         raise
     except (KeyError, TypeError, ValueError, IndexError, msgspec.ValidationError) as error:
-        raise ScalingError(f"no saved model ({type(error).__name__}: {error})") from None
+        raise ScalingError(f"the file is not a saved model ({type(error).__name__}: {error})") from None
 
 
 def _fit(data: Any) -> Fit:

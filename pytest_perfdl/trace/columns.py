@@ -202,14 +202,14 @@ class Columns:
         if self.without_duration:
             yield plural(
                 self.without_duration,
-                "complete event has no duration: set to 0",
-                "complete events have no duration: set to 0",
+                "complete event has no duration, which was read as 0",
+                "complete events have no duration, which was read as 0",
             )
         if self.negative:
             yield plural(
                 self.negative,
-                "event has a negative duration: set to 0",
-                "events have a negative duration: set to 0",
+                "event has a negative duration, which was read as 0",
+                "events have a negative duration, which was read as 0",
             )
         for phase, count in sorted(self.unread.items()):
             yield plural(count, f"event of phase {phase!r} was ignored", f"events of phase {phase!r} were ignored")

@@ -24,10 +24,10 @@ class Notes:
 
     def __init__(self) -> None:
         self.malformed = 0
-        """Events that were left out."""
+        """Number of events that were left out."""
         self.other: list[str] = []
         self.error = ""
-        """The first thing that was no JSON, and where; empty if all was."""
+        """The first invalid JSON and its position; empty if all text was valid."""
         self._repairs: dict[Kind, tuple[int, int]] = {}
         self._first_malformed = 0
 
@@ -77,7 +77,7 @@ class Decoder:
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
         self.truncated = False
-        """Whether the text that was last no JSON seemed to lack its end."""
+        """Whether the text that was last found invalid seems to be incomplete."""
         self._events = msgspec.json.Decoder(list[RawEvent])
         self._exact = msgspec.json.Decoder(list[ExactEvent])
         self._one = msgspec.json.Decoder(ExactEvent)

@@ -98,7 +98,7 @@ def unpack(data: bytes, source: str) -> bytes:
     """
     if len(data) > LIMIT:
         raise TraceError(
-            f"{source} is larger than {untrusted_files.size(LIMIT)}, the maximum for the trace of one step"
+            f"{source} is larger than {untrusted_files.size(LIMIT)}, the size limit for the trace of one step"
         )
     try:
         text = untrusted_files.gunzip(data, UNPACKED_LIMIT)

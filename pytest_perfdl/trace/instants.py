@@ -33,7 +33,7 @@ class MemoryColumns:
         self._ids = ids
         self._parts: dict[str, list[I64]] = {name: [] for name in ("time", *_MEMORY_FIELDS, "pid", "tid")}
         self.untimed = 0
-        """Events that had no usable time and were left out."""
+        """Number of events that were left out because their time was invalid."""
 
     def add(self, events: list[RawEvent]) -> None:
         """Take the memory events of one slice."""

@@ -62,7 +62,7 @@ _SECONDS = 60.0
 _SECONDS_PER_BYTE = 1.0 / 2**20
 """Many times what reading takes: 200 MB take some seconds."""
 _RUN = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-_ADVICE = "give a file that torch.cuda.memory._dump_snapshot() wrote"
+_ADVICE = "use a file that torch.cuda.memory._dump_snapshot() wrote"
 
 
 class Action(IntEnum):
@@ -168,7 +168,7 @@ def read_snapshot(path: Path, *, limit_bytes: int = LIMIT, seconds: float | None
     except (OSError, ValueError) as error:
         raise TraceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not path.is_file():
-        raise TraceError(f"{where} is not a file: {_ADVICE}")
+        raise TraceError(f"{where} is not a regular file: {_ADVICE}")
     if size > limit_bytes:
         raise TraceError(
             f"{where} is larger than {shown_size(limit_bytes)}: record fewer events "
@@ -183,7 +183,7 @@ def read_snapshot(path: Path, *, limit_bytes: int = LIMIT, seconds: float | None
             return _received(header, columns, where)
     except (ValueError, KeyError, TypeError, IndexError):
         raise TraceError(f"{where}: the process that reads the file failed: {_ADVICE}") from None
-    raise TraceError(f"{where} {header['refused']}")
+    raise TraceError(f"{where} cannot be used: {header['refused']}")
 
 
 def _child(path: Path, where: str, seconds: float) -> bytes:
@@ -200,21 +200,21 @@ def _child(path: Path, where: str, seconds: float) -> bytes:
         ) from None
     except OSError as error:
         raise TraceError(
-            f"{where} cannot be read: cannot start a process to read it ({error.strerror or error})"
+            f"{where} cannot be read: the process that reads the file cannot be started ({error.strerror or error})"
         ) from None
     if done.code:
-        raise TraceError(f"{where} {_ended(done.code)}: {_ADVICE}")
+        raise TraceError(f"{where} cannot be used: {_ended(done.code)}: {_ADVICE}")
     return done.output
 
 
 def _ended(code: int) -> str:
     if code == -getattr(signal, "SIGXCPU", 0):
-        return "takes too long to read for a snapshot"
+        return "the file takes too long to read for a snapshot"
     try:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     except ValueError:
         how = f"was killed by signal {-code}"
-    return f"cannot be read: the process that reads it {how} (out of memory, or the file is damaged)"
+    return f"the process that reads the snapshot {how} (out of memory, or the file is damaged)"
 
 
 def _received(header: Mapping[str, Any], columns: bytes, where: str) -> Snapshot:
@@ -266,10 +266,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         name = visible(f"{module_name}.{global_name}"[:100])
-        raise _Refused(f"is rejected: it refers to {name}, but a snapshot contains plain values only: {_ADVICE}")
+        raise _Refused(f"the file refers to {name}, but a snapshot contains only plain values: {_ADVICE}")
 
     def persistent_load(self, _: Any, /) -> NoReturn:
-        raise _Refused(f"is rejected: it refers to external objects: {_ADVICE}")
+        raise _Refused(f"the file refers to external objects, but a snapshot contains only plain values: {_ADVICE}")
 
 
 def _unpickled(file: IO[bytes], limit: int) -> object:
@@ -280,14 +280,14 @@ def _unpickled(file: IO[bytes], limit: int) -> object:
         raise
     except MemoryError:
         raise _Refused(
-            f"is rejected: it needs more than {shown_size(limit)} of memory, too much for a file of its size: {_ADVICE}"
+            f"the file needs more than {shown_size(limit)} of memory, too much for its size: {_ADVICE}"
         ) from None
     except EOFError:
-        raise _Refused("is a truncated pickle: copy or write it again") from None
+        raise _Refused("the pickle is truncated: copy or write the file again") from None
     except Exception as error:
         if "truncated" in str(error):
-            raise _Refused("is a truncated pickle: copy or write it again") from None
-        raise _Refused(f"is not a pickle of plain values ({visible(str(error))[:100]}): {_ADVICE}") from None
+            raise _Refused("the pickle is truncated: copy or write the file again") from None
+        raise _Refused(f"the file is not a pickle of plain values ({visible(str(error))[:100]}): {_ADVICE}") from None
 
 
 class _Device:
@@ -333,7 +333,7 @@ class _Reader:
         if type(data) is list:
             data = {"segments": data}
         if type(data) is not dict or "segments" not in data:
-            raise _Refused(f"is not a memory snapshot (it has no 'segments'): {_ADVICE}")
+            raise _Refused(f"the file is not a memory snapshot, because 'segments' is missing: {_ADVICE}")
         for place, segment in enumerate(_list(data["segments"], "segments")):
             self._segment(segment, f"segments[{place}]")
         for index, events in enumerate(_list(data.get("device_traces", []), "device_traces")):
@@ -470,7 +470,7 @@ class _Reader:
 
 
 def _malformed(what: str) -> _Refused:
-    return _Refused(f"is malformed: {what}: {_ADVICE}")
+    return _Refused(f"the snapshot is malformed: {what}: {_ADVICE}")
 
 
 def _not_a_figure(where: str) -> _Refused:
@@ -553,12 +553,12 @@ def _answer(path: str) -> Iterator[bytes]:
                 yield from reader.answer()
             except MemoryError:
                 raise _Refused(
-                    f"needs more than {shown_size(limit)} of memory, too much for a snapshot: {_ADVICE}"
+                    f"the file needs more than {shown_size(limit)} of memory, too much for a snapshot: {_ADVICE}"
                 ) from None
     except _Refused as error:
         yield _refusal(str(error))
     except OSError as error:
-        yield _refusal(f"cannot be read: {error.strerror or type(error).__name__}")
+        yield _refusal(f"the file cannot be read: {error.strerror or type(error).__name__}")
 
 
 def _refusal(text: str) -> bytes:

@@ -148,10 +148,10 @@ class Slices:
             self.notes.add_error(error, self._at, len(self._text))
             return TraceError(f"{self._where} is not valid JSON: {self.notes.error}")
         if not self._text.startswith(b"{"):
-            what = "its top level is neither an object nor a list"
+            what = "the top level is neither an object nor a list"
         else:
             parts = self._decoder.parts(self._text) or {}
-            what = "its traceEvents is not a list" if "traceEvents" in parts else "it has no traceEvents"
+            what = "traceEvents is not a list" if "traceEvents" in parts else "traceEvents is missing"
         return TraceError(f"{self._where} is not a Chrome trace: {what} (byte {self._at})")
 
     def _slices(self) -> Iterator[list[RawEvent]]:

@@ -66,7 +66,7 @@ class Source:
         self.progress = progress
         self.chunk = max(1, min(chunk, CHUNK))
         self.damage = ""
-        """The problem of the compressed data, with the byte of the file; empty if there is none."""
+        """The problem of the compressed data, with the byte of the file; empty if there is no problem."""
         self.findings: list[str] = []
         self._read = 0
         self._text = 0
@@ -93,8 +93,8 @@ class Source:
                 _refuse_other_formats(text, f"{self.where}, decompressed,", "a trace")
             if self.limit_bytes is None and self._text > RATIO_FROM and self._text > RATIO_LIMIT * self._read:
                 raise TraceError(
-                    f"{self.where} is over {RATIO_LIMIT} times larger decompressed, implausible for a trace: "
-                    "if it is one, allow its size with read_trace(path, limit_bytes=...)"
+                    f"{self.where} is over {RATIO_LIMIT} times larger when decompressed, which is implausible for a "
+                    "trace: to read it anyway, use read_trace(path, limit_bytes=...)"
                 )
             yield text
         if self.damage and not self._text:

@@ -108,7 +108,7 @@ class _Run:
         self.found = Salvaged()
         self.joins = _JOINS
         self.open_at_end = False
-        """Whether the piece that was last tried has open brackets, and the end of the text is near."""
+        """Whether the last tried piece has open brackets and ends near the end of the text."""
 
     def group(self, place: int) -> bool:
         """Take many pieces at once, as they are."""

@@ -115,7 +115,7 @@ def _named(changed: Diff, step_ns: int) -> list[DiffCause]:
 def _work(label: str, graph: TaskGraph) -> _Work:
     trace, tasks = graph.trace, graph.tasks
     if trace is None:
-        raise ValueError("the task graph has no trace")
+        raise ValueError("the simulation needs a task graph that was made from a trace")
     ledger = TimeEntries(trace, labels(trace), (_DEVICE, _HOST, _INPUT, _GAP))
     inside = (tasks.step >= 0) & ~tasks.setup
     tree = call_tree(trace)
@@ -183,7 +183,7 @@ class _Game:
         self._measured = duration
         self._other: I64 = np.rint(duration * factor[work.place]).astype(np.int64)
         self.players = [int(each) for each in np.unique(self._player) if each >= 0]
-        """Numbers of causes; that behind the last is the others."""
+        """Numbers of the causes; the number after the last cause means all other causes."""
 
     def step_ns(self, coalition: int) -> float:
         """The mean step with the changes of these players, bit k for the k-th, in effect."""

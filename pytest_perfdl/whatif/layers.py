@@ -76,7 +76,7 @@ def layers(context: Context, pattern: str = "") -> list[Layer]:
     chosen = _fitting(marks.modules, pattern) if pattern else _repeating(marks.modules, module)
     if not chosen:
         raise NotRecorded(
-            f"no module matches {pattern!r}" if pattern else "no module is repeated: name the layers with layer=..."
+            f"no module matches {pattern!r}" if pattern else "no module is repeated: select the layers with layer=..."
         )
     of = np.array([*(_within(path, chosen) for path in marks.modules), -1], dtype=np.intp)
     unit = _with_gaps(graph, of[module])

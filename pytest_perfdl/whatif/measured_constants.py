@@ -60,7 +60,7 @@ def measured(
     device = "cuda" if graph.on_device else "cpu"
     if graph.on_device and not replay.has_device():
         raise ConstantsError(
-            "the trace was recorded on a GPU, but torch finds none here: measure on the machine of the trace"
+            "the trace was recorded on a GPU, but torch finds no GPU here: run the command on the machine of the trace"
         )
     calls = _calls(trace)
     if forms and not calls:
@@ -68,7 +68,9 @@ def measured(
     key = replay.prepare(threads, device)
     found = known or Machine()
     if found.key and found.key != key:
-        raise ConstantsError(f"the file has the constants of {found.key}, not of {key}: write to another file")
+        raise ConstantsError(
+            f"the file contains constants of another machine ({found.key}, not {key}): write to another file"
+        )
     before = {form: dict(found.ratios.get(form, {})) for form in forms}
     missing = {form: {name: call for name, call in calls.items() if name not in before[form]} for form in forms}
     say = say or _silent
@@ -99,8 +101,8 @@ def measured(
             say(done, count, f"{call} {form} " + ("cannot be replayed" if ratio is None else f"{ratio[1]:.2f}"))
     if forms and not any(before.values()):
         raise ConstantsError(
-            "no operator can be replayed: the trace lacks their arguments; profile with record_shapes=True "
-            "(the traces of reports keep shapes and types only)"
+            "no operator can be replayed, because the trace lacks the arguments of operators; profile with "
+            "record_shapes=True (traces in reports contain only shapes and types)"
         )
     source = {**found.source, "ratios": "replayed"} if forms else found.source
     ratios: dict[str, Mapping[str, Ratio]] = {**found.ratios, **{str(form): each for form, each in before.items()}}

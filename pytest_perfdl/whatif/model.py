@@ -178,7 +178,7 @@ class Edges:
         self._columns: tuple[Any, ...] | Callable[[], Sequence[Any]]
         self._columns = source, target, kind, at_start, lag, constant_lag, confidence
         self.derived: dict[str, Any] = {}
-        """What was compiled from the edges, which never change (`structure`)."""
+        """Results that `structure` computed from the edges, which never change."""
 
     @classmethod
     def later(cls, columns: Callable[[], Sequence[npt.NDArray[Any]]]) -> Edges:

@@ -20,7 +20,7 @@ def registering(known: dict[str, Any], name: str, what: str) -> Callable[[Functi
     def register(function: Function) -> Function:
         there = known.get(name)
         if there is not None and (there.__module__, there.__qualname__) != (function.__module__, function.__qualname__):
-            raise ValueError(f"there is {what} named {name!r} already")
+            raise ValueError(f"{what} named {name!r} already exists: choose another name")
         known[name] = function
         return function
 

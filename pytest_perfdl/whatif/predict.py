@@ -191,7 +191,7 @@ def _prediction(
         predicted_ns=best,
         interval_ns=(max(min(means) - half, 0.0), max(means) + half),
         trust=trust,
-        reason=reason or ("" if trust == "ok" else "; ".join(change.notes) or "a rough estimate"),
+        reason=reason or ("" if trust == "ok" else "; ".join(change.notes) or "the prediction is a rough estimate"),
         notes=change.notes,
         peak_bytes=None if memory is None else memory.peak_bytes,
         predicted_peak_bytes=change.peak_bytes,

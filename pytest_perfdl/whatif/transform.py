@@ -53,7 +53,7 @@ class Context:
             If the graph was not made from one.
         """
         if self.graph.trace is None:
-            raise NotRecorded("operators and modules need a graph made from a trace")
+            raise NotRecorded("operators and modules are only known in a graph that was made from a trace")
         return self.graph.trace
 
     @property
@@ -142,11 +142,11 @@ def parameters(name: str, texts: Mapping[str, str]) -> dict[str, Any]:
     hints = get_type_hints(function)
     for given in texts:
         if given not in names:
-            told = f"it has {', '.join(names)}" if names else "it has none"
-            raise ValueError(f"{name} has no parameter {given!r}: {told}")
+            known = f"known parameters: {', '.join(names)}" if names else f"{name} has no parameters"
+            raise ValueError(f"{name} has no parameter {given!r}; {known}")
     for each in signature:
         if each.default is each.empty and each.name not in texts:
-            raise ValueError(f"{name} needs a parameter: {name}:{each.name}=...")
+            raise ValueError(f"{name} needs a parameter: write {name}:{each.name}=...")
     return {given: _value(name, given, text, str(hints[given])) for given, text in texts.items()}
 
 

@@ -192,7 +192,7 @@ def checked_out(working_tree: Path, commit: str, *, seconds: float, setup: str =
     started = time.monotonic()
     common = common_folder(working_tree)
     if common is None:
-        raise CheckoutError("no git repository")
+        raise CheckoutError("the project is not in a git repository")
     name = working_tree.name or "repository"
     try:
         wanted = _identity(working_tree, commit, name, setup)

@@ -67,7 +67,9 @@ def common(base: Shown, head: Shown) -> Common:
     of_base, of_head = (dict((*side.modules, *side.besides)) for side in (base, head))
     for name in of_head:
         if of_base.get(name, of_head[name]) != of_head[name]:
-            raise ForkError(f"{name} is {of_base[name]} for baseline and {of_head[name]} for current")
+            raise ForkError(
+                f"module {name} is {of_base[name]} for the baseline, but {of_head[name]} for the current code"
+            )
     both = set(base.modules)
     loaded = of_base.items() & of_head.items()
     modules = tuple(each for each in head.modules if each in both)
@@ -82,7 +84,7 @@ class Forks:
         self._key: object = None
         self._rounds = 0
         self._unfit: dict[object, str] = {}
-        """Why a parent of that kind is of no use."""
+        """By kind of fork server, why this kind cannot be used."""
 
     def prepare(self, wanted: Common, threads: int, preload: tuple[str, ...]) -> None:
         """Have a parent load what `parent` will probably be asked for, while something else is waited for.
@@ -175,7 +177,7 @@ class ForkParent:
         self._deadline = time.monotonic() + _LOADING_SECONDS
         self._is_loaded = False
         self._in_step = True
-        """Whether each message so far has its answer."""
+        """Whether every message so far was answered."""
         # One that has ended already is noticed when its answer is waited for.
         with contextlib.suppress(ChannelClosed, OSError):
             self._tell(LoadModules(wanted.modules, wanted.allowed, preload))
@@ -314,7 +316,7 @@ class ForkedProcess:
 def unsupported() -> str:
     """Why this system cannot fork workers, in one line; empty if it can."""
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-        return "supported on Linux only"
+        return "forking is supported on Linux only"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:

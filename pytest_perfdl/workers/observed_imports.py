@@ -65,13 +65,13 @@ class Watch:
         self._modules = frozenset(sys.modules)
         self._hooks = (*sys.meta_path, *sys.path_hooks, builtins.__import__)
         self._sought: dict[str, int] = {}
-        """When modules were first looked for: in `sys.modules` they stand in the order in which loading them ended."""
+        """The order in which modules were first imported; `sys.modules` has the order in which imports finished."""
         self._environment = dict(_environment())
         self._changed: set[str] = set()
         self._at: dict[str, frozenset[str]] = {}
-        """Variables that had changed when a module was looked for, where any had."""
+        """By module, the environment variables that had changed when the module was imported."""
         self._by: dict[str, set[str]] = {}
-        """Variables that changed while a module was loaded, where it or another one was looked for then."""
+        """Environment variables that changed during the import of a module that imported other modules."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, *_: object) -> None:

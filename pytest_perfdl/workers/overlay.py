@@ -36,7 +36,8 @@ def overlay(checkout: Checkout, files: Iterable[Path]) -> None:
             continue
         if not target.is_relative_to(checkout.root.resolve()):
             raise CheckoutError(
-                f"perf_against_tests = head: in the baseline commit, {file} is linked to {target}, outside the checkout"
+                f"perf_against_tests = head: {file} cannot be replaced, because it is a link to {target} in the "
+                "baseline commit, outside the checkout"
             )
         beside = target.with_name(f"{target.name}.perfdl.tmp")
         try:

@@ -61,18 +61,18 @@ class RemoteTest:
         self._script: Script | None = None
         self._forward = forward
         self.waits = False
-        """Whether a script waits for its turn."""
+        """Whether a script waits for the other process of the round."""
         self.command: object = None
-        """The last command that a script gave."""
+        """The last command that a script sent."""
         self.phases: dict[Phase, PhaseReport] = {}
         self.calls: list[Any] = []
-        """What announced each of its measuring calls so far."""
+        """The announcement of each perf(...) call so far."""
         self.results: list[Any] = []
         self.metrics: list[UserMetric] = []
         self.expectations: list[Any] = []
         self.origins: Origins | None = None
         self.shown: Shown | None = None
-        """What a started process showed of how its test loads and runs; there once it is over."""
+        """How the test's process loads and runs the test; set when a new process has ended."""
         self.over = False
 
     def wait(self, phase: Phase) -> PhaseReport:
@@ -226,7 +226,7 @@ def replay(phase: PhaseReport) -> None:
     """Raise what makes pytest see this phase's failure or skip here too."""
     __tracebackhide__ = True
     if phase.raw == "skipped":
-        raise pytest.skip.Exception("skipped in the worker process")
+        raise pytest.skip.Exception("the test was skipped in the worker process")
     if phase.raw == "failed":
         raise TestFailedInWorker(f"the test's {phase.phase} phase failed in the worker process")
 

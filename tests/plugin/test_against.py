@@ -147,8 +147,10 @@ def test_an_installed_copy_of_the_code_is_caught(project):
     project.write("src/demo_package/__init__.py", PACKAGE.format(size=900_000))
     done, (test,) = run(project, "--perf-against=HEAD", PYTHONPATH=str(site))
     assert test["verdict"] == "invalid"
-    assert f"the baseline side imported demo_package from {site}: both sides run the same code; " in test["reason"]
-    assert "install in editable mode (pip install -e .) or set pythonpath = src in the ini file" in test["reason"]
+    assert f"the baseline side imported demo_package from {site}, so both sides run the same code: " in test["reason"]
+    assert ("install the package in editable mode (pip install -e .), or set pythonpath = src in the ini file") in test[
+        "reason"
+    ]
     assert done.code == 1
 
 
@@ -185,9 +187,9 @@ def test_installed_code_is_recorded_and_tied_to_the_tree_that_it_equals(project)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--perf-against=nowhere"], "--perf-against: no git revision 'nowhere'"),
-        (["--perf-against=HEAD", "--perf-update"], "drop --perf-update"),
-        (["--perf-against=HEAD", "--perf-isolate=none"], "--perf-against measures in fresh processes"),
+        (["--perf-against=nowhere"], "--perf-against: there is no git revision 'nowhere'"),
+        (["--perf-against=HEAD", "--perf-update"], "remove --perf-update"),
+        (["--perf-against=HEAD", "--perf-isolate=none"], "--perf-against needs fresh processes"),
         (
             ["--perf-against=HEAD", "-o", "perf_against_setup=echo no compiler >&2; exit 3"],
             "perf_against_setup failed with exit code 3: no compiler",

@@ -106,13 +106,15 @@ def test_an_update_that_is_not_fused_fails(project):
         "fused.whatif fused_optimizer": "unchanged",
         "python.whatif fused_optimizer": "inconclusive",
     }
-    assert metrics["fused.whatif fused_optimizer"]["reason"] == "nothing to optimize: the update is already fused"
+    assert metrics["fused.whatif fused_optimizer"]["reason"] == (
+        "nothing to optimize: the optimizer update is already fused"
+    )
     assert metrics["python.whatif fused_optimizer"]["reason"].startswith(
-        "no prediction: the trace has no update by one optimizer"
+        "no prediction: the trace has no optimizer update (Optimizer.step) of a single optimizer"
     )
     assert "network_bytes_per_s" in metrics["plain.whatif data_parallel:ranks=2"]["reason"]
     assert train["verdict"] == "regressed"
     assert "plain.whatif fused_optimizer: predicted gain " in train["reason"]
     assert "budget < 3%" in done.output
     assert project.cases()["test_train"].properties["perf.plain.whatif fused_optimizer.verdict"] == "regressed"
-    assert "perf.assert_whatif() must come after a perf(...) call" in done.output
+    assert "perf.assert_whatif() uses the trace of the previous perf(...) call, but there is none" in done.output

@@ -40,17 +40,17 @@ def refused(inner, *args, message, plugins=()):
         (
             "step=5",
             (
-                "has no keyword 'step'; valid keywords: budget, limits, loops, repeats, resolution, scaling, seed, "
+                "unknown keyword 'step'; valid keywords: budget, limits, loops, repeats, resolution, scaling, seed, "
                 "steps, tags, threads, timeout"
             ),
         ),
-        ("5", "accepts keyword arguments only, got 5"),
+        ("5", "expected keyword arguments only, got 5"),
         ("limits=5", "limits= must map metric names to quantities, got 5"),
         ("limits={'step_time': True}", "limits['step_time'] must be a string or a number, got True"),
-        ("limits={'step_time': 'fast'}", "has an invalid limit of step_time: 'fast' is not a valid limit"),
-        ("limits={'ops': '3ms'}", "has an invalid limit of ops: '3ms' is not a quantity"),
-        ("budget={'step_time': '45 parsecs'}", "has an invalid budget of step_time: '45 parsecs' is not a quantity"),
-        ("budget={'step_time': float('nan')}", "has an invalid budget of step_time: 'nan' is not a quantity"),
+        ("limits={'step_time': 'fast'}", "invalid limit of step_time: 'fast' is not a valid limit"),
+        ("limits={'ops': '3ms'}", "invalid limit of ops: '3ms' is not a quantity"),
+        ("budget={'step_time': '45 parsecs'}", "invalid budget of step_time: '45 parsecs' is not a quantity"),
+        ("budget={'step_time': float('nan')}", "invalid budget of step_time: 'nan' is not a quantity"),
         ("steps='4'", "steps= must be an integer of at least 2, got '4'"),
         ("steps=1", "steps= must be an integer of at least 2, got 1"),
         ("warmup=-1", "warmup= must be an integer of at least 0, got -1"),
@@ -65,14 +65,14 @@ def refused(inner, *args, message, plugins=()):
 )
 def test_a_marker_that_cannot_be_used(inner, arguments, message):
     inner.makepyfile(test_it=f"import pytest\n@pytest.mark.perf({arguments})\ndef test_step(): pass\n")
-    refused(inner, "--perf", message=f"test_it.py::test_step: the perf marker {message}")
+    refused(inner, "--perf", message=f"test_it.py::test_step: @pytest.mark.perf: {message}")
 
 
 def test_a_marker_on_a_class_or_module_is_checked_too(inner):
     inner.makepyfile(
         "import pytest\npytestmark = pytest.mark.perf(nothing=1)\nclass TestIt:\n    def test_step(self): pass\n"
     )
-    refused(inner, "--perf", message="TestIt::test_step: the perf marker has no keyword 'nothing'")
+    refused(inner, "--perf", message="TestIt::test_step: @pytest.mark.perf: unknown keyword 'nothing'")
 
 
 def test_every_bad_marker_is_named(inner):
@@ -104,12 +104,18 @@ def test_a_unittest_method(inner):
                 pass
         """
     )
-    refused(inner, "--perf", message="test_it.py::Test::test_step: the perf marker supports test functions and plain")
+    refused(
+        inner,
+        "--perf",
+        message="test_it.py::Test::test_step: @pytest.mark.perf: perf tests must be functions or methods of plain",
+    )
 
 
 def test_a_coroutine_as_a_step(inner):
     inner.makepyfile(test_it="import pytest\n@pytest.mark.perf\nasync def test_step(): pass\n")
-    refused(inner, "--perf", message="test_it.py::test_step: the perf marker cannot measure a coroutine function")
+    refused(
+        inner, "--perf", message="test_it.py::test_step: @pytest.mark.perf: a perf test cannot be a coroutine function"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,18 +159,18 @@ def test_an_option_that_cannot_be_used(inner, option, ini, value, message, way):
         (["--perf", "-operf_traces=some"], "ini perf_traces = 'some': expected one of regressed, all, none"),
         (["--perf-isolate=thread"], "--perf-isolate = 'thread': expected one of process, none"),
         (["--perf", "-overbosity_perf=loud"], "ini verbosity_perf = 'loud': expected an integer"),
-        (["--perf-require=2"], "--perf-require: nothing is compared without --perf"),
+        (["--perf-require=2"], "--perf-require needs --perf"),
         (
             ["--perf", "--perf-require=2", "--perf-isolate=none"],
-            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+            "--perf-require cannot be combined with --perf-isolate=none or debugger options",
         ),
         (
             ["--perf", "--perf-require=2", "--pdb"],
-            "--perf-require: nothing is compared with --perf-isolate=none or a debugger",
+            "--perf-require cannot be combined with --perf-isolate=none or debugger options",
         ),
         (["--perf", "--perf-require=-1"], "--perf-require = '-1': expected an integer of at least 0"),
         (["--perf", "-operf_require=some"], "ini perf_require = 'some': expected an integer of at least 0"),
-        (["--no-perf", "--perf-update"], "--no-perf and --perf-update contradict each other: drop one"),
+        (["--no-perf", "--perf-update"], "--no-perf and --perf-update cannot be combined: remove one of them"),
         (
             ["--perf-update", "--perf-isolate=none"],
             "--perf-isolate=none measures in pytest's process, which cannot record",
@@ -201,7 +207,7 @@ def test_a_gate_that_measured_nothing_is_not_green(inner, isolate):
     result = inner.runpytest_inprocess("--perf", f"--perf-isolate={isolate}")
 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["perf: no perf test selected, nothing measured"])
+    result.stdout.fnmatch_lines(["perf: no perf test was selected, so nothing was measured"])
     assert inner.runpytest_inprocess("--perf", "-k", "nothing").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
@@ -220,7 +226,7 @@ def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, mon
             "*perf summary*",
             "0 compared. *1 unmeasured.*",
             "perf: the page cannot be drawn: ValueError: ?x1b[[]2Junforeseen; what was measured is in *run.json",
-            "perf: hook pytest_perfdl_report failed: KeyError: 'of a hook'",
+            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "*1 skipped*",
         ]
     )
@@ -283,7 +289,7 @@ def test_baselines_that_cannot_be_used(project):
     (sound_run,) = (one for one in told if one["id"].endswith("test_sound"))
     shown = other_trace.relative_to(project.root).as_posix()
     assert [note["message"] for note in sound_run["integrity"] if note["code"] == "other-trace"] == [
-        f"{shown} is ignored: it does not belong to the recorded baseline"
+        f"{shown} is ignored, because the trace in this file does not belong to the recorded baseline"
     ]
     where = sound.parent.relative_to(project.root).as_posix()
     for name, message in {

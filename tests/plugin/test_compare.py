@@ -140,5 +140,5 @@ def test_a_budget_of_a_test_that_only_compares_is_refused(tmp_path):
     )
     done = made.run("--perf", *SHORT)
     assert done.code == 1, done.output
-    assert "limits or budgets for step_time have no effect" in done.output
+    assert "limits and budgets for step_time have no effect" in done.output
     assert "Traceback" not in done.output

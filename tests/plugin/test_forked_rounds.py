@@ -174,9 +174,9 @@ IN_FORKS = """
 @pytest.mark.parametrize(
     "what, why",
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "forked worker: the worker process was killed by SIGSEGV"),
-        ("os._exit(7)", "forked worker: the worker process exited with code 7"),
-        ("assert False", "the test passes in a new process but not in a forked one"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the forked process failed: the worker process was killed by SIGSEGV"),
+        ("os._exit(7)", "the forked process failed: the worker process exited with code 7"),
+        ("assert False", "the test passes in a new process, but fails in a forked process"),
     ],
 )
 def test_a_round_that_does_not_survive_being_forked_is_started(what, why, project):
@@ -239,7 +239,7 @@ def test_a_forked_process_that_hangs_says_where_and_is_ended(project):
     project.write("test_speed.py", IN_FORKS.replace("WHAT", "time.sleep(600)"))
     run = project.run("--perf", *NOT_JUDGED, "-p", "drive", "--perf-timeout=25")
     assert run.code == 1
-    assert "not finished after 25 s (--perf-timeout) at test_speed.py:" in run.output
+    assert "the benchmark of this machine did not finish within 25 s (--perf-timeout) at test_speed.py:" in run.output
     assert "in in_a_fork" in run.output
     (pid,) = project.note("forked")
     assert not alive(pid)

@@ -208,13 +208,13 @@ MISUSE = """
 MESSAGES = {
     "test_same_name_twice": "two perf(...) calls have name='forward': use different names",
     "test_no_name_twice": "two perf(...) calls without a name: give them different names with name=",
-    "test_empty_iterable": "perf.steps(...) got an empty iterable",
+    "test_empty_iterable": "perf.steps(...) got an empty iterable: pass at least one item",
     "test_breaks_out": "the loop over perf.steps(...) ended before the measurement was complete",
     "test_callback_ends_early": "the loop that calls perf.step() ended before the measurement was complete",
     "test_swallows": "a perf(...) call did not complete",
     "test_nested": "a perf(...) call did not complete",
     "test_setup_returns_nonsense": "setup= must return None or a pair (args, kwargs), got int",
-    "test_metric_first": "perf.metric() must come after a perf(...) call",
+    "test_metric_first": "perf.metric() adds a metric to the previous perf(...) call, but there is none",
     "test_metric_is_not_a_number": "perf.metric('loss') is nan: expected a finite number",
     "test_metric_of_everybody": "perf.metric('peak_memory'): a built-in metric has this name, choose another one",
     "test_metric_twice": "perf.metric('loss') was called twice for one perf(...) call",
@@ -330,7 +330,9 @@ def test_a_step_that_never_returns(deaths):
     text = cases["test_hangs"].text
 
     assert cases["test_hangs"].outcome == "failure"
-    assert text.count("not finished after 12 s (timeout) at ") == 2  # the message and the text
+    assert (
+        text.count("the benchmark of this machine did not finish within 12 s (timeout) at ") == 2
+    )  # the message and the text
     assert "in hang_forever" in text
     assert no_traceback(text)
 
@@ -358,8 +360,11 @@ def test_a_crash_shows_where(deaths):
         ("test_exits_as_if_all_were_well", "the worker process exited during the test's call phase"),
         ("test_dies_in_teardown", "the worker process was killed by SIGKILL"),
         ("test_dies_in_setup", "the worker process was killed by SIGKILL"),
-        ("test_never_measures", "test_never_measures measured nothing: a perf test must call perf(...)"),
-        ("test_unknown_metric", "limits or budgets name forward.step_time, no_such_metric, which this test does not"),
+        ("test_never_measures", "test_never_measures measured nothing: call perf(...)"),
+        (
+            "test_unknown_metric",
+            "limits or budgets exist for forward.step_time, no_such_metric, which this test does not",
+        ),
         ("test_breaks_out", "the loop over perf.steps(...) ended before the measurement was complete"),
     ],
 )

@@ -314,7 +314,8 @@ def test_updating_takes_no_path_for_a_mode(inner, spelling, args, update, paths)
 
 def test_a_mode_without_an_equals_sign(inner):
     with pytest.raises(
-        pytest.UsageError, match="no file or directory is named 'all'; to select the mode, write --perf-update=all"
+        pytest.UsageError,
+        match="there is no file or directory 'all'; to record in mode 'all', write --perf-update='all'",
     ):
         inner.parseconfigure("--perf-update", "all")
     inner.mkdir("all")

@@ -49,9 +49,9 @@ def test_the_share(inner, text, share):
         (["--perf-inject=fast"], "--perf-inject = 'fast': expected a percentage above 0, such as 5"),
         (["--perf-inject=0"], "--perf-inject = '0': expected"),
         (["--perf-inject=nan"], "--perf-inject = 'nan': expected"),
-        (["--perf-inject=5", "--perf-update"], "must not be recorded as a baseline: drop --perf-update"),
-        (["--perf-inject=5", "--perf-isolate=none"], "--perf-inject measures in fresh processes"),
-        (["--perf-inject=5", "--pdb"], "--perf-inject measures in fresh processes"),
+        (["--perf-inject=5", "--perf-update"], "cannot be recorded as a baseline: remove --perf-update"),
+        (["--perf-inject=5", "--perf-isolate=none"], "--perf-inject needs fresh processes"),
+        (["--perf-inject=5", "--pdb"], "--perf-inject needs fresh processes"),
     ],
     ids=["word", "zero", "nan", "update", "here", "debugger"],
 )

@@ -184,7 +184,7 @@ def test_a_commit_without_the_test(project):
     moved.write_text(text)
     shutil.rmtree(baseline.parent)
     _, test = judged(project)
-    assert "does not exist at" in unpaired(test)
+    assert "does not exist in git revision" in unpaired(test)
 
 
 def test_a_baseline_whose_counts_its_code_does_not_give_again(project):
@@ -202,7 +202,7 @@ def test_a_baseline_whose_counts_its_code_does_not_give_again(project):
     commit(project, "its baseline")
     _, test = judged(project, *setup)
     note = unpaired(test)
-    assert "does not reproduce the recorded counts (ops " in note
+    assert "differ from the recorded counts (ops " in note
     assert "built.txt" in note
 
 
@@ -272,4 +272,4 @@ def test_every_limit_and_budget_holds_in_rounds_of_a_project_without_an_ini_file
     assert (found["loss"], test["metrics"]["loss"]["limit"]) == (("regressed", "paired"), "<= 0.4")
     assert (found["throughput"], test["metrics"]["throughput"]["limit"]) == (("regressed", "paired"), ">= 1000000000")
     assert found["gain"] == ("inconclusive", None)
-    assert "--perf-limit: no test of this run measures steptime; did you mean step_time?" in done.output
+    assert "--perf-limit: no test in this session measures the metric steptime; did you mean step_time?" in done.output

@@ -87,7 +87,7 @@ def test_sizes_that_are_none_are_refused(inner, scaling):
     )
     done = collected(inner)
     assert done.ret == 2
-    done.stdout.fnmatch_lines(["*the perf marker's scaling*must *, got *"])
+    done.stdout.fnmatch_lines(["*@pytest.mark.perf: scaling*must *, got *"])
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_appending_what_does_not_belong_changes_nothing(recorded):
 
     assert finished.code == 1
     assert "cannot append to the baseline of test_speed.py::test_step: " in finished.output
-    assert "Record it again with pytest --perf-update=all" in finished.output
+    assert "record the baseline again with pytest --perf-update=all" in finished.output
     assert recorded.baselines() == before
 
 
@@ -293,7 +293,7 @@ def test_what_must_not_become_a_baseline(project):
     assert project.baselines() == {}
     assert told["test_torn_down"] == ("invalid", "no baseline was recorded, because the test's teardown phase failed")
     assert told["test_threads"][0] == "invalid"
-    assert told["test_threads"][1].startswith("the test set the number of intra-op threads to 2")
+    assert told["test_threads"][1].startswith("the test changed the number of intra-op threads to 2")
     assert "the results were wrong" in finished.output
 
 
@@ -327,7 +327,7 @@ def test_a_baseline_under_a_former_key_is_found_and_moved(project):
     (test,) = json.loads((project.root / "run.json").read_text())["tests"]
     assert (found.code, test["verdict"]) == (0, "unchanged"), found.output
     (told,) = [note["message"] for note in test["integrity"] if note["code"] == "former-key"]
-    assert told.startswith("the baseline has machine ID aarch64-")
+    assert told.startswith("the baseline has the machine ID aarch64-")
     assert project.baselines() == before
 
     moved = project.run("--perf-update", *options)
@@ -360,14 +360,14 @@ def test_a_recording_says_at_once_what_can_be_paired_and_the_commands_that_it_na
 
     git("init", "--quiet")
     before = " ".join(project.run(*record).output.split())
-    assert "not in any commit yet (pytest.ini, test_it.py)" in before
+    assert "the recorded code is not committed yet (pytest.ini, test_it.py)" in before
     git("add", ".")
     git("commit", "--quiet", "-m", "Baselines")
     checked = project.run("--perf", *SHORT, "-v", "--perf-budget=20", "--perf-fail-on=invalid")
     assert "paired round" in checked.output
     assert "compared without paired rounds" not in checked.output
     after = project.run(*record)
-    assert "not in any commit" not in after.output
+    assert "not committed yet" not in after.output
     said = " ".join(after.output.split())
     assert (
         "Without paired rounds, 1 process cannot detect a slowdown of step_time: 4 are needed (--perf-repeats)." in said
@@ -406,11 +406,9 @@ def test_code_that_changes_while_it_is_measured_is_no_commits(project):
     assert finished.code == 0, finished.output
     assert "code" not in stored
     (told,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "untied"]
-    assert told.startswith(
-        "the code changed during the measurement (code_under_test.py); the measurement belongs to no"
-    )
+    assert told.startswith("the code changed during the measurement (code_under_test.py); a baseline from")
     helped = json.loads(project.baseline("test_helped").read_bytes())
     assert helped["code"]["files"].keys() == {"helper.py", "pytest.ini", "test_helped.py"}
     said = " ".join(finished.output.split())
-    assert "the recorded code is not in any commit yet (helper.py, pytest.ini, test_helped.py): commit it " in said
+    assert "the recorded code is not committed yet (helper.py, pytest.ini, test_helped.py): commit the code " in said
     assert "(git add helper.py pytest.ini test_helped.py baselines; git commit)" in said

@@ -197,7 +197,7 @@ def test_what_a_verdict_can_do_without_is_left_out_with_a_note(project):
     )
     (why,) = [finding["message"] for finding in test["integrity"] if finding["code"] == "no-flops"]
     assert why.startswith(
-        "FLOPs could not be measured (RuntimeError: not beside a dispatch mode); this does not affect other metrics"
+        "FLOPs could not be measured (RuntimeError: not beside a dispatch mode); other metrics are not affected"
     )
 
 

@@ -56,7 +56,7 @@ _PATH: Mapping[Kind, tuple[str, ...]] = {
 _WAITS: Mapping[str, str] = {
     "launch latency": "for launches to arrive",
     "operator overhead": "while the host runs operators and runtime calls",
-    "Python and host": "while the host is in Python",
+    "Python and host": "while the host runs Python",
     "device wait": "for streams, events or other ranks",
     "unattributed": "for reasons that the trace does not show",
 }
@@ -130,7 +130,7 @@ def _sentence(kind: Kind, trace: Trace, tables: ProfileTables, account: Mapping[
     longest = f"the longest is {short(name)} with {format_quantity(ns / tables.steps, 'ns')}/step"
     if kind == "compute":
         return f"Compute-bound: kernels compute in {what}; {longest}."
-    thing = "communication" if kind == "communication" else "copies"
+    thing = "communication runs" if kind == "communication" else "copies run"
     return f"{kind.capitalize()}-bound: {thing} without overlapping compute in {what}{most}; {longest}."
 
 

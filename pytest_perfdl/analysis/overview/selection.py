@@ -41,11 +41,11 @@ def select(trace: Trace, selection: Selection) -> Trace:
     if streams := selection.numbers.get("stream"):
         # Names are numbered below zero.
         numbers = sorted({number for number in trace.tid[trace.device_rows()].tolist() if number >= 0})
-        has = f"its streams are {', '.join(map(str, numbers))}" if numbers else "it has no streams"
+        has = f"the streams of the trace are {', '.join(map(str, numbers))}" if numbers else "the trace has no streams"
         trace = _of_device(trace, np.isin(trace.tid, streams), has)
     if kinds := selection.words.get("kind"):
         trace = _of_device(
-            trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "its device ran no work of this kind"
+            trace, np.any([_of_kind(trace, kind) for kind in kinds], axis=0), "the device ran no work of this kind"
         )
     if selection.steps:
         # What is left out has been there all the same: a step begins where the one before it ended.
@@ -69,7 +69,9 @@ def of_ranks(traces: Sequence[Trace], selection: Selection) -> list[Trace]:
     numbers = rank_numbers(traces)
     found = [trace for trace, number in zip(traces, numbers, strict=True) if number in ranks]
     if not found:
-        raise SelectionError(f"selects nothing in the job: its ranks are {', '.join(map(str, sorted(numbers)))}")
+        raise SelectionError(
+            f"nothing in the job is selected: the ranks of the job are {', '.join(map(str, sorted(numbers)))}"
+        )
     return found
 
 
@@ -79,7 +81,7 @@ def _of_phases(trace: Trace, phases: Sequence[str]) -> Trace:
     split[trace.device_rows()] = True
     wanted = np.isin(of, [PHASES.index(phase) for phase in phases])
     if not (split & wanted).any():
-        raise _nothing(trace, "it has no work in this phase")
+        raise _nothing(trace, "the trace has no work in this phase")
     return subset(trace, np.flatnonzero(~split | wanted), np.arange(len(trace.memory)))
 
 
@@ -114,7 +116,7 @@ def _frames_around(trace: Trace, windows: Sequence[StepWindow]) -> npt.NDArray[n
 
 
 def _nothing(trace: Trace, has: str) -> SelectionError:
-    return SelectionError(f"selects nothing in {trace.source or 'the trace'}: {has}")
+    return SelectionError(f"nothing in {trace.source or 'the trace'} is selected: {has}")
 
 
 def _of_steps(trace: Trace, selection: Selection) -> Trace:
@@ -125,7 +127,7 @@ def _of_steps(trace: Trace, selection: Selection) -> Trace:
     wanted = np.array([selection.has_step(window.number) for window in steps.windows], dtype=bool)
     if not wanted.any():
         numbers = [window.number for window in steps.windows if window.number >= 0]
-        has = f"its steps are {min(numbers)} to {max(numbers)}" if numbers else "it has no steps"
+        has = f"the steps of the trace are {min(numbers)} to {max(numbers)}" if numbers else "the trace has no steps"
         raise _nothing(trace, has)
     # One more entry, false, is what the index -1 of an event outside all steps points at.
     keep_step = np.append(wanted, False)

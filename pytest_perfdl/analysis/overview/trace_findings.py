@@ -43,7 +43,7 @@ _SAYS: Mapping[str, tuple[Kind, str]] = {
     "synchronization": ("synchronization", "the device waits while the host returns from blocking calls"),
     "launch latency": ("launch", "the device waits for launches to arrive"),
     "operator overhead": ("launch", "the device waits while the host runs operators and runtime calls"),
-    "Python and host": ("launch", "the device waits while the host is in Python"),
+    "Python and host": ("launch", "the device waits while the host runs Python"),
     "device wait": ("dependency", "the device waits for streams, events or other ranks"),
     "unattributed": ("dependency", "the device waits for reasons that the trace does not show"),
 }
@@ -89,7 +89,10 @@ def trace_findings(
     ]
     if tables.on_device and path.unexplained_share >= UNEXPLAINED_SHARE:
         share = format_percent(path.unexplained_share, signed=False)
-        text = f"{share} of the critical path is waiting that the trace does not explain: the path may be wrong there"
+        text = (
+            f"{share} of the critical path is waiting that the trace does not explain, so parts of the path may be "
+            "wrong"
+        )
         found.append(TraceFinding("unexplained", text, path.unexplained_share))
     return tuple(sorted(found, key=lambda finding: (-finding.share, finding.text)))
 

@@ -76,7 +76,7 @@ def rocm(run: Runner) -> Sequence[MachineFinding]:
             "note",
             "AMD GPU",
             "rocm-smi found",
-            "clocks are not checked; clocks that depend on the load make kernel times vary",
+            "clocks are not checked: kernel times vary if clocks depend on the load",
             "rocm-smi --showclocks --showpids; sudo rocm-smi --setperflevel high",
         )
     ]
@@ -148,7 +148,7 @@ def _clocks(row: Mapping[str, str], topic: str, index: str) -> list[MachineFindi
     application = _number(row.get("clocks.applications.graphics"))
     target = application if application is not None else most
     do = f"sudo nvidia-smi -i {index} --lock-gpu-clocks={target:g},{target:g} (undo: -rgc)" if target else ""
-    why = "unless locked, the clock depends on load and temperature"
+    why = "the clock depends on load and temperature unless the clock is locked"
     return [MachineFinding("note", topic, clocks, why, do)]
 
 

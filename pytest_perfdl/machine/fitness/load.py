@@ -104,8 +104,10 @@ def others(before: Sample, after: Sample, allowed: frozenset[int], own_group: in
             "bad" if taken > len(shared) - 1 + NOTICED else "warn",
             "load now",
             f"{found}; busiest: {', '.join(names)}" if names else found,
-            "they preempt the step and evict its caches",
-            f"stop them or wait: ps -o pid,etime,args -p {pids}" if pids else "stop other processes",
+            "other processes preempt the step and evict its caches",
+            f"stop these processes, or wait for their end: ps -o pid,etime,args -p {pids}"
+            if pids
+            else "stop other processes",
         )
     ]
 
@@ -166,16 +168,16 @@ def throttling(before: Sample, after: Sample) -> Sequence[MachineFinding]:
         return []
     now = after.throttled - before.throttled
     if now > 0:
-        found = f"throttled {counted(now, 'time')} during this check"
+        found = f"CPUs were throttled {counted(now, 'time')} during this check"
         return [
             MachineFinding(
                 "bad", "throttling", found, "the clock changes during steps", "let the machine cool; check the fan"
             )
         ]
     if after.throttled:
-        found = f"throttled {counted(after.throttled, 'time')} since boot, but not during this check"
+        found = f"CPUs were throttled {counted(after.throttled, 'time')} since boot, but not during this check"
         return [MachineFinding("note", "throttling", found, "throttling may happen again under sustained load")]
-    return [MachineFinding("ok", "throttling", "never since boot")]
+    return [MachineFinding("ok", "throttling", "CPUs were never throttled since boot")]
 
 
 def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[MachineFinding]:
@@ -184,7 +186,7 @@ def swapping(before: Sample, after: Sample, page_bytes: int) -> Sequence[Machine
         return []
     moved = (after.swapped_pages - before.swapped_pages) * page_bytes
     if moved > 0:
-        found = f"{format_quantity(moved, 'B')} during this check"
+        found = f"{format_quantity(moved, 'B')} were swapped during this check"
         return [
             MachineFinding("bad", "swapping", found, "steps may wait for the disk", "free memory, or sudo swapoff -a")
         ]

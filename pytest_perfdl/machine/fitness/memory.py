@@ -70,10 +70,10 @@ def allocator(here: Mapping[str, str], worker: Mapping[str, str], libc: str) -> 
     replaced = re.search(r"jemalloc|tcmalloc|mimalloc|hoard|snmalloc", here.get("LD_PRELOAD", ""))
     why = "the number of page faults per step may differ between processes"
     if replaced:
-        found = f"LD_PRELOAD loads {replaced[0]}, which ignores the workers' glibc settings"
+        found = f"LD_PRELOAD loads {replaced[0]}, which ignores the glibc settings of measured processes"
         return [MachineFinding("warn", "page faults", found, why, "unset LD_PRELOAD, or set it for all measurements")]
     if libc != "glibc":
         found = f"C library {libc or 'unknown'}: its allocator cannot be configured"
         return [MachineFinding("note", "page faults", found, why)]
     pinned = " ".join(f"{name}={value}" for name, value in sorted(worker.items()) if name.startswith("MALLOC_"))
-    return [MachineFinding("ok", "page faults", f"workers run with {pinned}")]
+    return [MachineFinding("ok", "page faults", f"measured processes run with {pinned}")]

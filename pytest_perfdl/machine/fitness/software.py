@@ -32,22 +32,26 @@ def threads(here: Mapping[str, str], worker: Mapping[str, str]) -> Sequence[Mach
     found = []
     if replaced:
         values = ", ".join(
-            f"{name}={here[name]} in this shell, {worker.get(name, 'unset')} in workers" for name in replaced
+            f"{name}={here[name]} in this shell, {worker.get(name, 'unset')} in measured processes" for name in replaced
         )
-        why = "workers use the number of threads from --perf-threads or the marker (default: 1)"
+        why = "measured processes use the number of threads from --perf-threads or the marker (default: 1)"
         do = "pytest --perf --perf-threads N to use another number"
-        found.append(MachineFinding("note", "threads", f"workers override: {values}", why, do))
+        found.append(MachineFinding("note", "threads", f"measured processes override: {values}", why, do))
     if kept:
         values = ", ".join(f"{name}={here[name]}" for name in kept)
-        why = "these variables affect threads, and are not part of the machine ID"
+        why = "these environment variables affect threads, but are not part of the machine ID"
         found.append(
             MachineFinding(
-                "note", "threads", f"workers inherit {values}", why, f"unset {' '.join(kept)}, or always set them"
+                "note",
+                "threads",
+                f"measured processes inherit {values}",
+                why,
+                f"unset {' '.join(kept)}, or always set them",
             )
         )
     if not found:
         values = " ".join(f"{name}={worker[name]}" for name in _COUNTS if name in worker)
-        found.append(MachineFinding("ok", "threads", f"workers run with {values}"))
+        found.append(MachineFinding("ok", "threads", f"measured processes run with {values}"))
     return found
 
 
@@ -68,7 +72,7 @@ def variables(here: Mapping[str, str]) -> Sequence[MachineFinding]:
         for name, level, why in _SLOWING
         if here.get(name, "0") not in ("", "0")
     ]
-    return found or [MachineFinding("ok", "environment", "no variable set that slows down steps")]
+    return found or [MachineFinding("ok", "environment", "no environment variable is set that slows down steps")]
 
 
 def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
@@ -83,9 +87,9 @@ def tracer(root: Path, active: str) -> Sequence[MachineFinding]:
     why = "calls or system calls in the step take longer"
     if pid != "0":
         name = read(root / f"proc/{pid}/comm") or "process"
-        return [MachineFinding("bad", "tracer", f"{name} ({pid}) traces this process", why, "run without it")]
+        return [MachineFinding("bad", "tracer", f"{name} ({pid}) traces this process", why, "run without the tracer")]
     if active:
-        return [MachineFinding("bad", "tracer", f"{active} is active", why, "run without it")]
+        return [MachineFinding("bad", "tracer", f"{active} is active", why, "run without the tracer")]
     return [MachineFinding("ok", "tracer", "none")]
 
 
@@ -95,7 +99,7 @@ def python_build(version: str, configured: Mapping[str, object]) -> Sequence[Mac
         why = "the interpreter's checks take most of the CPU time"
         return [MachineFinding("bad", "Python", f"{version}, a debug build", why, "use a release build")]
     if configured.get("Py_GIL_DISABLED"):
-        why = "single-threaded code is slower than on the default build; baselines of that build do not apply"
+        why = "free-threaded Python runs single-threaded code slower; baselines of the default build do not apply"
         return [MachineFinding("note", "Python", f"{version}, free-threaded", why)]
     return [MachineFinding("ok", "Python", f"{version}, a release build")]
 
@@ -134,7 +138,7 @@ KNOWN_BAD = (
         (12, 6, 80),
         (13, 1),
         "warn",
-        "kernels at the start of a profile can get wrong timestamps, and are then dropped silently",
+        "kernels at the start of a profile can have wrong timestamps, and are then silently dropped",
         "install a torch build for CUDA 13.1 or later",
         "https://github.com/pytorch/pytorch/issues/192021",
         on_device=True,

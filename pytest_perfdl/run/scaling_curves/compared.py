@@ -36,7 +36,7 @@ class Compared:
     @property
     def evidence(self) -> str:
         """What it rests on."""
-        return f"{self.paired} of {len(self.points)} sizes in paired rounds" if self.paired else "unpaired"
+        return f"paired rounds at {self.paired} of {len(self.points)} sizes" if self.paired else "unpaired"
 
     @property
     def base_ns(self) -> float:

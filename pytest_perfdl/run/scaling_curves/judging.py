@@ -36,9 +36,9 @@ class Curves:
         self._context = context
         self._measured: dict[str, MeasuredTest] = {}
         self._ended: set[str] = set()
-        """Node ids of the tests that are over, measured or not: in which order they run is not ours to say."""
+        """Node ids of the tests that have ended, measured or not; pytest may run tests in any order."""
         self._judged: set[tuple[str, ...]] = set()
-        """Node ids of the sizes of each curve that was judged."""
+        """For each judged curve, the node ids of its tests."""
 
     def judge(self, measurement: Measurement, result: Result) -> Result:
         """A test's result, joined with the curves of which it is the last to run."""
@@ -72,13 +72,15 @@ class Curves:
                 count = len(self._points(axis, tests))
                 if count and _ids(tests) not in self._judged:
                     why = (
-                        f"at least {LEAST_SIZES} are needed"
+                        f"at least {LEAST_SIZES} sizes are needed"
                         if count < LEAST_SIZES
                         else "the test of the last size has no result"
                     )
                     name = without_parameters(test)
-                    said = f"was not compared: {count} of {len(tests)} sizes measured, {why}"
-                    lines[_ids(tests)] = f"the curve of {name} over {axis} {said}"
+                    lines[_ids(tests)] = (
+                        f"the curve of {name} over {axis} was not compared: {count} of {len(tests)} sizes measured, "
+                        f"{why}"
+                    )
         return list(dict.fromkeys(lines.values()))
 
     def _points(self, axis: str, tests: Sequence[PerfTest]) -> dict[float, MeasuredTest]:

@@ -24,7 +24,11 @@ def axes(test: PerfTest, expectations: Sequence[CurveExpectation]) -> dict[str, 
     for each in expectations:
         axis = each.axis or (marked[0] if len(marked) == 1 else "")
         if axis not in sizes(test):
-            what = f"the test has no parameter {axis!r} that is a number above 0" if axis else "missing argument axis"
+            what = (
+                f"the test has no parameter {axis!r} that is a number above 0"
+                if axis
+                else ("the argument axis is missing")
+            )
             raise ValueError(f"perf.assert_scaling({each.axis!r}): {what}")
         found.setdefault(axis, []).append(each)
     return found

@@ -98,7 +98,7 @@ def of_bounds(
         demands = (
             ("largest exponent", "1", found.exponent, None if each.exponent is None else f"{each.exponent:g}"),
             ("largest fixed part", "ns", found.fixed, each.fixed),
-            (f"most per {family.unit}", "ns", found.slope, each.per_unit),
+            (f"largest time per {family.unit}", "ns", found.slope, each.per_unit),
         )
         for part, unit, figure, text in demands:
             if text is not None:

@@ -127,8 +127,10 @@ def notes(context: Context, base: Base | None = None) -> tuple[Note, ...]:
 _READ_AS = {
     EdgeKind.QUEUE: f"the host waits for room in the launch queue ({QUEUE} launches): the host is ahead of the device, "
     "so faster launches gain nothing",
-    EdgeKind.SPIN: "the host polls until a kernel ends: that time belongs to the kernel",
-    EdgeKind.CONTENTION: "kernels start late because a kernel of another stream occupies the SMs: partition "
-    "them, or run the kernels one after the other",
+    EdgeKind.SPIN: "the host polls for the end of a kernel: the time of polling belongs to the kernel",
+    EdgeKind.CONTENTION: (
+        "kernels start late because a kernel of another stream occupies the SMs: partition the SMs, or run the "
+        "kernels one after the other"
+    ),
 }
 """How to interpret waits of a kind."""

@@ -187,7 +187,7 @@ def _retime(graph: TaskGraph, tasks: Selector, ns: int | I64 | Callable[[TaskGra
 @primitive("timed")
 def _timed(graph: TaskGraph, ns: I64) -> TaskGraph:
     if ns.shape != (len(graph),) or (ns < 0).any():
-        raise ValueError(f"{len(graph)} durations of 0 ns or more are needed")
+        raise ValueError(f"expected {len(graph)} durations of 0 ns or more")
     return graph.with_durations(ns)
 
 
@@ -255,6 +255,6 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
 def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     job = graph.job
     if job is None or len(plans) != len(job.parts):
-        raise ValueError(f"one plan for each rank is needed: {len(graph.owners)}, not {len(plans)}")
+        raise ValueError(f"expected one plan for each of the {len(graph.owners)} ranks, got {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
     return coupled(replace(job, parts=parts))

@@ -124,13 +124,15 @@ def inserted(graph: TaskGraph, task: NewTask, after: Mask, track: Track | None, 
     anchors = np.flatnonzero(after).tolist()
     each = (task.duration_ns,) * len(anchors) if isinstance(task.duration_ns, int) else task.duration_ns
     if len(each) != len(anchors):
-        raise ValueError(f"{len(each)} durations are given for {len(anchors)} new tasks")
+        raise ValueError(f"expected one duration for each of the {len(anchors)} new tasks, got {len(each)}")
     for anchor, duration_ns in zip(anchors, each, strict=True):
         home = number if track is not None else int(tasks.track[anchor])
         if task.beside and home == tasks.track[anchor]:
-            raise ValueError(f"a task beside another one needs a different track than {graph.tracks[home]}")
+            raise ValueError(f"a task that runs beside another task needs a different track than {graph.tracks[home]}")
         if (graph.tracks[home].kind != TrackKind.THREAD) != on_device:
-            raise ValueError(f"a {task.kind.name.lower()} cannot run on {graph.tracks[home]}: name a track for it")
+            raise ValueError(
+                f"a {task.kind.name.lower()} cannot run on {graph.tracks[home]}: set a track for the new task"
+            )
         moment = int(tasks.start[anchor] if task.beside else end[anchor])
         if not on_device:
             if home != tasks.track[anchor]:

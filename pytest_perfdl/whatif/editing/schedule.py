@@ -42,12 +42,12 @@ def scheduled(graph: TaskGraph, tracks: Mask, policy: Policy) -> TaskGraph:
     for number in np.flatnonzero(tracks).tolist():
         if graph.tracks[number].kind == TrackKind.THREAD:
             raise ValueError(
-                f"the program determines the order of tasks on the host thread {graph.tracks[number]}: it cannot be "
-                "changed"
+                f"the order of tasks on the host thread {graph.tracks[number]} cannot be changed, because the program "
+                "determines this order"
             )
     priority = np.asarray(policy(graph), dtype=np.float64)
     if priority.shape != (len(graph),):
-        raise ValueError(f"priorities of {len(graph)} tasks are needed, not {priority.shape}")
+        raise ValueError(f"expected priorities of {len(graph)} tasks, got an array of shape {priority.shape}")
     start = _List(graph, tracks, priority).run()
     own = tracks[graph.tasks.track]
     place: F64 = np.arange(len(graph), dtype=np.float64)
@@ -115,5 +115,5 @@ class _List:
                 if not waiting[target]:
                     heappush(events, (ready[target], 0, target))
         if done < count:
-            raise CycleError("tasks wait for each other in a circle")
+            raise CycleError("the tasks cannot be scheduled, because they wait for each other in a cycle")
         return start

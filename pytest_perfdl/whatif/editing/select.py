@@ -32,7 +32,7 @@ def chosen(graph: TaskGraph, selector: Selector) -> Mask:
     """
     mask = np.asarray(selector(graph) if callable(selector) else selector, dtype=bool)
     if mask.shape != (len(graph),):
-        raise ValueError(f"a selection of {len(graph)} tasks is needed, not {mask.shape}")
+        raise ValueError(f"expected a selection of {len(graph)} tasks, got an array of shape {mask.shape}")
     return mask
 
 
@@ -220,7 +220,7 @@ def _of_rank(graph: TaskGraph, rank: int) -> Mask | bool:
 
 def _trace(graph: TaskGraph) -> Trace:
     if graph.trace is None:
-        raise ValueError("operators, layers and phases need a graph made from a trace")
+        raise ValueError("operators, layers and phases can only be selected in a graph that was made from a trace")
     return graph.trace
 
 

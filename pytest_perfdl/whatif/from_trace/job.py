@@ -61,7 +61,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
         If there are fewer than two traces.
     """
     if len(traces) < 2:
-        raise ValueError("a job has two ranks or more")
+        raise ValueError("a job needs the traces of at least two ranks")
     numbers = [_number(trace) for trace in traces]
     if None not in numbers and len(set(numbers)) == len(numbers):
         traces = [trace for _, trace in sorted(zip(numbers, traces, strict=True), key=lambda each: each[0] or 0)]
@@ -83,12 +83,14 @@ def _number(trace: Trace) -> int | None:
 
 def _caveat(traces: Sequence[Trace], found: Meetings) -> str:
     if not len(found):
-        return "no collective runs on all ranks: they cannot be simulated together"
+        return "the ranks cannot be simulated together, because no collective runs on all ranks"
     infos = [trace.metadata.get("distributedInfo") for trace in traces]
     sizes = [info.get("world_size") for info in infos if isinstance(info, dict)]
     world = max((size for size in sizes if isinstance(size, int)), default=0)
     if world > len(traces):
-        return f"{len(traces)} of {world} ranks are given: waiting for the missing ranks counts as communication"
+        return (
+            f"only {len(traces)} of {world} ranks are given, so waiting for the missing ranks counts as communication"
+        )
     return ""
 
 

@@ -162,7 +162,7 @@ def _topological(graph: TaskGraph, heads: Rows, before: Rows, source: Rows, targ
     order, kept = sorted_topologically(source, target, rank)
     if not kept.all():
         task = int(heads[target[np.argmin(kept)]])
-        raise CycleError(f"task {task} ({graph.name_of(task)}) waits for itself in a circle of edges")
+        raise CycleError(f"task {task} ({graph.name_of(task)}) depends on itself through a cycle of edges")
     return order
 
 

@@ -201,7 +201,7 @@ def dgc(context: Context, ranks: int, ratio: float = 0.001) -> Change:
     """
     machine = _several(context, ranks)
     rate = machine.rate("network_bytes_per_s", "the bandwidth between ranks")
-    memory = machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    memory = machine.rate("memory_bytes_per_s", "the memory bandwidth")
     found = buckets(context)
     sent = [
         ((ranks - 1) * 2 * ratio * size / rate * 1e9 + (ranks - 1) * machine.network_latency_ns)
@@ -241,7 +241,9 @@ def blueconnect(context: Context, shape: str, bandwidths: str = "", contention: 
     rates = _numbers(bandwidths, "bandwidths", float) if bandwidths else []
     rates = rates or [machine.rate("network_bytes_per_s", "the bandwidth between ranks")] * len(sizes)
     if len(rates) != len(sizes):
-        raise ValueError(f"blueconnect:bandwidths: {len(rates)} of them for {len(sizes)} stages")
+        raise ValueError(
+            f"blueconnect:bandwidths: expected one bandwidth for each of the {len(sizes)} stages, got {len(rates)}"
+        )
     found = buckets(context)
     stages: list[list[float]] = []
     for size in found.bytes.tolist():
@@ -366,10 +368,10 @@ def bandwidth(context: Context, factor: float) -> Change:
     So the range of the prediction extends to half of the predicted change.
     """
     if factor <= 0:
-        raise ValueError(f"bandwidth:factor={factor}: expected more than 0")
+        raise ValueError(f"bandwidth:factor={factor}: expected a number above 0")
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
-        raise NotApplicable("nothing communicates")
+        raise NotApplicable("the trace has no communication")
     plan, other = (Plan().scale(tasks, share) for share in (1 / factor, (1 + 1 / factor) / 2))
     return Change(plan, fast=other) if factor < 1 else Change(plan, slow=other)
 
@@ -384,8 +386,10 @@ def hide_communication(context: Context) -> Change:
     """
     tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
     if not tasks.any():
-        raise NotApplicable("nothing communicates")
-    return Change(Plan().scale(tasks, 0.0), slow=Plan(), trust="low", notes=("an upper bound",))
+        raise NotApplicable("the trace has no communication")
+    return Change(
+        Plan().scale(tasks, 0.0), slow=Plan(), trust="low", notes=(("the prediction is an upper bound of the gain"),)
+    )
 
 
 @transform("replace_data_parallel")
@@ -403,12 +407,17 @@ def replace_data_parallel(context: Context, ranks: int) -> Change:
         moving |= operator_rows(context.trace, name)
     tasks = of_rows(context.graph, moving)
     if not tasks.any():
-        raise NotApplicable("nothing scatters, replicates or gathers as DataParallel does")
+        raise NotApplicable("the trace has no work of DataParallel (scatter, replicate, gather)")
     reducing = data_parallel(context, ranks)
     plans = [
         None if plan is None else plan.remove(lambda graph: of_rows(graph, moving))
         for plan in (reducing.plan, reducing.fast, reducing.slow)
     ]
     return Change(
-        plans[0] or Plan(), plans[1], plans[2], reducing.peak_bytes, "low", ("replicas share one process here",)
+        plans[0] or Plan(),
+        plans[1],
+        plans[2],
+        reducing.peak_bytes,
+        "low",
+        (("the trace does not show how fast replicas would be in separate processes"),),
     )

@@ -35,7 +35,7 @@ def cuda_graph(context: Context) -> Change:
     graph = context.graph
     captured, syncs = _captured(graph)
     notes = (
-        (f"{syncs} synchronizing calls per step must be removed first: a graph cannot wait for the host",)
+        (f"{syncs} synchronizing calls per step must be removed first: a CUDA graph cannot wait for the host",)
         if syncs
         else ()
     )
@@ -56,7 +56,12 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
     graph = context.graph
     duration, gone = fused_durations(context, epilogues=False)
     if not graph.on_device:
-        return Change(Plan().timed(duration), slow=Plan(), trust="low", notes=("the compiler's choices are unknown",))
+        return Change(
+            Plan().timed(duration),
+            slow=Plan(),
+            trust="low",
+            notes=(("the fusion choices of the compiler are unknown"),),
+        )
     captured, _ = _captured(graph)
     if cudagraphs:
         host = _launched_once(graph, captured, GRAPH_LAUNCH_NS)
@@ -69,7 +74,7 @@ def compiled(context: Context, cudagraphs: bool = True) -> Change:
         plan.remove(gone, launches=False),
         slow=slow,
         trust="low",
-        notes=("which operators the compiler fuses is assumed",),
+        notes=("the prediction assumes which operators the compiler fuses",),
     )
 
 
@@ -78,10 +83,10 @@ def _captured(graph: TaskGraph) -> tuple[Mask, int]:
     tasks = graph.tasks
     launched = tasks.launcher[tasks.launcher >= 0]
     if not len(launched):
-        raise NotApplicable("the host launches nothing on a device")
+        raise NotApplicable("the host launches no work on a device")
     calls = {graph.name_of(task) for task in np.unique(launched).tolist()}
     if any("GraphLaunch" in name for name in calls):
-        raise NotApplicable("the step already launches graphs")
+        raise NotApplicable("the step already launches CUDA graphs")
     launching = np.zeros(len(graph), dtype=bool)
     launching[launched] = True
     found = np.zeros(len(graph), dtype=bool)

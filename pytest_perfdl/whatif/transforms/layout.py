@@ -53,7 +53,8 @@ def channels_last(context: Context) -> Change:
         raise NotApplicable("the trace has no convolution")
     if not ratios and not transposing.any():
         raise MissingMachineConstant(
-            "no kernel converts the memory format around convolutions, and their speed in channels-last is unknown",
+            "no kernel converts the memory format around convolutions, and the speed of convolutions in "
+            "channels-last is unknown",
             "measured ratios",
         )
     call = np.where(computing(graph), costs.of_tasks(graph), -1)
@@ -66,7 +67,7 @@ def channels_last(context: Context) -> Change:
         factor[transposing] = 0.0
         plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
     if not ratios:
-        note = "only the conversion kernels are removed: convolutions themselves may get faster or slower"
+        note = "the prediction only removes conversion kernels; the convolutions may also become faster or slower"
         return Change(plans[0], trust="low", notes=(note,))
     return Change.of(plans)
 

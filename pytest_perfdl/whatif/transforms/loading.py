@@ -54,15 +54,17 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
     spent = graph.tasks.duration[tasks].sum() / max(len(graph.steps), 1)
     period = float(_mean(simulate(graph).steps_ns))
     if not spent or not period:
-        raise NotApplicable("no time passes in a DataLoader")
+        raise NotApplicable("the step spends no time in a DataLoader")
     idle = Plan().scale(tasks, 0.0).apply(graph)
     computing = float(_mean(simulate(idle).steps_ns))
     load = float(spent)
     if any(_WORKERS.search(name) for name in context.trace.names):
         if now < 1:
-            raise MissingConstant("the DataLoader has workers, but the trace does not have their number: give now=...")
+            raise MissingConstant(
+                "the DataLoader has workers, but the trace does not contain the number of workers: set now=..."
+            )
         if spent < 0.02 * period:
-            raise NotApplicable("the step hardly waits for its workers")
+            raise NotApplicable("the step hardly waits for the workers of the DataLoader")
         load = now * period
     cores, known = context.known.cores, context.known.contention
     busy = min(workers, max(cores - 1, 1)) if cores else workers
@@ -72,9 +74,11 @@ def workers(context: Context, workers: int, now: int = -1) -> Change:
         Plan().scale(~tasks, slower).scale(tasks, (max(load * slower / busy - computing * slower, 0.0) + ns) / spent)
         for slower, ns in zip(shared, HAND_OVER_NS if taking is None else (taking,) * 3, strict=True)
     ]
-    notes = () if cores else ("assumes as many free cores as workers",)
+    notes = () if cores else ("the prediction assumes as many free cores as workers",)
     if shared is UNKNOWN_CONTENTION:
-        why = "how much workers slow a step that computes on the CPU is unknown: `perfdl constants` measures it"
+        why = (
+            "the effect of workers on a step that computes on the CPU is unknown: run `perfdl constants` to measure it"
+        )
         return Change.of(plans, trust="low", notes=(*notes, why))
     return Change.of(plans, notes=notes)
 
@@ -91,7 +95,9 @@ def prefetch(context: Context) -> Change:
         If workers do so already, or the step waits for no input.
     """
     if any(_WORKERS.search(name) for name in context.trace.names):
-        raise NotApplicable("a DataLoader has workers already: ask for more of them with workers:workers=...,now=...")
+        raise NotApplicable(
+            "the DataLoader already has workers: use workers:workers=...,now=... to predict more workers"
+        )
     return workers(context, 1)
 
 

@@ -137,7 +137,10 @@ def _between(context: Context, memory: Lifetimes, found: list[Layer]) -> tuple[M
 def _needed(context: Context) -> Lifetimes:
     memory = context.memory
     if memory is None:
-        raise MissingConstant("the trace does not have the memory that layers keep: profile with profile_memory=True")
+        raise MissingConstant(
+            "the trace does not contain the memory that layers keep for the backward pass: profile with "
+            "profile_memory=True"
+        )
     return memory
 
 
@@ -162,7 +165,7 @@ def vdnn(context: Context, layer: str = "") -> Change:
     """
     memory, graph = _needed(context), context.graph
     if not graph.on_device:
-        raise NotApplicable("the trace has no device whose memory could be offloaded")
+        raise NotApplicable("the trace has no device, so there is no device memory to offload")
     rate = context.known.rate("pinned_bytes_per_s", "the bandwidth of pinned memory")
     found = _trained(context, layer)
     sizes = [int(memory.bytes[saved(context, each)].sum()) for each in found]
@@ -184,7 +187,7 @@ def vdnn(context: Context, layer: str = "") -> Change:
             # Nothing is behind the last layer: it keeps what it has.
             behind.pop(last)
     if not behind:
-        raise NotApplicable("no layer has another behind it")
+        raise NotApplicable("no layer is followed by another layer")
     plan = _copies(graph, "offload", ahead, waiting, 1001) + _copies(graph, "offload", behind, None, 1002)
     chosen = np.zeros(len(memory), dtype=bool)
     until, since = memory.end.copy(), memory.end.copy()
@@ -235,9 +238,9 @@ def gist(context: Context, layer: str = "", ratio: float = 0.5) -> Change:
         Without memory events or the memory's bandwidth; without modules.
     """
     if not 0 < ratio <= 1:
-        raise ValueError(f"gist:ratio={ratio}: expected more than 0 and at most 1")
+        raise ValueError(f"gist:ratio={ratio}: expected a number above 0 and at most 1")
     memory, graph = _needed(context), context.graph
-    rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
     found = _trained(context, layer)
     plans = []
     for more in (1.0, 1 / 1.5, 2.0):

@@ -82,7 +82,7 @@ def remove_clipping(context: Context) -> Change:
     graph, trace = context.graph, context.trace
     rows, _ = optimizer_steps(trace)
     if not len(rows):
-        raise NotRecorded("the trace has no update (Optimizer.step)")
+        raise NotRecorded("the trace has no optimizer update (Optimizer.step)")
     engine = backward_rows(trace)
     ends = np.sort(trace.end[engine])
     tasks = np.zeros(len(graph), dtype=bool)
@@ -101,7 +101,7 @@ def remove_clipping(context: Context) -> Change:
     launched = graph.tasks.launcher >= 0
     names = {graph.name_of(task) for task in np.flatnonzero(tasks).tolist()}
     if not names & set(_NORM):
-        raise NotApplicable("nothing computes a norm between the backward pass and the update")
+        raise NotApplicable("no operator computes a norm between the backward pass and the optimizer update")
     tasks[launched] |= tasks[graph.tasks.launcher[launched]]
     return Change(Plan().remove(tasks))
 
@@ -147,7 +147,9 @@ def reconstructed_batch_norm(context: Context) -> Change:
     for gain in (1.0, 1 / 3):
         factor = np.where(busy & norms, 1 - gain / 2, np.where(busy & activations, 1 - gain, 1.0))
         plans.append(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
-    return Change(plans[0], slow=plans[1], trust="low", notes=("batch norm's gain is an empirical factor of one half",))
+    return Change(
+        plans[0], slow=plans[1], trust="low", notes=(("the gain for batch norm is an empirical factor of one half"),)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,5 +261,5 @@ def remove_scope(context: Context, name: str) -> Change:
     annotations = trace.matching(lambda each: fnmatchcase(each, name), trace.rows(Category.USER_ANNOTATION))
     tasks = inside(context.graph, annotations)
     if not tasks.any():
-        raise NotApplicable(f"the trace has no annotation {name} with work in it")
+        raise NotApplicable(f"the trace has no annotation {name} that contains work")
     return Change(Plan().remove(tasks))

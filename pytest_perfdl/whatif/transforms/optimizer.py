@@ -29,7 +29,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
     graph = context.graph
     rows, kind = optimizer_steps(context.trace)
     if not len(rows):
-        raise NotRecorded("the trace has no update by one optimizer (Optimizer.step)")
+        raise NotRecorded("the trace has no optimizer update (Optimizer.step) of a single optimizer")
     own = np.flatnonzero(inside(graph, rows))
     found = []
     for tasks in per_step(graph, own):
@@ -38,7 +38,7 @@ def _updates(context: Context) -> tuple[list[Rows], str]:
         if len(busy):
             found.append(tasks[graph.is_device[tasks] | ((tasks >= busy[0]) & (tasks <= busy[-1]))])
     if not found:
-        raise NotApplicable("the update runs no operators")
+        raise NotApplicable("the optimizer update runs no operators")
     return found, kind
 
 
@@ -75,7 +75,7 @@ def fused_optimizer(context: Context) -> Change:
     """
     updates, kind = _updates(context)
     if _already(context, np.concatenate(updates)) == "aten::_fused_":
-        raise NotApplicable("the update is already fused")
+        raise NotApplicable("the optimizer update is already fused")
     passes = PASSES.get(kind)
     sizes = gradients(context.trace)
     if passes is None:
@@ -85,7 +85,7 @@ def fused_optimizer(context: Context) -> Change:
     graph = context.graph
     if kind == "SGD" and _has_momentum(graph, np.concatenate(updates), sizes.count * len(updates)):
         passes = _SGD_MOMENTUM
-    rate = context.known.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    rate = context.known.rate("memory_bytes_per_s", "the memory bandwidth")
     rate = max(rate, _reached(context, np.concatenate(updates)))
     call = CALL_NS + (PARAMETER_NS if graph.on_device else HOST_PARAMETER_NS) * sizes.count
     moved = passes * sizes.total_bytes / rate * 1e9
@@ -159,7 +159,7 @@ def foreach(context: Context) -> Change:
     updates, _ = _updates(context)
     graph = context.graph
     if _already(context, np.concatenate(updates)):
-        raise NotApplicable("the update is already fused or uses foreach")
+        raise NotApplicable("the optimizer update is already fused or uses foreach")
     parameters = max(gradients(context.trace).count, 1.0)
     duration, gone = graph.tasks.duration.copy(), np.zeros(len(graph), dtype=bool)
     for tasks in updates:

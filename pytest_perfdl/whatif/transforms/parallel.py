@@ -11,7 +11,7 @@ from pytest_perfdl.whatif.simulation.simulate import simulate
 from pytest_perfdl.whatif.strategy import layer_costs, network_of, optimizer_states
 from pytest_perfdl.whatif.transform import Change, Context, NotRecorded, transform
 
-_NOTES = ("micro-batches are assumed to take time in proportion",)
+_NOTES = ("the prediction assumes that the time of a micro-batch is proportional to its size",)
 
 
 @primitive("steps_take")
@@ -28,7 +28,7 @@ def spread(context: Context, layout: DeviceLayout, layer: str) -> Change:
     """
     costs = layer_costs(context, layer)
     if len(costs) < layout.pipeline:
-        raise NotRecorded(f"{len(costs)} layers make no {layout.pipeline} stages")
+        raise NotRecorded(f"{len(costs)} layers cannot be divided into {layout.pipeline} stages")
     network = network_of(context)
     best = simulate(staged(costs, layout, network)).span_ns
     slow = simulate(staged(costs, layout, Network(network.bytes_per_s / 1.7, network.latency_ns * 1.7))).span_ns

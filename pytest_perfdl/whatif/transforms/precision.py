@@ -113,7 +113,9 @@ def amp(context: Context, dtype: str = "bfloat16") -> Change:
     known = sum(weights[own == number].sum() for number in measured)
     changed = sum(weights[own == number].sum() for number, kind in lower.items() if kind != "full")
     covered = bool(changed) and known >= 0.9 * changed
-    notes = () if covered else ("the gain of each operator is a rule of thumb: `perfdl constants` measures it",)
+    notes = (
+        () if covered else (("the gain of each operator is a rule of thumb: run `perfdl constants` to measure gains"),)
+    )
     peak = _peak(context, costs, lower)
     return Change.of(plans, peak, "ok" if covered else "low", notes)
 
@@ -148,7 +150,7 @@ def _factors(
             best = max(_PEAK_SHARE, low / high) if compute > memory else 0.5
             found[number] = (best, low / high if compute > memory else 0.5, (1 + best) / 2)
         elif kind == "lower" and not ratios:
-            machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+            machine.rate("memory_bytes_per_s", "the memory bandwidth")
             raise _no_peaks(dtype)
         else:
             # Elementwise operators move half the bytes; with measured ratios the rest was not worth a replay.
@@ -165,7 +167,7 @@ def _casts(context: Context, machine: Machine) -> tuple[float, float]:
     total = gradients(context.trace).total
     if not total:
         return 0.0, 0.0
-    rate = machine.rate("memory_bytes_per_s", "the bandwidth of the memory")
+    rate = machine.rate("memory_bytes_per_s", "the memory bandwidth")
     return 2 * _CAST_BYTES * total / rate * 1e9, 8 * total / rate * 1e9
 
 

@@ -51,10 +51,12 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
         If the other trace has another model, or the same batch size.
     """
     if min(to, now) < 1:
-        raise ValueError("batch sizes are at least 1")
+        raise ValueError("batch sizes must be at least 1")
     if other:
         if other_batch < 1 or other_batch == now:
-            raise ValueError("batch:other_batch=... has to be the other trace's batch size, another than now")
+            raise ValueError(
+                "batch:other_batch=... must be the batch size of the other trace, and must differ from now"
+            )
         try:
             second = task_graph(read(Path(other)))
         except TraceError as error:
@@ -65,7 +67,8 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
             return change
         # The noise of both traces grows with it.
         note = (
-            f"extrapolated to {abs(share):.3g} times the distance of both traces: profile a batch size closer to {to}"
+            f"the prediction extrapolates {abs(share):.3g} times the distance between the two traces: profile a batch "
+            f"size closer to {to}"
         )
         return replace(change, trust="low", notes=(*change.notes, note))
     graph, ratio = context.graph, to / now
@@ -84,7 +87,12 @@ def batch(context: Context, to: int, now: int, other: str = "", other_batch: int
         fast=plans[1],
         peak_bytes=peak,
         trust="low",
-        notes=("one trace does not show the fixed part: give other=...",),
+        notes=(
+            (
+                "one trace does not show the part of the time that is independent of batch size: set other=... to a "
+                "second trace"
+            ),
+        ),
     )
 
 
@@ -109,7 +117,7 @@ def affine(context: Context, other: TaskGraph, share: float) -> Change:
             there = int(other.tasks.duration[theirs[key]].sum()) / other_steps
             factor[tasks] = max(1 + share * (there * steps / time - 1), 0.0)
     if matched < whole / 2:
-        raise NotRecorded("the other trace runs other operators")
+        raise NotRecorded("the two traces have different operators")
     return Change(Plan().timed(np.rint(graph.tasks.duration * factor).astype(np.int64)))
 
 
@@ -117,7 +125,7 @@ def _by_operator(graph: TaskGraph) -> dict[tuple[object, ...], list[int]]:
     """Tasks by keys that are the same in all traces of a model."""
     found: dict[tuple[object, ...], list[int]] = defaultdict(list)
     if graph.trace is None:
-        raise NotRecorded("operators need a graph made from a trace")
+        raise NotRecorded("operators are only known in a graph that was made from a trace")
     marks, trace = labels(graph.trace), graph.trace
     device = graph.is_device.tolist()
     paths, phases = marks.path.tolist(), marks.phase.tolist()
@@ -164,7 +172,7 @@ def layer_count(context: Context, to: int, now: int, layer: str = "") -> Change:
         If the trace has no modules, or none that fits.
     """
     if min(to, now) < 1:
-        raise ValueError("layers are at least 1")
+        raise ValueError("the number of layers must be at least 1")
     graph, trace, ratio = context.graph, context.trace, to / now
     found = layers(context, layer)
     paths = {each.path for each in found}

@@ -50,7 +50,7 @@ def remove_sync(context: Context, name: str = "") -> Change:
     if name:
         targets &= named(graph, re.compile(re.escape(name)))
     if not targets.any():
-        raise NotApplicable("the host waits for no synchronization" + (f" in {name}" if name else ""))
+        raise NotApplicable("the host does not wait for a synchronization" + (f" in {name}" if name else ""))
     plan = Plan().drop_edges(EdgeKind.SYNC, targets).drop_edges(EdgeKind.COPY, targets)
     return Change(plan)
 
@@ -83,7 +83,12 @@ def pin_memory(context: Context, non_blocking: bool = False) -> Change:
         what = f"the bandwidth of {missing} memory is not in the trace"
         raise MissingMachineConstant(what, name=f"{missing}_bytes_per_s")
     else:
-        notes = ("copies take as long as before: the bandwidth of pinned or of pageable memory is unknown",)
+        notes = (
+            (
+                "the prediction does not make copies faster, because the bandwidth of pinned or pageable memory is "
+                "unknown"
+            ),
+        )
     if non_blocking:
         targets = np.zeros(len(graph), dtype=bool)
         edges = graph.edges

@@ -105,7 +105,7 @@ def test_numbers_that_are_missing_or_double_are_places():
     assert [each.rank for each in found.ranks] == [0, 1]
     found = ranks([rank([0], number=1), rank([0])])
     assert [each.rank for each in found.ranks] == [0, 1]
-    assert found.findings == ("not all traces have a rank number: ranks are numbered in the order of the traces",)
+    assert found.findings == ("not all traces have a rank number, so ranks are numbered in the order of the traces",)
 
 
 def test_collectives_that_only_one_rank_recorded_at_the_beginning():
@@ -118,7 +118,7 @@ def test_collectives_that_only_one_rank_recorded_at_the_beginning():
     assert found.unmatched == 2
     assert {each.skew_ns for each in found.collectives} == {20_000}
     assert found.findings == (
-        "not all traces have a rank number: ranks are numbered in the order of the traces",
+        "not all traces have a rank number, so ranks are numbered in the order of the traces",
         "2 of 12 collectives were not found on all ranks",
     )
 
@@ -164,10 +164,10 @@ def test_nothing_in_common():
     assert found.collectives == ()
     assert found.straggler is None
     assert found.unmatched == 10
-    assert found.findings[-1] == "no collective runs on all ranks: the skew between ranks is unknown"
+    assert found.findings[-1] == "the skew between ranks is unknown, because no collective runs on all ranks"
     assert found.ranks[0].span_ns == 0
     assert ranks([trace()]).findings == (
-        "not all traces have a rank number: ranks are numbered in the order of the traces",
+        "not all traces have a rank number, so ranks are numbered in the order of the traces",
     )
     with pytest.raises(ValueError, match="no traces"):
         ranks([])
@@ -194,4 +194,4 @@ def test_two_public_ranks_of_128():
     ]
     assert (first.waiting_ns, second.waiting_ns) == (27_158_000, 248_000)
     assert found.straggler == 1
-    assert found.findings[0] == "2 of 128 ranks are given: a missing rank may be the slowest"
+    assert found.findings[0] == "only 2 of 128 ranks are given: a missing rank may be the slowest"

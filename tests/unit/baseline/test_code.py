@@ -337,11 +337,13 @@ def test_a_shallow_clone_says_what_it_needs(repository, tmp_path):
 
 def test_without_git_or_without_recorded_code(repository, tmp_path):
     base = repository.recorded()
-    assert repository.code(replace(base, code=None)).reason == ("the baseline does not contain hashes of its code")
+    assert repository.code(replace(base, code=None)).reason == (
+        "the baseline does not contain hashes of the recorded code"
+    )
     (tmp_path / "plain").mkdir()
     for each in (base, replace(base, code=None)):
         found = code_of(each, tmp_path / "plain" / "test.json", tmp_path / "plain", WITHOUT)
-        assert found.reason == "no git repository"
+        assert found.reason == "the project is not in a git repository"
 
 
 def test_a_repository_without_a_commit(tmp_path):

@@ -181,7 +181,7 @@ def test_what_a_living_writer_has_is_left_alone(store, tmp_path, monkeypatch):
     with lock.locked(folder) as held:
         assert held
         store.sweep()
-        refused(lambda: store.save(RECORD, {}), "cannot be written: another process has held the lock")
+        refused(lambda: store.save(RECORD, {}), "cannot be written: another process has locked the file")
     assert (folder / LITTER[0]).exists()
 
 
@@ -261,7 +261,7 @@ def test_a_file_that_is_no_baseline_of_this_test_is_named(store, content, says):
         refused(
             lambda act=act: act(TEST, SLUG),
             f"{WHERE}.json {says}",
-            "restore it from git, or record it again with pytest --perf-update=all",
+            "restore the file from git, or record the baseline again with pytest --perf-update=all",
         )
 
 
@@ -282,7 +282,7 @@ def test_a_damaged_baseline_can_be_saved_over(store):
 
 def test_an_invalid_measurement_is_never_a_baseline(store, tmp_path):
     broken = replace(RECORD, integrity=(invalid("steps differ"),))
-    refused(lambda: store.save(broken, {}), f"{WHERE}.json not written: the measurement is invalid (steps differ)")
+    refused(lambda: store.save(broken, {}), f"{WHERE}.json was not written: the measurement is invalid (steps differ)")
     assert tree(tmp_path) == {}
 
 
@@ -301,8 +301,8 @@ def fails_with(number):
 
 @pytest.mark.parametrize("number, says", [
     (errno.ENOSPC, "No space left on device: free disk space and record again"),
-    (errno.EROFS, "Read-only file system: make it writable, or choose another directory with --perf-dir"),
-    (errno.EACCES, "Permission denied: make it writable"),
+    (errno.EROFS, "Read-only file system: make the file writable, or choose another directory with --perf-dir"),
+    (errno.EACCES, "Permission denied: make the file writable"),
     (errno.EIO, "cannot be written: Input/output error"),
 ])  # fmt: skip
 def test_a_disk_that_refuses_leaves_the_old_files_whole(store, tmp_path, monkeypatch, number, says):
@@ -361,7 +361,7 @@ def test_a_baseline_is_as_readable_as_other_files(store, tmp_path):
 def test_a_file_in_the_place_of_a_folder_is_named(store, tmp_path):
     (tmp_path / "baselines").write_text("mine")
     for act in (store.check_writable, lambda: store.save(RECORD, {})):
-        refused(act, "baselines", "cannot be written", "another file or directory is in its place")
+        refused(act, "baselines", "cannot be written", "another file or directory has this name")
     assert store.load(TEST, SLUG) is None
     assert (tmp_path / "baselines").read_text() == "mine"
 
@@ -383,7 +383,9 @@ def test_checking_leaves_nothing_behind(store, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_found_before_measuring(store, monkeypatch):
     monkeypatch.setattr(Path, "touch", fails_with(errno.EROFS))
-    refused(store.check_writable, "baselines cannot be written: Read-only file system: make it writable, or choose")
+    refused(
+        store.check_writable, "baselines cannot be written: Read-only file system: make the file writable, or choose"
+    )
 
 
 def test_a_folder_that_cannot_be_listed_is_named(store, tmp_path, monkeypatch):

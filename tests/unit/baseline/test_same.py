@@ -76,8 +76,8 @@ def test_a_package(base, root, monkeypatch):
 
 
 def test_what_cannot_be_known(base, root):
-    assert told(replace(base, code=None), root) == "the baseline does not contain hashes of its code"
+    assert told(replace(base, code=None), root) == "the baseline does not contain hashes of the recorded code"
     ignoring = replace(base, code=replace(base.code, ignored=("build/_C.so",)))
-    assert told(ignoring, root) == "the test used files whose content is not in the baseline (build/_C.so)"
+    assert told(ignoring, root) == "the test used files without a hash in the baseline (build/_C.so)"
     for more in (replace(base.code, left_out=1), replace(base.code, files={})):
-        assert told(replace(base, code=more), root) == "the test used files whose content is not in the baseline"
+        assert told(replace(base, code=more), root) == "the test used files without a hash in the baseline"

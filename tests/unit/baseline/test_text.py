@@ -181,7 +181,7 @@ def test_a_number_that_json_cannot_say_is_refused(number):
     (dump(RECORD)[:200], "is damaged at line 1"),
     ('{"é": 1,\n "ü" 2}'.encode(), "is damaged at line 2, column 6 (byte 16): Expecting ':' delimiter"),
     (b'{"a": "\xff"}', "is damaged at byte 7: not UTF-8 text"),
-    (b"[" * 200_000, "is damaged: nested too deeply"),
+    (b"[" * 200_000, "is damaged: the JSON is nested too deeply"),
     (b'{\n<<<<<<< HEAD\n "a": 1\n=======\n', "has an unresolved merge conflict at line 2"),
     (b"[1, 2]", "is not a pytest-perfdl record"),
     (b'{"schema": 1}', "is malformed (missing field `test`)"),

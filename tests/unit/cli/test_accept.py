@@ -71,7 +71,10 @@ def bomb():
 BAD_TRACES = {
     "no-gzip": (b"root:x:0:0:root:/root:/bin/sh\n", "is damaged: invalid gzip data"),
     "no-trace": (gzip.compress(b"root:x:0:0:root:/root:/bin/sh\n"), ""),
-    "large": (gzip.compress(random.Random(1).randbytes(300_000)), "cannot be read: it is larger than 256 KiB"),
+    "large": (
+        gzip.compress(random.Random(1).randbytes(300_000)),
+        "cannot be read: it is larger than 256 KiB",
+    ),
     "large-inside": (bomb(), "is damaged: larger than 32 MiB decompressed"),
     "cut": (PICTURE[:-5], "is damaged: invalid gzip data"),
     "two-in-one": (PICTURE + b"secret", "is damaged: invalid gzip data"),
@@ -84,7 +87,7 @@ def test_only_an_exemplar_trace_is_copied(artifact, tmp_path, capsys, data, says
     trace.write_bytes(data)
     assert cli.main(["accept", str(artifact)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"the trace of tests/t.py::test_a: {trace}" in line
+    assert f"the trace of tests/t.py::test_a cannot be used: {trace}" in line
     assert says in line
     assert written(tmp_path / "project") == []
 
@@ -157,7 +160,8 @@ def test_a_link_among_the_baselines_is_not_followed(artifact, tmp_path, capsys):
     (tmp_path / "project" / "baselines" / SLUG / "tests" / "t").symlink_to(outside)
     assert cli.main(["accept", str(artifact)]) == 2
     assert (
-        "tests/t/test_a.json not written: its directory is a symbolic link to another place" in capsys.readouterr().err
+        "tests/t/test_a.json was not written: the directory of the file is a symbolic link to another directory"
+        in capsys.readouterr().err
     )
     assert written(outside) == []
 

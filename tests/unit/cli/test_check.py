@@ -9,7 +9,9 @@ from pytest_perfdl.cli import check, main
 from pytest_perfdl.machine.fitness import MachineFinding
 
 FINDINGS = (
-    MachineFinding("bad", "load now", "other processes use 1.9 of 2 CPUs", "they preempt the step", "ps -p 12"),
+    MachineFinding(
+        "bad", "load now", "other processes use 1.9 of 2 CPUs", "other processes preempt the step", "ps -p 12"
+    ),
     MachineFinding("warn", "frequency", "governor powersave", "the clock depends on the load", "sudo cpupower"),
     MachineFinding("note", "turbo", "on", "it depends on temperature"),
     MachineFinding("ok", "clock", "tsc"),
@@ -34,9 +36,9 @@ def test_the_page(found, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["check"]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "not fit to measure: 1 bad, 1 warning, 1 note, 1 ok (-v shows them)",
-        "bad   load now: other processes use 1.9 of 2 CPUs: they",
-        "      preempt the step",
+        "this machine is not fit to measure on: 1 bad, 1 warning, 1 note, 1 ok (-v lists all checks)",
+        "bad   load now: other processes use 1.9 of 2 CPUs: other",
+        "      processes preempt the step",
         "      do: ps -p 12",
         "warn  frequency: governor powersave: the clock depends on",
         "      the load",
@@ -45,17 +47,20 @@ def test_the_page(found, capsys, monkeypatch):
     ]
     assert main(["check", "-v"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[-1]) == ("not fit to measure: 1 bad, 1 warning, 1 note, 1 ok", "ok    clock: tsc")
+    assert (lines[0], lines[-1]) == (
+        "this machine is not fit to measure on: 1 bad, 1 warning, 1 note, 1 ok",
+        "ok    clock: tsc",
+    )
 
 
 @pytest.mark.parametrize(
     "arguments, findings, code, words",
     [
-        ([], FINDINGS, 1, "not fit to measure: 1 bad"),
-        ([], FINDINGS[1:], 0, "fit to measure: 1 warning"),
-        (["--strict"], FINDINGS[1:], 1, "not fit to measure: 1 warning"),
-        (["--strict"], FINDINGS[2:], 0, "fit to measure: 1 note"),
-        ([], (*FINDINGS[2:], *FINDINGS[2:]), 0, "fit to measure: 2 notes, 2 ok"),
+        ([], FINDINGS, 1, "this machine is not fit to measure on: 1 bad"),
+        ([], FINDINGS[1:], 0, "this machine is fit to measure on: 1 warning"),
+        (["--strict"], FINDINGS[1:], 1, "this machine is not fit to measure on: 1 warning"),
+        (["--strict"], FINDINGS[2:], 0, "this machine is fit to measure on: 1 note"),
+        ([], (*FINDINGS[2:], *FINDINGS[2:]), 0, "this machine is fit to measure on: 2 notes, 2 ok"),
     ],
     ids=["bad", "warning", "strict-warning", "strict-note", "many"],
 )
@@ -80,7 +85,7 @@ def test_findings_as_data(found, capsys):
         "level": "bad",
         "topic": "load now",
         "found": "other processes use 1.9 of 2 CPUs",
-        "why": "they preempt the step",
+        "why": "other processes preempt the step",
         "do": "ps -p 12",
     }
     assert len(data["findings"]) == 4

@@ -229,9 +229,12 @@ def test_unchanged_tests_are_one_line_each(run, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["before.json"], "before.json is not a run file: name the run.json of a report, or two sources to compare"),
-        (["nowhere"], "nowhere is not a run file: "),
-        (["{run}", "--limit", "5%"], "--limit needs two sources: "),
+        (
+            ["before.json"],
+            "before.json is not a run.json file: pass the run.json file of a report, or two inputs to compare",
+        ),
+        (["nowhere"], "nowhere is not a run.json file: "),
+        (["{run}", "--limit", "5%"], "--limit needs two inputs: "),
     ],
 )
 def test_one_source_that_is_no_run_is_one_line(run, tmp_path, capsys, arguments, message):
@@ -246,7 +249,7 @@ def test_a_run_without_such_a_test(run, capsys):
     assert main(["diff", str(run), "-k", "other"]) == 3
     assert (
         capsys.readouterr().out
-        == f"{run} has no test with both a baseline and a current side whose id contains 'other'\n"
+        == f"{run} has no test whose id contains 'other' with both a baseline and a current measurement\n"
     )
 
 
@@ -344,7 +347,7 @@ def test_git_revisions_mean_their_baselines(tmp_path, capsys, monkeypatch):
     assert (found["verdict"], found["base"]["label"], found["blame"][0]["name"]) == ("regressed", "HEAD~1", "aten::mm")
     assert figures(capsys, "HEAD", "baselines")["verdict"] == "unchanged"
     assert main(["diff", "HEAD", "HEAD", "--dir", "elsewhere"]) == 2
-    assert capsys.readouterr().err == "perfdl diff: HEAD has no baselines in elsewhere\n"
+    assert capsys.readouterr().err == "perfdl diff: git revision HEAD has no baselines in elsewhere\n"
 
 
 @pytest.mark.parametrize(
@@ -467,14 +470,14 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
     "arguments, message",
     [
         (["{before}", "nowhere"], "nowhere is not a file, a folder or a git revision"),
-        (["{before}", "{empty}"], "{empty} has no step to compare"),
-        (["{before}", "{text}"], "{text} is not a trace, a run file or a baseline: "),
+        (["{before}", "{empty}"], "{empty} contains no measured or profiled step to compare"),
+        (["{before}", "{text}"], "{text} is not a trace, a run.json file or a baseline: "),
         (["{before}", "{other}"], "{other} is not a pytest-perfdl record: it has no schema number"),
         (["{before}", "{cut}"], "{cut}"),
         (["{before}", "{before}", "--top", "0"], "--top must be at least 1"),
-        (["{before}", "{before}", "--limit", "5us"], "--limit '5us' is not a percentage: write it as 3%"),
+        (["{before}", "{before}", "--limit", "5us"], "--limit '5us': expected a percentage such as 3%"),
         (["{before}", "{before}", "--fail-on", "slow"], "'slow' is not a verdict that can fail a test"),
-        (["{before}", "{before}", "--rename", "gemm"], "--rename 'gemm' has no =: write it as PATTERN=REPLACEMENT"),
+        (["{before}", "{before}", "--rename", "gemm"], "--rename 'gemm': expected PATTERN=REPLACEMENT"),
         (["{before}", "{before}", "--rename", "(=x"], "'(' -> 'x' is not a valid rewrite rule: missing )"),
         (["{before}", "{before}", "--html", "{empty}/no/where.html"], "{empty}/no/where.html"),
     ],
@@ -555,7 +558,7 @@ def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
             side.save(record(OPS, test=f"t.py::test_{name}", rows=rows(BEFORE)), {})
     sides = [str(tmp_path / "a"), str(tmp_path / "b")]
     assert main(["diff", *sides, "--fail-on=regressed"]) == 0
-    assert f"perfdl diff: only in {sides[0]}: t.py::test_gone\n" in capsys.readouterr().err
+    assert f"perfdl diff: t.py::test_gone is only in {sides[0]}\n" in capsys.readouterr().err
     assert main(["diff", *sides, "--fail-on=missing"]) == 1
     assert main(["diff", *sides[::-1], "--fail-on=missing"]) == 0
     assert main(["diff", *sides[::-1], "--fail-on=new"]) == 1
@@ -566,9 +569,9 @@ def test_a_test_that_one_side_lacks_is_named_and_may_fail(tmp_path, capsys):
     [
         (
             "--fail-on=outdated",
-            "--fail-on: perfdl diff has no verdict outdated; choose from improved, inconclusive, missing, new, ",
+            "--fail-on: outdated is not a verdict of perfdl diff; choose from improved, inconclusive, missing, new, ",
         ),
-        ("--limit=3%+20us", "--limit '3%+20us' is not a percentage: write it as 3%"),
+        ("--limit=3%+20us", "--limit '3%+20us': expected a percentage such as 3%"),
     ],
 )
 def test_what_could_have_no_effect_is_refused(option, said, files, capsys):
@@ -580,7 +583,7 @@ def test_a_trace_that_shows_both_sides_is_no_side(tmp_path, files, capsys):
     both = tmp_path / "both.json"
     both.write_bytes(text(events(), perfdl={"verdict": "regressed"}))
     assert main(["diff", str(files[0]), str(both)]) == 2
-    assert "shows both sides of a comparison" in capsys.readouterr().err
+    assert "contains two runs (baseline and current)" in capsys.readouterr().err
 
 
 def allocated(*sizes):
@@ -635,11 +638,17 @@ def test_peaks_of_snapshots_are_subtracted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.json", "large.json"], "none.json has no memory events with addresses: record it with"),
+        (["none.json", "large.json"], "none.json has no memory events with addresses: record the trace with"),
         (["absent.json", "large.json"], "absent.json cannot be read: No such file or directory"),
         (["absent.pickle", "large.json"], "absent.pickle"),
-        (["small.json", "large.json", "--html", "page.html"], "--memory combines with --json, -k and --top only"),
-        (["small.json", "large.json", "--fail-on", "regressed"], "--memory combines with --json, -k and --top only"),
+        (
+            ["small.json", "large.json", "--html", "page.html"],
+            "--memory can be combined only with --json, -k and --top: remove other options",
+        ),
+        (
+            ["small.json", "large.json", "--fail-on", "regressed"],
+            "--memory can be combined only with --json, -k and --top: remove other options",
+        ),
     ],
 )
 def test_peaks_that_are_not_there_are_one_line(peaks, monkeypatch, capsys, arguments, message):

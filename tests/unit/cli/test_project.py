@@ -77,7 +77,7 @@ def test_another_folder_is_one_below_the_working_directory(stored, inner, monkey
     monkeypatch.chdir(inner.path / "tests")
     assert main(["list", "--dir", "../some/records"]) == 0
     assert main(["list", "--dir", "baselines"]) == 2
-    assert "no folder baselines: " in capsys.readouterr().err
+    assert "there is no baselines folder baselines: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("below", [".", "tests"])
@@ -91,15 +91,15 @@ def test_baselines_are_accepted_there(below, stored, inner, monkeypatch, capsys)
     path = Store(inner.path, "some/records").path(TEST, stored.key.slug)
     assert path.is_file()
     assert str(path.relative_to(inner.path)) in printed
-    assert "measured in only 1 process" in printed
+    assert "only 1 process recorded" in printed
 
 
 @pytest.mark.parametrize(
     "name, text, said",
     [
-        ("pyproject.toml", "[tool.pytest.ini_options\n", "perfdl list: pytest's ini file: "),
-        ("pytest.ini", "perf_dir = x\n", "perfdl list: pytest's ini file: "),
-        ("pytest.ini", "[pytest]\naddopts = -k 'open\n", 'perfdl list: addopts "-k \'open" cannot be split into words'),
+        ("pyproject.toml", "[tool.pytest.ini_options\n", "perfdl list: pytest's ini file is invalid: "),
+        ("pytest.ini", "perf_dir = x\n", "perfdl list: pytest's ini file is invalid: "),
+        ("pytest.ini", "[pytest]\naddopts = -k 'open\n", "perfdl list: addopts in the ini file or PYTEST_ADDOPTS is "),
     ],
 )
 def test_an_ini_file_that_cannot_be_read(name, text, said, inner, capsys):

@@ -102,7 +102,7 @@ def orphan(project):
 
 
 def test_every_test_is_found(capsys):
-    assert prune(capsys, "--apply") == (3, ["nothing to prune: found no baseline without a test (5 baselines)"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: no baseline without a test (checked 5 baselines)"])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_options_of_the_project_hide_no_test(ini, orphan, capsys):
 
 def test_nor_do_those_of_the_environment(monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-qq -m 'not perf' -k plain --ignore=tests")
-    assert prune(capsys, "--apply") == (3, ["nothing to prune: found no baseline without a test (5 baselines)"])
+    assert prune(capsys, "--apply") == (3, ["nothing to prune: no baseline without a test (checked 5 baselines)"])
 
 
 SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
@@ -135,28 +135,36 @@ SKIPS = "import pytest\npytest.importorskip('a_module_that_is_nowhere')\n"
 @pytest.mark.parametrize(
     "name, text, said",
     [
-        ("pytest.ini", "[pytest]\ntestpaths = others\n", "was not collected"),
-        ("pytest.ini", "[pytest]\npython_files = check_*.py\n", "was not collected"),
-        ("tests/conftest.py", "collect_ignore = ['test_speed.py']\n", "was not collected"),
-        (FILE, SKIPS + SPEED, "was not collected: Skipped: could not import 'a_module_that_is_nowhere'"),
-        (FILE, "import a_module_that_is_nowhere\n" + SPEED, "was not collected: ModuleNotFoundError"),
-        (FILE, "def (:\n", "was not collected: SyntaxError"),
+        ("pytest.ini", "[pytest]\ntestpaths = others\n", "pytest did not collect tests/test_speed.py"),
+        ("pytest.ini", "[pytest]\npython_files = check_*.py\n", "pytest did not collect tests/test_speed.py"),
+        ("tests/conftest.py", "collect_ignore = ['test_speed.py']\n", "pytest did not collect tests/test_speed.py"),
+        (
+            FILE,
+            SKIPS + SPEED,
+            "pytest did not collect tests/test_speed.py: Skipped: could not import 'a_module_that_is_nowhere'",
+        ),
+        (
+            FILE,
+            "import a_module_that_is_nowhere\n" + SPEED,
+            "pytest did not collect tests/test_speed.py: ModuleNotFoundError",
+        ),
+        (FILE, "def (:\n", "pytest did not collect tests/test_speed.py: SyntaxError"),
         (
             FILE,
             "import pytest\npytest.skip('not today', allow_module_level=True)\n",
-            "not collected: Skipped: not today",
+            "pytest did not collect tests/test_speed.py: Skipped: not today",
         ),
         (
             FILE,
             "if False:\n  class TestIt:\n    def test_inner(): ...\n  def test_step(): ...\n  def test_sizes(): ...\n",
-            "defined, but not collected",
+            "pytest did not collect the test, although its file defines it",
         ),
         (
             FILE,
             SPEED.replace("[1, 2]", "[3]").replace("[4, 8, 16]", "[32, 64, 128]"),
             "the test no longer has these parameters (see --params)",
         ),
-        ("tests/conftest.py", "import a_module_that_is_nowhere\n", "perfdl prune: pytest did not collect"),
+        ("tests/conftest.py", "import a_module_that_is_nowhere\n", "perfdl prune: pytest could not collect"),
     ],
 )
 def test_what_was_not_collected_whole_is_kept(name, text, said, capsys):
@@ -173,7 +181,7 @@ def test_a_class_that_cannot_be_collected_is_kept(capsys):
     write(FILE, SPEED + "\n    @pytest.mark.parametrize('nothing', [1])\n    def test_broken(self): ...\n")
     code, lines = prune(capsys, "--apply")
     assert code == 3
-    assert all("was not collected: " in line for line in lines[:-1]), lines
+    assert all("pytest did not collect " in line for line in lines[:-1]), lines
     assert len(left()) == len(OF_SPEED)
 
 
@@ -183,7 +191,7 @@ def test_parameters_that_are_gone_are_deleted_when_asked_for(capsys):
     assert code == 0
     (line,) = lines
     assert line.startswith(f"deleted  {FILE}::test_sizes[1]  ")
-    assert line.endswith("/test_sizes[1].json  (has other parameters here)")
+    assert line.endswith("/test_sizes[1].json  (the test has other parameters now)")
 
 
 def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
@@ -194,12 +202,12 @@ def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
     code, lines = prune(capsys)
     assert code == 0
     assert {line.split()[2]: line.partition("(")[2] for line in lines[:-1]} == {
-        **{f"{FILE}::{test}": "file is gone)" for test in OF_SPEED},
-        "tests/test_more.py::test_step": "no test with this name)",
-        "tests/test_more.py::TestIt::test_inner[batch=4]": "no test with this name)",
-        "tests/test_more.py::TestIt::test_inner[batch=16]": "no test with this name)",
+        **{f"{FILE}::{test}": "the test file does not exist)" for test in OF_SPEED},
+        "tests/test_more.py::test_step": "the file has no test with this name)",
+        "tests/test_more.py::TestIt::test_inner[batch=4]": "the file has no test with this name)",
+        "tests/test_more.py::TestIt::test_inner[batch=16]": "the file has no test with this name)",
     }
-    assert lines[-1] == "8 of 10 baselines have no test; `perfdl prune --apply` deletes them"
+    assert lines[-1] == "8 of 10 baselines have no test; run `perfdl prune --apply` to delete these baselines"
     assert len(left()) == 10, "nothing is deleted without --apply"
     assert prune(capsys, "--apply")[0] == 0
     assert left() == {"test_more/test_sizes[1].json", "test_more/test_sizes[2].json"}
@@ -209,7 +217,7 @@ def test_a_test_whose_file_or_function_or_class_is_gone(capsys):
 @pytest.mark.parametrize("path", ["others/../tests/test_plain.py", "others"])
 def test_paths_say_whose_baselines_are_looked_at(path, orphan, capsys):
     write("others/test_other.py", "def test_other(): ...\n")
-    assert prune(capsys, path, "--apply") == (3, ["nothing to prune: found no baseline without a test (0 baselines)"])
+    assert prune(capsys, path, "--apply") == (3, ["nothing to prune: no baseline without a test (checked 0 baselines)"])
 
 
 @pytest.mark.parametrize("path", ["tests", f"{FILE}::test_gone"])
@@ -242,7 +250,7 @@ def test_every_baseline_at_once_must_be_meant(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, "--apply")
     assert (code, len(left())) == (2, 5)
-    assert lines == ["perfdl prune: all 5 baselines would be deleted: add --all if that is intended"]
+    assert lines == ["perfdl prune: the command would delete all 5 baselines: add --all to confirm"]
     assert prune(capsys, "--apply", "--all")[0] == 0
     assert left() == set()
 
@@ -266,8 +274,10 @@ def test_what_git_could_not_bring_back_is_not_deleted(state, orphan, capsys):
     before = left()
     code, (line,) = prune(capsys, "--apply")
     assert code == 2
-    assert line.startswith("perfdl prune: git cannot restore baselines/cpu/tests/test_speed/test_gone.")
-    assert line.endswith("so nothing is deleted: commit first, or add --force")
+    assert line.startswith(
+        "perfdl prune: nothing was deleted, because git cannot restore baselines/cpu/tests/test_speed/test_gone."
+    )
+    assert line.endswith("commit first, or add --force")
     assert left() == before
     assert prune(capsys, "--apply", "--force")[0] == 0
     assert (orphan.exists(), picture.exists()) == (False, False)
@@ -278,8 +288,8 @@ def test_a_file_that_a_sparse_checkout_leaves_out(capsys):
     Path(FILE).unlink()
     code, lines = prune(capsys, "--apply", "--all")
     assert code == 3
-    assert all("is not in this sparse checkout" in line for line in lines[:-1])
-    assert lines[-1] == "nothing to prune: found no baseline without a test (5 baselines, 5 not certain)"
+    assert all("is excluded by git sparse-checkout" in line for line in lines[:-1])
+    assert lines[-1] == "nothing to prune: no baseline without a test (checked 5 baselines, 5 of them uncertain)"
 
 
 def test_kept_checkouts_are_deleted_and_no_baselines(capsys):
@@ -293,4 +303,4 @@ def test_kept_checkouts_are_deleted_and_no_baselines(capsys):
     assert not Path(".git/perfdl").exists()
     assert left() == before
     Path(".git").rename("git")
-    assert prune(capsys, "--checkouts") == (2, ["perfdl prune: not a git repository"])
+    assert prune(capsys, "--checkouts") == (2, ["perfdl prune: the working directory is not in a git repository"])

@@ -56,16 +56,16 @@ def test_the_page(suite, capsys, monkeypatch):
         "  all tests together       4  0 (at most 52.7%)       0  0 (at most 52.7%)",
         "  a.py::test_a             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
         "  b.py::test_b             2  0 (at most 77.6%)       0  0 (at most 77.6%)",
-        "  0 of 2 runs had a regressed test (at most 77.6%)",
-        "  at most: upper bound with 95% confidence; paired: regressed trials that were",
-        "  confirmed in paired rounds",
+        "  0 of 2 runs had at least one regressed test (at most 77.6%)",
+        '  A trial is one test in one run. "at most": upper bound with 95% confidence.',
+        '  "paired": regressed trials that paired rounds confirmed.',
         "",
-        "Detected slowdowns: regressed trials by injected slowdown [95% interval]",
+        "Detected slowdowns: regressed trials per injected slowdown [95% interval]",
         "                                    3%                5%",
         "  all tests together                0 of 4 [0%, 60%]  4 of 4 [40%, 100%]",
         "    confirmed in paired rounds      0                 4",
         "    not confirmed in paired rounds  0                 0",
-        "    only suspect                    0                 0",
+        "    suspect, not regressed          0                 0",
         "  a.py::test_a                      0 of 2 [0%, 84%]  2 of 2 [16%, 100%]",
         "  b.py::test_b                      0 of 2 [0%, 84%]  2 of 2 [16%, 100%]",
         "  Smallest slowdown detected in 80% of the trials",
@@ -73,19 +73,19 @@ def test_the_page(suite, capsys, monkeypatch):
         "    a.py::test_a                                   5%",
         "    b.py::test_b                                   5%",
         "",
-        "Smallest limits that this machine can enforce for this suite, for the ini file",
+        "Smallest limits that this machine can enforce for these tests, for the ini file",
         "",
         "perf_limits =",
         "    step_time:5%",
         "",
-        "step_time: a slowdown of 5% was detected in 4 of 4 [40%, 100%]; 99% of unchanged",
-        "measurements changed by 0.2% or less",
+        "step_time: 4 of 4 [40%, 100%] trials detected a slowdown of 5%; 99% of",
+        "measurements of unchanged code changed by 0.2% or less",
     ]
     assert shown.err.splitlines()[:2] == [
-        "run 1 of 6, with unchanged code ... 0 regressed, 0 suspect of 2 (10 s), about 50 s left",
-        "run 2 of 6, with an injected slowdown of 3% ... 0 regressed, 0 suspect of 2 (10 s), about 40 s left",
+        "run 1 of 6, with unchanged code ... 0 regressed and 0 suspect, of 2 tests (10 s), about 50 s left",
+        "run 2 of 6, with an injected slowdown of 3% ... 0 regressed and 0 suspect, of 2 tests (10 s), about 40 s left",
     ]
-    assert shown.err.splitlines()[-1].endswith("2 regressed, 0 suspect of 2 (10 s)")
+    assert shown.err.splitlines()[-1].endswith("2 regressed and 0 suspect, of 2 tests (10 s)")
 
 
 def test_it_goes_on_where_it_ended(suite, capsys):
@@ -147,7 +147,7 @@ def test_no_limit_is_said_and_why(suite, capsys):
 
     assert "perf_limits" not in out
     assert "Smallest slowdown detected in 80% of the trials" in out
-    assert "step_time: no limit, no larger slowdown was detected in 80% of the trials" in out
+    assert "step_time: no limit, because no larger slowdown was detected in 80% of the trials" in out
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_no_limit_is_said_and_why(suite, capsys):
         (["--effects", "three"], "'three' is not a list of percents above 0"),
         (["--effects", "3,0"], "'3,0' is not a list of percents above 0"),
         (["--effects", ""], "'' is not a list of percents above 0"),
-        (["-n", "-1"], "'-1' is not a number of runs"),
-        (["-m", "1.5"], "'1.5' is not a number of runs"),
+        (["-n", "-1"], "'-1' is not a number of runs: expected an integer of at least 0"),
+        (["-m", "1.5"], "'1.5' is not a number of runs: expected an integer of at least 0"),
         (["--seconds", "0"], "'0' is not a number of seconds above 0"),
     ],
     ids=["word", "zero", "empty", "negative", "fraction", "seconds"],
@@ -174,18 +174,18 @@ def test_bad_arguments(suite, capsys, arguments, message):
 @pytest.mark.parametrize("word", ["--perf-update", "--perf-update=all", "--perf-inject=5", "--no-perf"])
 def test_options_that_are_not_for_runs(suite, capsys, word):
     assert main(["qualify", "--", word]) == 2
-    assert capsys.readouterr().err == f"perfdl qualify: {word} cannot be used with qualify: remove it\n"
+    assert capsys.readouterr().err == f"perfdl qualify: {word} cannot be used with perfdl qualify: remove {word}\n"
 
 
 def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
     _, happens = suite
     assert main(["qualify", "--table"]) == 3
-    assert capsys.readouterr().err == "no runs in perf-qualify.jsonl\n"
+    assert capsys.readouterr().err == "perf-qualify.jsonl contains no runs\n"
 
     main(["qualify", *SMALL, "tests/one"])
     capsys.readouterr()
     assert main(["qualify", *SMALL, "tests/two"]) == 2
-    assert "perf-qualify.jsonl contains runs of another test suite (tests/one)" in capsys.readouterr().err
+    assert "perf-qualify.jsonl contains runs with other pytest arguments (tests/one)" in capsys.readouterr().err
 
     happens["key"] = "gpu"
     assert main(["qualify", "-n", "3", "tests/one"]) == 2
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_continued(suite, capsys, tmp_path):
 
     (tmp_path / "perf-qualify.jsonl").write_text("{}\n")
     assert main(["qualify"]) == 2
-    assert "perf-qualify.jsonl: line 1 is not a run" in capsys.readouterr().err
+    assert "perf-qualify.jsonl: line 1: not a run" in capsys.readouterr().err
 
 
 def test_a_suite_that_cannot_be_judged_is_one_line(suite, capsys):

@@ -163,7 +163,7 @@ def test_another_model_may_be_asked(model, capsys):
     at = ("--at", "layers=4,batch=8,workers=2")
     found = json.loads(call(capsys, "predict", model, *at, "--model", "generic product", "--json").out)
     assert found["model"] == "generic product"
-    assert "there are physical, generic product" in call(capsys, "predict", model, *at, "--model", "x", code=2).err
+    assert "choose from physical, generic product" in call(capsys, "predict", model, *at, "--model", "x", code=2).err
 
 
 def test_the_report_in_words(points, capsys):
@@ -198,17 +198,17 @@ def test_points_of_a_run(tmp_path, capsys):
 
 
 REFUSED = {
-    "one point": ("batch,time_s\n2,1\n", "1 configuration: at least 3 are needed"),
+    "one point": ("batch,time_s\n2,1\n", "1 configuration measured, but at least 3 are needed"),
     "nan time": ("batch,time_s\n2,nan\n", "points.csv:2: the time is nan ns"),
     "negative time": ("batch,time_s\n2,-1\n", "points.csv:2: the time is -1e+09 ns; it must be finite and positive"),
     "nan factor": ("batch,time_s\nnan,1\n", "points.csv:2: factor batch is nan"),
     "huge factor": ("batch,time_s\n1e300,1\n", "points.csv:2: factor batch is 1e+300; it must be at most 1e+18"),
-    "missing column": ("batch,time_s\n2\n", "points.csv:2: 1 values, but 2 columns"),
+    "missing column": ("batch,time_s\n2\n", "points.csv:2: expected 2 values, as in the header, got 1"),
     "unnamed column": ("batch,,time_s\n2,3,4\n", "points.csv:1: column 2 has no name"),
     "no time": ("batch,seconds\n2,1\n", "points.csv:1: the header needs exactly one of the columns time_s"),
     "empty": ("", "points.csv:1: the header needs"),
-    "only a header": ("batch,time_s\n", "points.csv:1: there are no points"),
-    "not UTF-8": ("größe,time_s\n1,2\n".encode("latin-1"), "points.csv: cannot be read ('utf-8' codec"),
+    "only a header": ("batch,time_s\n", "points.csv:1: the input contains no points"),
+    "not UTF-8": ("größe,time_s\n1,2\n".encode("latin-1"), "points.csv cannot be read: 'utf-8' codec"),
 }
 
 
@@ -224,24 +224,26 @@ def test_points_that_cannot_be_used_are_refused_in_one_line(name, points, capsys
 
 def test_a_factor_that_is_not_there_is_refused(points, capsys):
     said = call(capsys, "fit", points(LINE), "--intrinsic", "layers", code=2).err
-    assert "there is no factor 'layers'; there are batch" in said
+    assert "there is no factor 'layers'; known factors: batch" in said
 
 
 @pytest.mark.parametrize(
     "text, warning",
     [
         pytest.param(
-            "batch,time_s\n1,2\n2,2\n4,2\n8,2\n", "every time is the same: no factor has an effect", id="constant"
+            "batch,time_s\n1,2\n2,2\n4,2\n8,2\n",
+            "all measured times are equal, so no factor has an effect",
+            id="constant",
         ),
         pytest.param(
             "batch,layers,time_s\n1,1,2\n2,2,3\n4,4,5\n8,8,9\n",
-            "batch, layers vary together: their effects cannot be separated",
+            "batch, layers vary together, so the effect of each cannot be separated",
             id="collinear",
         ),
         pytest.param(
             "batch,time_s\n1,1e-9\n10,1e-6\n100,1e-3\n1000,1\n", "times differ by a factor of 1e+09", id="spread"
         ),
-        pytest.param("batch,time_s\n1,1e-9\n2,1\n3,2\n4,2.5\n", "none fits the points well", id="nothing fits"),
+        pytest.param("batch,time_s\n1,1e-9\n2,1\n3,2\n4,2.5\n", "no model fits the points well", id="nothing fits"),
     ],
 )
 def test_points_that_say_little_are_warned_of(text, warning, points, capsys):
@@ -253,11 +255,14 @@ def test_points_that_say_little_are_warned_of(text, warning, points, capsys):
 @pytest.mark.parametrize(
     "arguments, problem",
     [
-        (("--at", "batch"), "write it as batch=64,workers=8"),
-        (("--at", "batch=x"), "write it as batch=64,workers=8"),
-        (("--at", "batch=8,batch=4"), "--at names batch twice"),
-        (("--at", "batch=8"), "a value for layers is missing"),
-        (("--at", "layers=4,batch=8,workers=2", "--price", "2"), "--price needs --steps or --samples"),
+        (("--at", "batch"), "such as batch=64,workers=8"),
+        (("--at", "batch=x"), "such as batch=64,workers=8"),
+        (("--at", "batch=8,batch=4"), "--at sets batch twice: remove one value"),
+        (("--at", "batch=8"), "the value of factor layers is missing"),
+        (
+            ("--at", "layers=4,batch=8,workers=2", "--price", "2"),
+            "--price needs a number of steps or samples: add --steps or --samples",
+        ),
         (("--at", "layers=4,batch=8,workers=2", "--steps", "2", "--samples", "3"), "cannot be combined"),
         (("--at", "layers=4,batch=8,workers=2", "--steps", "nan"), "steps must be a number above 0, not nan"),
         (("--at", "layers=4,batch=8,workers=2", "--along", "x"), "x does not vary"),
@@ -282,7 +287,7 @@ def test_what_is_no_model_is_refused(tmp_path, capsys, data):
 
 def test_a_model_that_is_not_there_is_refused(tmp_path, capsys):
     said = call(capsys, "predict", tmp_path / "model.json", "--at", "batch=8", code=2).err
-    assert "cannot be read (No such file" in said
+    assert "cannot be read: No such file" in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

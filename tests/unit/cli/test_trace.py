@@ -233,7 +233,7 @@ def test_ranks_can_be_selected(tmp_path, capsys):
     assert str(both[1]) in out
     assert str(both[0]) not in out
     assert main(["trace", *map(str, both), "--select", "rank=2"]) == 2
-    assert "--select selects nothing in the job: its ranks are 0, 1" in capsys.readouterr().err
+    assert "--select: nothing in the job is selected: the ranks of the job are 0, 1" in capsys.readouterr().err
 
 
 def test_rows_can_be_selected(file, capsys):
@@ -248,19 +248,19 @@ def test_rows_can_be_selected(file, capsys):
     ("arguments", "message"),
     [
         (["--select", "step=x"], "--select 'step=x': step must be a number or a range such as 3-5"),
-        (["--select", "step=9"], "its steps are 3 to 4"),
+        (["--select", "step=9"], "the steps of the trace are 3 to 4"),
         (["--select", f"step={'9' * 5000}"], "step must be a number or a range such as 3-5"),
-        (["--select", "stream=9"], "--select selects nothing in "),
-        (["--select", "stream=9"], ": its streams are 7"),
+        (["--select", "stream=9"], "--select: nothing in "),
+        (["--select", "stream=9"], ": the streams of the trace are 7"),
         (["--select", "stream~7"], "--select 'stream~7' is not a valid selection"),
         (["--select", "stream=seven"], "--select 'stream=seven': stream must be a number such as 7"),
         (["--select", "color~red"], "--select 'color~red' is not a valid selection"),
-        (["--select", "phase=backward"], "it has no work in this phase"),
-        (["--select", "kind=memset"], "its device ran no work of this kind"),
+        (["--select", "phase=backward"], "the trace has no work in this phase"),
+        (["--select", "kind=memset"], "the device ran no work of this kind"),
         (["--select", "name~("], "is not a regular expression"),
         (["--top", "0"], "--top must be at least 1"),
         (["--peaks", "float32=fast"], "--peaks 'fast' is not a quantity in"),
-        (["--peaks", "float32=60Tflop"], "--peaks needs the memory bandwidth too"),
+        (["--peaks", "float32=60Tflop"], "--peaks also needs the memory bandwidth"),
     ],
     ids=[
         "step",
@@ -348,8 +348,8 @@ def test_advice_is_the_last_section(tmp_path, capsys, monkeypatch):
         "Advice, largest predicted gain first",
         "  - The step waits for input data in 60.0% of the critical path (600.0 µs/step).",
         "    DataLoader(num_workers=2): predicted step time 450.0 µs (397.8 µs to 902.2 µs), -55.0%,",
-        "    confidence low: assumes as many free cores as workers; how much workers slow a step that",
-        "    computes on the CPU is unknown: `perfdl constants` measures it",
+        "    confidence low: the prediction assumes as many free cores as workers; the effect of workers on a",
+        "    step that computes on the CPU is unknown: run `perfdl constants` to measure it",
         "    example: examples/strategies/test_async_loading.py",
     ]
 
@@ -396,7 +396,7 @@ def test_without_advice_nothing_is_simulated(tmp_path, capsys):
     assert main(["trace", str(path)]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "",
-        "Add --advise for predictions of what would make the step faster.",
+        "Add --advise to predict which optimizations make the step faster.",
     ]
 
 
@@ -405,7 +405,9 @@ def test_advice_on_the_page(tmp_path):
     assert main(["trace", str(loading(tmp_path / "loading.json")), "--advise", "--html", str(page)]) == 0
     found = re.search(r"<li>(Advice: The step waits for input data .*?)</li>", page.read_text())[1]
     assert "DataLoader(num_workers=2): predicted step time 450.0 µs (397.8 µs to 902.2 µs), -55.0%" in found
-    assert "confidence low: assumes as many free cores as workers; how much workers slow a step" in found
+    assert (
+        "confidence low: the prediction assumes as many free cores as workers; the effect of workers on a step"
+    ) in found
     assert found.endswith("; example: examples/strategies/test_async_loading.py")
     assert main(["trace", str(refused(tmp_path / "refused.json")), "--advise", "--html", str(page)]) == 0
     assert "<li>Advice: none, predictions from this trace are unreliable: " in page.read_text()

@@ -35,33 +35,33 @@ NOTHING = '{"traceEvents": []}'
     [
         (
             ["view", "none.json", "--no-browser", "--port", "99999"],
-            "perfdl view: --port 99999: a port is a number from 0",
+            "perfdl view: --port 99999: expected a number from 0",
         ),
-        (["view", "none.json", "--no-browser", "--port", "-1"], "perfdl view: --port -1: a port is a number from 0"),
+        (["view", "none.json", "--no-browser", "--port", "-1"], "perfdl view: --port -1: expected a number from 0"),
         (["view", "folder"], "perfdl view: folder is not a file"),
         (["trace", "none.json", "--html", "folder"], "perfdl trace: folder cannot be written: Is a directory"),
         (["trace", "folder"], "perfdl trace: folder cannot be read: Is a directory"),
-        (["scaling", "fit", "nowhere.csv"], "perfdl scaling: nowhere.csv: cannot be read (No such file or directory)"),
+        (["scaling", "fit", "nowhere.csv"], "perfdl scaling: nowhere.csv cannot be read: No such file or directory"),
         (
             ["scaling", "predict", "none.json"],
-            "perfdl scaling: none.json: is not a model of `perfdl scaling fit --save`",
+            "perfdl scaling: none.json is not a model file of `perfdl scaling fit --save`",
         ),
         (["diff", "none.json", "none.json"], "perfdl diff: none.json has no step"),
         (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is not a file, a folder or a git revision"),
-        (["whatif", "folder"], "perfdl whatif: there is no trace in folder: expected files named *.json or *.json.gz"),
+        (["whatif", "folder"], "perfdl whatif: folder contains no traces: expected files named *.json or *.json.gz"),
         (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
-        (["export", "folder"], "perfdl export: folder/run.json cannot be read: No such file or directory"),
+        (["export", "folder"], "perfdl export: folder/run.json: cannot be read: No such file or directory"),
         (
             ["export", "none.json"],
             "perfdl export: none.json is not a run file of pytest --perf: it has no list of tests",
         ),
-        (["report", "folder"], "perfdl report: folder/run.json cannot be read: No such file or directory"),
+        (["report", "folder"], "perfdl report: folder/run.json: cannot be read: No such file or directory"),
         (
             ["accept", "none.json"],
             "perfdl accept: none.json is not a run file of pytest --perf: it has no list of tests",
         ),
-        (["list"], "perfdl list: no folder baselines: name the folder of the baselines with --dir"),
-        (["prune", "--dir", "none.json"], "perfdl prune: no folder none.json: name the folder"),
+        (["list"], "perfdl list: there is no baselines folder baselines: set the folder with --dir"),
+        (["prune", "--dir", "none.json"], "perfdl prune: there is no baselines folder none.json"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch, capsys):
@@ -80,7 +80,7 @@ def test_what_cannot_be_used_is_one_line(arguments, said, tmp_path, monkeypatch,
     [
         (RecursionError("maximum recursion depth"), "the input is nested too deeply"),
         (MemoryError(), "not enough memory for the input"),
-        (OverflowError("int too big"), "the input has numbers that are too large"),
+        (OverflowError("int too big"), "the input contains numbers that are too large"),
     ],
     ids=["nested", "large", "numbers"],
 )
@@ -90,4 +90,7 @@ def test_what_no_file_of_ours_holds_is_one_line(error, said, monkeypatch, capsys
 
     monkeypatch.setattr("pytest_perfdl.cli.listing.run", fail)
     assert main(["list"]) == 2
-    assert capsys.readouterr().err == f"perfdl list: {said}: a file may be damaged, or not be what its name says\n"
+    assert (
+        capsys.readouterr().err
+        == f"perfdl list: {said}: check that the input file is complete and has the right format\n"
+    )

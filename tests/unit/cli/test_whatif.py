@@ -112,7 +112,7 @@ def test_the_timelines(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--scale", "name~gemm"], "write SELECT:FACTOR"),
+        (["--scale", "name~gemm"], "expected SELECT:FACTOR"),
         (["--scale", "name~gemm:-1"], "a factor of 0 or more"),
         (["--scale", "name~nothing:0.5"], "'name~nothing' matches nothing in the trace"),
         (["--scale", "color=red:0.5"], "is not a valid selection"),
@@ -122,11 +122,11 @@ def test_the_timelines(file, tmp_path, capsys):
         (["--apply", "magic"], "there is no optimization 'magic'"),
         (["--apply", "amp:speed=2"], "amp has no parameter 'speed'"),
         (["--apply", "batch:to=four,now=2"], "expected a whole number"),
-        (["--apply", "batch:to=4"], "batch needs a parameter: batch:now="),
+        (["--apply", "batch:to=4"], "batch needs a parameter: write batch:now="),
         (["--apply", "amp:dtype=int4"], "expected bfloat16 or float16"),
-        (["--apply", "amp:float16"], "write NAME:KEY=VALUE"),
-        (["--machine", "warp=9"], "there is no constant 'warp'"),
-        (["--machine", "cores=-1"], "more than 0"),
+        (["--apply", "amp:float16"], "expected NAME:KEY=VALUE"),
+        (["--machine", "warp=9"], "unknown machine property 'warp'"),
+        (["--machine", "cores=-1"], "above 0"),
         (["--machine", "no/such/file.json"], "cannot be read"),
         (["--trace", "out.json"], "--trace needs a change to predict"),
         (["--devices", "-1"], "--devices must be at least 1"),
@@ -146,7 +146,7 @@ def test_bad_files(tmp_path, capsys):
     empty.write_bytes(text([]))
     assert main(["whatif", str(empty)]) == 2
     assert main(["whatif"]) == 2
-    assert "name a trace" in capsys.readouterr().err
+    assert "no trace given" in capsys.readouterr().err
 
 
 def rank(number, gemm):
@@ -206,7 +206,7 @@ def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     for arguments, says in (
         (["--scale", "rank=2,name~gemm:0.5"], "'rank=2,name~gemm' matches nothing"),
         (["--scale", "rank=x:0.5"], "rank must be a number"),
-        (["--devices", "2"], "the trace of one rank"),
+        (["--devices", "2"], "the trace of a single rank"),
     ):
         assert main(["whatif", str(ranks), *arguments]) == 2
         assert says in capsys.readouterr().err
@@ -214,7 +214,7 @@ def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):
     assert "matches nothing" in capsys.readouterr().err
     (tmp_path / "none").mkdir()
     assert main(["whatif", str(tmp_path / "none")]) == 2
-    assert "there is no trace in" in capsys.readouterr().err
+    assert "contains no traces: expected" in capsys.readouterr().err
 
 
 def test_the_timelines_of_ranks(ranks, tmp_path, capsys):
@@ -273,7 +273,7 @@ def test_a_trace_of_both_sides_is_no_run(tmp_path, command, capsys):
     assert main([command, str(path)]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "shows both sides of a comparison: use its .base or .new trace" in told
+    assert "contains two runs (baseline and current): use the file with .base or .new" in told
 
 
 def test_no_devices(file, capsys):

@@ -148,7 +148,7 @@ def test_a_utilization_is_past_its_floor_by_the_bound_of_its_mean(values, verdic
 
 
 class TestDoubted:
-    WHY = "the machine is below its recorded peak rates: float32 60 of 100 Gflop/s"
+    WHY = "the machine does not reach its recorded peak rates: float32 60 of 100 Gflop/s"
 
     def judged(self, **more):
         share = timed(30.0, 31.0, 30.5, better="higher", unit="%")

@@ -276,7 +276,7 @@ def test_throttling(before, after, expected):
 def test_swapping():
     assert level(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=5), 4096)) == "ok"
     finding = one(load.swapping(sample(0.0, swapped=5), sample(1.0, swapped=6), 4096))
-    assert (finding.level, finding.found) == ("bad", "4.000 KiB during this check")
+    assert (finding.level, finding.found) == ("bad", "4.000 KiB were swapped during this check")
 
 
 @pytest.mark.parametrize(
@@ -308,20 +308,20 @@ def test_huge_pages(machine, text, expected):
 
 def test_the_allocator():
     pinned = one(memory.allocator({}, WORKER, "glibc"))
-    assert (pinned.level, pinned.found) == ("ok", "workers run with MALLOC_TOP_PAD_=268435456")
+    assert (pinned.level, pinned.found) == ("ok", "measured processes run with MALLOC_TOP_PAD_=268435456")
     assert level(memory.allocator({}, WORKER, "")) == "note"
     assert "jemalloc" in one(memory.allocator({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, WORKER, "glibc")).found
 
 
 def test_thread_variables():
-    assert one(software.threads({}, WORKER)).found == "workers run with OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"
+    assert one(software.threads({}, WORKER)).found == "measured processes run with OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"
     same = software.threads({"OMP_NUM_THREADS": "1"}, WORKER)
     assert level(same) == "ok"
     here = {"OMP_NUM_THREADS": "8", "OMP_PROC_BIND": "close"}
     replaced, kept = software.threads(here, here | WORKER)
     assert (replaced.level, kept.level) == ("note", "note")
-    assert "OMP_NUM_THREADS=8 in this shell, 1 in workers" in replaced.found
-    assert kept.found == "workers inherit OMP_PROC_BIND=close"
+    assert "OMP_NUM_THREADS=8 in this shell, 1 in measured processes" in replaced.found
+    assert kept.found == "measured processes inherit OMP_PROC_BIND=close"
     assert kept.do.startswith("unset OMP_PROC_BIND")
 
 
@@ -353,7 +353,7 @@ def test_builds_of_python(configured, expected):
     assert level(software.python_build("3.13.1", configured)) == expected
 
 
-DROPS = "dropped silently"
+DROPS = "silently dropped"
 SKEW = "before their launch"
 
 

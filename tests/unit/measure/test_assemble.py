@@ -93,11 +93,14 @@ def test_figures_that_are_absent_are_said_with_their_reason():
     answer = result(info=info(name="fwd"), profiled=profiled(work=(PRODUCT,)))
     (without,) = said(answer, None)
     names, _, why = without.partition(": ")
-    assert names == "fwd.flops_utilization, fwd.bandwidth_utilization, fwd.roofline, fwd.host_overhead not available"
-    assert why == "peak rates of this machine are unknown; run perfdl constants to measure them"
+    assert (
+        names == "fwd.flops_utilization, fwd.bandwidth_utilization, fwd.roofline, fwd.host_overhead cannot be computed"
+    )
+    assert why == "peak rates of this machine are unknown: run perfdl constants to measure peak rates"
     cached = said(answer, replace(MACHINE, cache_bytes=10**6))
     assert cached[0] == (
-        "fwd.bandwidth_utilization not available: 100 % of the bytes belong to operators whose data fits into the cache"
+        "fwd.bandwidth_utilization cannot be computed: 100 % of the bytes belong to operators whose data fits "
+        "into the cache"
     )
     assert not any("roofline" in each for each in cached)
 

@@ -37,7 +37,7 @@ def test_nothing_is_known_of_a_machine_that_others_use(monkeypatch, others, dist
     if not disturbed:
         assert calibration.calibrate("here", seconds=0.01).peaks is not None
         return
-    with pytest.raises(ConstantsError, match=r"^other processes used 0\.11 CPUs during the measurement$"):
+    with pytest.raises(ConstantsError, match=r"^other processes used 0\.11 CPUs during the measurement: stop other"):
         calibration.calibrate("here", seconds=0.01)
 
 

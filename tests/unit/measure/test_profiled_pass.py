@@ -43,14 +43,14 @@ def test_a_full_disk(room, tmp_path, text):
         profiled_pass.read_written(path)
     said = str(found.value)
     assert said == (
-        f"the profiler could not write its trace: 3.000 MiB free in {tmp_path}: free disk space, or set TMPDIR to "
-        "another directory"
+        f"the profiler could not write its trace: only 3.000 MiB are free in {tmp_path}: free disk space, or set "
+        "TMPDIR to another directory"
     )
 
 
 def test_a_limit_on_files(room, tmp_path):
     room(largest=2**20)
-    with pytest.raises(PerfError, match=r"files are limited to 1.000 MiB: raise the limit \(ulimit -f\)"):
+    with pytest.raises(PerfError, match=r"the size of files is limited to 1.000 MiB: raise the limit \(ulimit -f\)"):
         profiled_pass.read_written(tmp_path / "profile.json")
 
 

@@ -89,7 +89,7 @@ def test_what_cannot_end_in_time_is_said_with_the_arithmetic():
         "--perf-timeout=86"
     )
     assert too_slow(1.0, 300.0, TimeLimit(66.0, "timeout", 8.0)) == (
-        "one step takes 1.000 s; 63 steps need 63 s, more than timeout=66 leaves after 8 s of setup: add "
+        "one step takes 1.000 s; 63 steps need 63 s, but timeout=66 leaves only 58 s after setup: add "
         "--perf-steps=20, or set timeout=93"
     )
     assert too_slow(100.0, 37.5, TimeLimit(600.0)).endswith(

@@ -108,13 +108,13 @@ def test_a_suite_that_cannot_be_measured_is_told_at_once(pytest_that):
     assert len(run_suite([], 0.0, first=False).cases) == 2, "one bad run ends no campaign"
 
     pytest_that(run_file(case_in_file("unmeasured"), case_in_file(record=False)))
-    with pytest.raises(RunFailed, match="no test was compared with a baseline"):
+    with pytest.raises(RunFailed, match="no test was compared with a baseline: record baselines with `pytest"):
         run_suite([], 0.0, first=True)
 
 
 def test_what_is_no_run_file(pytest_that):
     pytest_that({"tests": [{}]})
-    with pytest.raises(RunFailed, match="the run file that pytest wrote is not a run file"):
+    with pytest.raises(RunFailed, match=r"the run.json file of pytest cannot be used: not a run.json file"):
         run_suite([], 0.0, first=True)
 
 

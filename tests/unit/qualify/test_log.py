@@ -38,9 +38,9 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("{}\n", "runs.jsonl: line 1 is not a run of perfdl qualify (no 'schema')"),
+        ("{}\n", "runs.jsonl: line 1: not a run of perfdl qualify (no 'schema')"),
         ("words\n", "runs.jsonl: line 1 is not JSON"),
-        ("[1]\n", "runs.jsonl: line 1 is not a run of perfdl qualify"),
+        ("[1]\n", "runs.jsonl: line 1: not a run of perfdl qualify"),
         ("\xff\n", "runs.jsonl: line 1 is not JSON"),
     ],
     ids=["empty", "words", "list", "bytes"],

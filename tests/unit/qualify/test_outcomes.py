@@ -68,7 +68,7 @@ def test_what_is_a_trial(verdict, record, judged):
 
 def test_what_is_no_run_file():
     for data in ({}, [], None, {"tests": 5}, run_file({"id": "a"}), run_file(case_in_file("splendid"))):
-        with pytest.raises(OutcomeError, match="is not a run file of pytest --perf"):
+        with pytest.raises(OutcomeError, match=r"not a run.json file of pytest --perf"):
             outcome_of(data, inject=0.0, seconds=1.0, arguments=())
 
 
@@ -89,11 +89,14 @@ def test_what_rested_on_a_screen_in_earlier_versions_is_unpaired():
     "change, message",
     [
         ({"schema": 9}, "newer pytest-perfdl"),
-        ({"inject": "5"}, "is not a run of perfdl qualify"),
-        ({"seconds": True}, "is not a run of perfdl qualify"),
+        ({"inject": "5"}, "not a run of perfdl qualify"),
+        ({"seconds": True}, "not a run of perfdl qualify"),
         ({"cases": [{"id": "a"}]}, "no 'verdict'"),
-        ({"cases": None}, "is not a run of perfdl qualify"),
-        ({"cases": [{**to_json(outcome())["cases"][0], "basis": "luck"}]}, "'luck' is none of unpaired, paired, other"),
+        ({"cases": None}, "not a run of perfdl qualify"),
+        (
+            {"cases": [{**to_json(outcome())["cases"][0], "basis": "luck"}]},
+            "'luck' is not one of unpaired, paired, other",
+        ),
     ],
     ids=["newer", "text", "bool", "test", "nothing", "basis"],
 )

@@ -124,7 +124,7 @@ def test_a_command_for_many_tests_names_their_files():
 
 
 def failed_itself(**rest):
-    finding = Finding("invalid", TEST_ERROR, "not measured: the test itself failed")
+    finding = Finding("invalid", TEST_ERROR, "the test failed, so its measurement was not used")
     return runs.result("invalid", reason=finding.message, metrics=(), integrity=(finding,), **rest)
 
 
@@ -135,7 +135,7 @@ def test_a_test_that_failed_itself_is_no_invalid_measurement_and_nothing_measure
     assert words.commands(run.results[0], run.invocation) == []
     assert words.run_commands(run) == []
     assert terminal[1].split() == ["TEST", "ERROR", *runs.GPT.split()]
-    assert terminal[2].strip() == "not measured: the test itself failed"
+    assert terminal[2].strip() == "the test failed, so its measurement was not used"
     assert words.counts_sentence(run).endswith(" 1 test error, 0 missing, 0 incomparable, 0 unmeasured.")
     assert words.headline(run) == "1 of 2 perf tests failed before it was measured"
     assert by_verdict([failed_itself()] * 2) == "2 test errors"

@@ -27,7 +27,7 @@ class Processes:
 
 @pytest.mark.parametrize(
     "error, message",
-    [(WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"), (WorkerTimeout("(stacks)"), "timeout while recording")],
+    [(WorkerDied("killed by SIGSEGV"), "killed by SIGSEGV"), (WorkerTimeout("(stacks)"), "did not finish in time")],
 )
 def test_a_worker_that_does_not_survive(error, message):
     context = SimpleNamespace(processes=Processes(error))

@@ -68,7 +68,7 @@ def renamed(old, new):
     [
         ("3%", "regressed", ""),
         ("4.5%", "regressed", ""),
-        ("6%", "inconclusive", ": the interval contains the bound"),
+        ("6%", "inconclusive", ": the prediction interval contains the expected bound"),
         ("7%", "unchanged", ""),
         ("90%", "unchanged", ""),
     ],
@@ -116,8 +116,7 @@ def test_a_missing_constant_fails_nothing(measured):
     found = asked(measured(host_training()), "fused_optimizer", "3%", None)
     assert (found.verdict, found.new) == ("inconclusive", None)
     assert found.reason == (
-        "no prediction: the bandwidth of the memory is not in the trace: "
-        "give it with machine=Machine(memory_bytes_per_s=...)"
+        "no prediction: the memory bandwidth is not in the trace: give it with machine=Machine(memory_bytes_per_s=...)"
     )
 
 
@@ -131,10 +130,14 @@ def test_the_device_of_the_key_tells_constants(measured):
 @pytest.mark.parametrize(
     ("transform", "made", "reason"),
     [
-        ("fused_optimizer", renamed("aten::add_", "aten::_fused_sgd_"), "the update is already fused"),
-        ("foreach", renamed("aten::add_", "aten::_foreach_add_"), "the update is already fused or uses foreach"),
-        ("remove_sync", host_training(), "the host waits for no synchronization"),
-        ("prefetch", host_training(), "no time passes in a DataLoader"),
+        ("fused_optimizer", renamed("aten::add_", "aten::_fused_sgd_"), "the optimizer update is already fused"),
+        (
+            "foreach",
+            renamed("aten::add_", "aten::_foreach_add_"),
+            ("the optimizer update is already fused or uses foreach"),
+        ),
+        ("remove_sync", host_training(), "the host does not wait for a synchronization"),
+        ("prefetch", host_training(), "the step spends no time in a DataLoader"),
     ],
     ids=["fused", "foreach", "no waiting", "no loading"],
 )
@@ -148,8 +151,18 @@ def test_what_is_on_has_nothing_to_gain(measured, transform, made, reason):
     ("transform", "made", "parameters", "reason"),
     [
         ("fused_optimizer", renamed("SGD.step", "NAdam.step"), {}, "the memory traffic of NAdam is unknown"),
-        ("fused_optimizer", renamed("Optimizer.step", "update"), {}, "the trace has no update by one optimizer"),
-        ("fused_optimizer", trace(step(0, 0, 100)), {}, "the trace has no update by one optimizer"),
+        (
+            "fused_optimizer",
+            renamed("Optimizer.step", "update"),
+            {},
+            "the trace has no optimizer update (Optimizer.step) of a single optimizer",
+        ),
+        (
+            "fused_optimizer",
+            trace(step(0, 0, 100)),
+            {},
+            "the trace has no optimizer update (Optimizer.step) of a single optimizer",
+        ),
         ("fused_optimizer", renamed("AccumulateGrad", "None"), {}, "the trace has no shapes of gradients"),
         ("checkpointing", host_training(), {"layer": "Net.blocks"}, "no module matches 'Net.blocks'"),
     ],
@@ -165,7 +178,7 @@ def test_a_refused_graph_fails_nothing(measured):
     found = asked(measured(WAITING), "remove_operator", "0%", None, name="aten::neg")
     assert found.new > 10
     assert found.verdict == "inconclusive"
-    assert "expected < 0%: prediction rejected, " in found.reason
+    assert "expected < 0%: the prediction was rejected (" in found.reason
     assert "of the trace's time is waiting without a known cause" in found.reason
 
 
@@ -175,7 +188,7 @@ def test_little_trust_passes_but_does_not_fail(measured, monkeypatch):
     assert asked(measured(host_training()), "rough", "5%").verdict == "unchanged"
     found = asked(measured(host_training()), "rough", "1%")
     assert found.verdict == "inconclusive"
-    assert found.reason.endswith("expected < 1%: low confidence, a bound")
+    assert found.reason.endswith("expected < 1%: the prediction has low confidence (a bound)")
 
 
 @pytest.mark.parametrize(
@@ -184,9 +197,13 @@ def test_little_trust_passes_but_does_not_fail(measured, monkeypatch):
         (
             host_training(),
             {"limit": 250},
-            "the trace of the step is larger than 256.0 KiB, the maximum for a stored trace",
+            "the trace of the step is larger than 256.0 KiB, the size limit of stored traces",
         ),
-        (host_training(), {"period": 4}, "the stored trace has one step, but a cycle has 4 steps"),
+        (
+            host_training(),
+            {"period": 4},
+            "the stored trace contains only one step, but a cycle of the test has 4 steps",
+        ),
         (
             device_training(),
             {"step_us": 100},

@@ -63,10 +63,15 @@ def test_limits_are_measured_once_and_kept(store, measuring):
 @pytest.mark.parametrize(
     "answer, said",
     [
-        (ConstantsError("other processes used 0.50 CPUs during the measurement"), "other processes used 0.50"),
+        (
+            ConstantsError(
+                "other processes used 0.50 CPUs during the measurement: stop other processes and measure again"
+            ),
+            "other processes used 0.50",
+        ),
         (
             replace(FOUND, key="other-1t torch 2.13.0"),
-            "the machine ID in a worker process is different: other-1t torch",
+            "the machine ID in the worker process differs from this process's machine ID: other-1t torch",
         ),
     ],
 )
@@ -86,28 +91,26 @@ def test_a_damaged_file_is_refused_with_what_to_do(store):
     path.write_text("{}{")
     with pytest.raises(ConstantsError) as refused:
         MachineLimits(store).of(KEY)
-    assert str(refused.value).endswith(
-        "restore it from git, or delete it and run pytest --perf-update to measure it again"
-    )
+    assert str(refused.value).endswith("restore the file from git, or delete the file and run pytest --perf-update")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     "now, level, said",
     [
-        (FOUND, "ok", "reaches the peak rates in machine.json (2026-11-23)"),
-        (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 3.6e10}), "ok", "reaches"),
+        (FOUND, "ok", "the machine reaches the peak rates in machine.json (recorded 2026-11-23)"),
+        (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 3.6e10}), "ok", "the machine reaches"),
         (
             replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 3.4e10}),
             "warn",
-            "float32 89.00 Gflop/s, recorded 100.0 Gflop/s; float64 34.00 Gflop/s, recorded 50.00 Gflop/s",
+            "float32 is 89.00 Gflop/s (recorded: 100.0 Gflop/s); float64 is 34.00 Gflop/s (recorded: 50.00 Gflop/s)",
         ),
         (
             replace(FOUND, bandwidths=((2**18, 4e10), (2**27, 0.8e10))),
             "warn",
-            "bandwidth for 128.0 MiB 8.000 GB/s, recorded 10.00 GB/s",
+            "memory bandwidth for 128.0 MiB is 8.000 GB/s (recorded: 10.00 GB/s)",
         ),
-        (ConstantsError("disturbed: others"), "note", "not compared with machine.json"),
+        (ConstantsError("disturbed: others"), "note", "the peak rates could not be compared with machine.json"),
     ],
 )
 def test_a_machine_reaches_its_limits_or_not(store, measuring, monkeypatch, now, level, said):
@@ -151,11 +154,14 @@ class TestMissed:
             (replace(FOUND, flops_per_s={"float32": 0.91e11, "float64": 4e10}), ""),
             (
                 replace(FOUND, flops_per_s={"float32": 0.89e11, "float64": 4e10}),
-                "the machine is below its recorded peak rates: float32 89.00 Gflop/s, recorded 100.0 Gflop/s",
+                (
+                    "the machine does not reach its recorded peak rates: float32 is 89.00 Gflop/s "
+                    "(recorded: 100.0 Gflop/s)"
+                ),
             ),
             (
                 ConstantsError("other processes used 0.50 CPUs"),
-                "peak rates of the machine could not be measured again: other processes used 0.50 CPUs",
+                "the peak rates of the machine could not be measured again: other processes used 0.50 CPUs",
             ),
         ],
     )

@@ -26,7 +26,10 @@ RECORDED = ExpectedDuration(4.0, 10, recorded=True)
         ([RECORDED, ExpectedDuration(3.0, 1)], "Measuring 2 perf tests, about 55 s to 1 min 22 s"),
         (
             [*BEFORE, ExpectedDuration(None, 10)],
-            "Measuring 3 perf tests, about 1 min 20 s to 3 min 20 s (no estimate for 1 of them without a baseline)",
+            (
+                "Measuring 3 perf tests, about 1 min 20 s to 3 min 20 s "
+                "(no time estimate for 1 of them without a baseline)"
+            ),
         ),
         ([ExpectedDuration(None, 1)], "Measuring 1 perf test (no time estimate without a baseline)"),
     ],
@@ -38,8 +41,8 @@ def test_the_line_before_the_first_test(tests, line):
 
 @pytest.mark.parametrize("seconds, said", [
     (26.6, ""),  # nine rounds in twice the budget
-    (27.0, "; --perf-budget=120 allows 8 rounds of 27 s, but a regression needs 9"),
-    (400.0, "; --perf-budget=120 allows 1 round of 6 min 40 s, but a regression needs 9"),
+    (27.0, "; --perf-budget=120 allows 8 rounds of 27 s, but a regression needs 9 rounds"),
+    (400.0, "; --perf-budget=120 allows 1 round of 6 min 40 s, but a regression needs 9 rounds"),
 ])  # fmt: skip
 def test_a_budget_without_room_to_fail_is_said_before_anything_is_measured(seconds, said):
     line = estimate([ExpectedDuration(3.0, 1), ExpectedDuration(seconds, 1)], 120, 9)

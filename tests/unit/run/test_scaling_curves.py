@@ -176,7 +176,7 @@ def test_a_machine_that_is_slower_at_large_sizes_is_no_growth_in_rounds():
 def test_only_small_sizes_are_measured_again_where_large_ones_were_confirmed():
     trials = run(PLANTED["complexity regression"], paired=True)
     assert [trial.drawn for trial in trials] == [3, 3, 3, 0]
-    assert "1 of 4 sizes in paired rounds" in curve_of(trials).reason
+    assert "paired rounds at 1 of 4 sizes" in curve_of(trials).reason
 
 
 @pytest.mark.parametrize("kind", PLANTED)
@@ -186,7 +186,7 @@ def test_rounds_that_proved_nothing_of_any_size_may_prove_it_of_the_curve(kind):
     found = curve_of(trials)
     assert found.verdict == "regressed"
     assert found.reason.startswith(f"{kind}: +")
-    assert "4 of 4 sizes in paired rounds" in found.reason
+    assert "paired rounds at 4 of 4 sizes" in found.reason
 
 
 def test_rounds_on_unchanged_code_prove_nothing_of_the_curve():
@@ -279,8 +279,8 @@ def expecting(**bounds):
         pytest.param({"exponent": 0.1}, "largest exponent", "regressed", id="exponent exceeded"),
         pytest.param({"fixed": "30ms"}, "largest fixed part", "unchanged", id="fixed kept"),
         pytest.param({"fixed": "10ms"}, "largest fixed part", "regressed", id="fixed exceeded"),
-        pytest.param({"per_unit": "2ms"}, "most per sample", "unchanged", id="slope kept"),
-        pytest.param({"per_unit": "500us"}, "most per sample", "regressed", id="slope exceeded"),
+        pytest.param({"per_unit": "2ms"}, "largest time per sample", "unchanged", id="slope kept"),
+        pytest.param({"per_unit": "500us"}, "largest time per sample", "regressed", id="slope exceeded"),
     ],
 )
 def test_bounds_of_the_test_itself(bounds, part, verdict):
@@ -295,7 +295,7 @@ def test_bounds_of_the_test_itself(bounds, part, verdict):
 def test_undecided_bounds_draw_further_repeats():
     trials = run(curves=expecting(per_unit="1ms"))
     assert [trial.drawn for trial in trials] == [3] * 4
-    found = curve_of(trials, "step_time over batch, most per sample")
+    found = curve_of(trials, "step_time over batch, largest time per sample")
     assert found.verdict == "inconclusive"
     assert found.reason.endswith("use more processes (--perf-repeats)")
 
@@ -307,7 +307,7 @@ def test_the_markers_only_axis_needs_no_name():
 
 @pytest.mark.parametrize(
     "axis, problem",
-    [("", "missing argument axis"), ("layers", "the test has no parameter 'layers' that is a number above 0")],
+    [("", "the argument axis is missing"), ("layers", "the test has no parameter 'layers' that is a number above 0")],
     ids=["missing", "unknown"],
 )
 def test_an_axis_that_is_none_is_said(axis, problem):
@@ -455,8 +455,8 @@ def test_a_curve_whose_last_size_does_not_run_leaves_a_line():
     assert said == [
         f"the curve of t.py::test_step over batch was not compared: {count} of 4 sizes measured, {why}"
         for count, why in (
-            (1, "at least 3 are needed"),
-            (2, "at least 3 are needed"),
+            (1, "at least 3 sizes are needed"),
+            (2, "at least 3 sizes are needed"),
             (3, "the test of the last size has no result"),
         )
     ]

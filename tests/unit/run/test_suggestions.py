@@ -44,7 +44,7 @@ def test_input_that_the_step_waits_for(tmp_path, verdict):
         "DataLoader(num_workers=2)",
         pytest.approx(0.55),
         (pytest.approx(1 - 0.90225), pytest.approx(1 - 0.39775)),
-        "how much workers slow a step that computes on the CPU is unknown: `perfdl constants` measures it",
+        "the effect of workers on a step that computes on the CPU is unknown: run `perfdl constants` to measure it",
         example="examples/strategies/test_async_loading.py",
     )
 

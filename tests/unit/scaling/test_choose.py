@@ -225,7 +225,7 @@ def test_no_extrapolation_reaches_zero():
 def test_a_time_beyond_all_numbers_is_refused():
     choice = choose(line(lambda batch: 1e6 * batch**2.5, SIZES))
     assert choice.chosen.name == "generic product"
-    with pytest.raises(ScalingError, match="generic product predicts no finite time for this configuration"):
+    with pytest.raises(ScalingError, match="generic product predicts no finite time for these values of the factors"):
         choice.predict({"batch": 1e300}, extrapolate=True)
 
 
@@ -242,11 +242,11 @@ def test_intervals_widen_by_the_stretch():
 @pytest.mark.parametrize(
     "at, problem",
     [
-        pytest.param({}, "a value for batch is missing", id="missing"),
+        pytest.param({}, "the value of factor batch is missing", id="missing"),
         pytest.param({"batch": 8, "size": 1}, "there is no factor 'size'", id="unknown"),
         pytest.param({"batch": float("nan")}, "factor batch is nan", id="nan"),
         pytest.param({"batch": -8}, "factor batch is -8", id="negative"),
-        pytest.param({"batch": 8, "layers": 4}, "layers was 3 in every point", id="another constant"),
+        pytest.param({"batch": 8, "layers": 4}, "layers was 3 in every measured point", id="another constant"),
     ],
 )
 def test_what_cannot_be_predicted(at, problem):
@@ -260,7 +260,7 @@ def test_what_cannot_be_predicted(at, problem):
 
 @pytest.mark.parametrize(
     "sizes, problem",
-    [((4,), "1 configuration: at least 3"), ((4, 8), "2 configurations: at least 3")],
+    [((4,), "1 configuration measured, but at least 3"), ((4, 8), "2 configurations measured, but at least 3")],
     ids=["one", "two"],
 )
 def test_too_few_configurations_are_refused(sizes, problem):
@@ -276,23 +276,23 @@ def test_no_model_at_all_is_refused():
 
 def test_constant_times_are_warned_of():
     choice = choose(line(lambda batch: 5e6, SIZES))
-    assert choice.warnings == ("every time is the same: no factor has an effect",)
+    assert choice.warnings == ("all measured times are equal, so no factor has an effect",)
     assert choice.predict({"batch": 10}).ns == pytest.approx(5e6)
 
 
 def test_factors_that_vary_together_are_warned_of():
     points = Points.of([Point({"a": size, "b": size**2}, 1e6 * size) for size in (1.0, 2.0, 4.0, 8.0)])
-    assert "a, b vary together: their effects cannot be separated" in choose(points, (Physical(),)).warnings
+    assert "a, b vary together, so the effect of each cannot be separated" in choose(points, (Physical(),)).warnings
 
 
 def test_a_factor_that_does_not_vary_is_warned_of():
     points = Points.of([Point({"layers": 3, "batch": size}, 1e6 * size) for size in (4, 8, 16)])
-    assert choose(points).warnings == ("layers is 3 in every point: its effect is unknown",)
+    assert choose(points).warnings == ("layers is 3 in every measured point, so its effect is unknown",)
 
 
 def test_times_nine_decades_apart_are_warned_of():
     choice = choose(line(lambda batch: batch, (1, 1e3, 1e6, 1e9)))
-    assert choice.warnings == ("times differ by a factor of 1e+09: few models hold over that range",)
+    assert choice.warnings == ("times differ by a factor of 1e+09: few models fit such a wide range",)
 
 
 @pytest.mark.parametrize("seed", range(4))

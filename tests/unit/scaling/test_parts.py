@@ -86,7 +86,7 @@ def test_a_step_that_was_not_profiled_has_no_parts(write):
 
 
 def test_two_sizes_are_too_few(write):
-    with pytest.raises(ScalingError, match=r"run.json: 2 configurations: at least 3 are needed"):
+    with pytest.raises(ScalingError, match=r"run.json: 2 configurations measured, but at least 3 are needed"):
         read_parts(write(measured(2), measured(4)))
 
 

@@ -54,7 +54,7 @@ def test_processors_may_be_named():
 
 
 def test_fewer_than_one_processor_is_refused():
-    with pytest.raises(ScalingError, match="workers counts processors, but has values below 1: leave out those points"):
+    with pytest.raises(ScalingError, match="workers counts processors, but has values below 1: remove these points"):
         features(grid(lambda workers: 1e6, extrinsic=["workers"], workers=(0, 1, 2)))
 
 

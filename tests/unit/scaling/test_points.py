@@ -79,9 +79,11 @@ def test_impossible_points_are_refused(factors, ns, problem):
 @pytest.mark.parametrize(
     "rows, asked, problem",
     [
-        pytest.param([], {}, "there are no points", id="no points"),
-        pytest.param([Point({}, 1)], {}, "there are no factors", id="no factors"),
-        pytest.param(ROWS, {"extrinsic": ["size"]}, "no factor 'size'; there are layers, batch, workers", id="unknown"),
+        pytest.param([], {}, "the input contains no points", id="no points"),
+        pytest.param([Point({}, 1)], {}, "the input contains no factors", id="no factors"),
+        pytest.param(
+            ROWS, {"extrinsic": ["size"]}, "no factor 'size'; known factors: layers, batch, workers", id="unknown"
+        ),
         pytest.param(ROWS, {"intrinsic": ["batch"], "extrinsic": ["batch"]}, "cannot be both", id="both kinds"),
     ],
 )
@@ -123,9 +125,9 @@ def test_columns_left_out_may_hold_anything(tmp_path):
         pytest.param("batch,seconds\n1,2\n", ":1: the header needs exactly one", id="no time"),
         pytest.param("time_s,time_ms,batch\n", ":1: the header needs exactly one", id="two times"),
         pytest.param("batch,batch,time_s\n", ":1: column 'batch' appears twice", id="twice"),
-        pytest.param("time_s\n1\n", ":1: there are no factors", id="no factor"),
-        pytest.param("batch,time_s\n", ":1: there are no points", id="no rows"),
-        pytest.param("batch,time_s\n1,2\n\n3\n", ":4: 1 values, but 2 columns", id="short line"),
+        pytest.param("time_s\n1\n", ":1: the input contains no factors", id="no factor"),
+        pytest.param("batch,time_s\n", ":1: the input contains no points", id="no rows"),
+        pytest.param("batch,time_s\n1,2\n\n3\n", ":4: expected 2 values, as in the header, got 1", id="short line"),
         pytest.param("batch,time_s\n1,2\n3,x\n", ":3: 'x' in column time_s is not a number", id="no number"),
         pytest.param("batch,time_s\n1,nan\n", ":2: the time is nan ns; it must be finite and positive", id="nan"),
         pytest.param("batch,time_s\n-1,1\n", ":2: factor batch is -1; it must be", id="negative"),

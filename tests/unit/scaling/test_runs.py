@@ -60,7 +60,9 @@ def test_every_repeat_is_a_point(path):
 def test_one_of_several_tests_is_chosen(path):
     run(path, *(measured(f"test_{name}[{size}]", size * 1e6) for name in "ab" for size in (2, 4)))
     assert len(read_run(path, test="test_b", names=["batch"])) == 2
-    with pytest.raises(ScalingError, match=r"run.json: several tests have sizes: choose with -k one of test_a, test_b"):
+    with pytest.raises(
+        ScalingError, match=r"run.json: several tests have sizes in their ids: select one with -k: test_a, test_b"
+    ):
         read_run(path, names=["batch"])
 
 
@@ -93,7 +95,7 @@ def test_files_that_are_not_there_are_refused(path):
 @pytest.mark.parametrize(
     "metric, problem",
     [
-        ("step", r"test_a\[batch=2\] has no metric step; it has ops, step_time"),
+        ("step", r"test_a\[batch=2\] has no metric step; available metrics: ops, step_time"),
         ("ops", "ops is in '1', not a time"),
     ],
     ids=["unknown", "no time"],

@@ -43,14 +43,14 @@ def broken(**changes):
 @pytest.mark.parametrize(
     "data, problem",
     [
-        pytest.param(None, "no saved model", id="nothing"),
-        pytest.param([], "no saved model", id="list"),
-        pytest.param({}, "no saved model", id="empty"),
-        pytest.param(broken(chosen="cubic"), "no saved model", id="unknown choice"),
-        pytest.param(broken(fits=[{"name": "cubic"}]), "no saved model", id="unknown form"),
-        pytest.param(broken(ns=[1.0]), "no saved model", id="ragged"),
+        pytest.param(None, "the file is not a saved model", id="nothing"),
+        pytest.param([], "the file is not a saved model", id="list"),
+        pytest.param({}, "the file is not a saved model", id="empty"),
+        pytest.param(broken(chosen="cubic"), "the file is not a saved model", id="unknown choice"),
+        pytest.param(broken(fits=[{"name": "cubic"}]), "the file is not a saved model", id="unknown form"),
+        pytest.param(broken(ns=[1.0]), "the file is not a saved model", id="ragged"),
         pytest.param(broken(ns=[-1.0] * 8), "must be finite and positive", id="negative"),
-        pytest.param(broken(columns={}), "no saved model", id="no columns"),
+        pytest.param(broken(columns={}), "the file is not a saved model", id="no columns"),
     ],
 )
 def test_what_is_no_model_is_refused(data, problem):

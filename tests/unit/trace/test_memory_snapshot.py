@@ -227,7 +227,7 @@ def test_it_would_be_executed(tmp_path, name):
 
 def test_what_is_asked_for_is_named(tmp_path):
     text = refusal(tmp_path, code(b"true")["a name that moves the cursor"])
-    assert r"refers to \x1b[2Jos.system, but a snapshot contains plain values only" in text
+    assert r"refers to \x1b[2Jos.system, but a snapshot contains only plain values" in text
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in BROKEN.items()])
@@ -249,12 +249,12 @@ def test_a_crash_is_told(tmp_path, monkeypatch):
     crashing.write_text("#!/bin/sh\nkill -s SEGV $$\n")
     crashing.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(crashing))
-    assert "the process that reads it was killed by SIGSEGV" in refusal(tmp_path, snapshot())
+    assert "the process that reads the snapshot was killed by SIGSEGV" in refusal(tmp_path, snapshot())
 
 
 MALFORMED = {
-    "a number": (7, "no 'segments'"),
-    "an empty dictionary": ({}, "no 'segments'"),
+    "a number": (7, "'segments' is missing"),
+    "an empty dictionary": ({}, "'segments' is missing"),
     "no list of segments": ({"segments": {}}, "segments is not a list"),
     "a list of numbers": ([1], "segments[0] is not a dictionary"),
     "no list of traces": ({"segments": [], "device_traces": 5}, "device_traces is not a list"),
@@ -300,8 +300,8 @@ def test_what_is_no_file(tmp_path):
         read_snapshot(tmp_path / "absent.pickle")
     with pytest.raises(TraceError, match=r"two\\nlines cannot be read: No such file"):
         read_snapshot(tmp_path / "two\nlines")
-    with pytest.raises(TraceError, match=r"is not a file"):
+    with pytest.raises(TraceError, match=r"is not a regular file"):
         read_snapshot(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(TraceError, match=r"is not a file"):
+    with pytest.raises(TraceError, match=r"is not a regular file"):
         read_snapshot(tmp_path / "pipe")

@@ -151,8 +151,8 @@ def test_odd_events_are_said_and_the_rest_is_kept():
         f"2 malformed events were skipped (first at byte {first})",
         "2 events without a valid timestamp were skipped",
         "1 memory event without a valid timestamp was skipped",
-        "1 complete event has no duration: set to 0",
-        "1 event has a negative duration: set to 0",
+        "1 complete event has no duration, which was read as 0",
+        "1 event has a negative duration, which was read as 0",
     )
 
 

@@ -269,13 +269,13 @@ def test_nesting_too_deep_for_the_decoder_costs_one_event():
         pytest.param(b'{"traceEvents": [', "x.json is not valid JSON: unexpected end (byte 17)", id="cut-list"),
         pytest.param(b"[1, 2", "x.json is not valid JSON: unexpected end (byte 5)", id="cut-bare-list"),
         pytest.param(b'{"traceEvents": [{]}', "x.json is not valid JSON: expected '\"' (byte 18)", id="no-event-left"),
-        pytest.param(b'{"a": 1}', "x.json is not a Chrome trace: it has no traceEvents (byte 0)", id="no-events"),
+        pytest.param(b'{"a": 1}', "x.json is not a Chrome trace: traceEvents is missing (byte 0)", id="no-events"),
         pytest.param(
-            b'"text"', "x.json is not a Chrome trace: its top level is neither an object nor a list (byte 0)", id="text"
+            b'"text"', "x.json is not a Chrome trace: the top level is neither an object nor a list (byte 0)", id="text"
         ),
         pytest.param(
             b' {"traceEvents": 5}',
-            "x.json is not a Chrome trace: its traceEvents is not a list (byte 1)",
+            "x.json is not a Chrome trace: traceEvents is not a list (byte 1)",
             id="events-no-list",
         ),
         pytest.param(

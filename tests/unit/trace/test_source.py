@@ -119,8 +119,8 @@ def test_zip_bombs_stop_at_the_limit(monkeypatch):
     )
     monkeypatch.setattr(source_module, "RATIO_FROM", 5_000_000)
     assert refusal(bomb) == (
-        "x.json is over 200 times larger decompressed, implausible for a trace: "
-        "if it is one, allow its size with read_trace(path, limit_bytes=...)"
+        "x.json is over 200 times larger when decompressed, which is implausible for a trace: to read it anyway, use "
+        "read_trace(path, limit_bytes=...)"
     )
     monkeypatch.setattr(source_module, "PACKED_LIMIT", 2**20)
     assert refusal(gzip.compress(DATA * 40)) == (

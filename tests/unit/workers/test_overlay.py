@@ -72,7 +72,8 @@ def test_a_folder_that_leads_out_of_the_checkout_is_refused(checkout, tmp_path, 
     (checkout.root / "tests").rename(tmp_path / "unused")
     (checkout.root / "tests").symlink_to(elsewhere)
     with pytest.raises(
-        CheckoutError, match=r".*/repo/tests/test_it.py is linked to .*/elsewhere/test_it.py, outside the checkout"
+        CheckoutError,
+        match=r".*/repo/tests/test_it.py cannot be replaced, because it is a link to .*/elsewhere/test_it.py in",
     ):
         overlay(checkout, [checkout.working_tree / "tests/test_it.py"])
     assert content(tmp_path / "elsewhere") == ({"test_it.py": "precious"} if exists else {})

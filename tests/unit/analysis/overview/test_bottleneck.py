@@ -41,7 +41,7 @@ def busy(name, cat="kernel", **more):
             "communication",
             0.98,
             (
-                "Communication-bound: communication without overlapping compute in 98.0% of the step (980.0 µs of "
+                "Communication-bound: communication runs without overlapping compute in 98.0% of the step (980.0 µs of "
                 "1.000 ms); the longest is ncclDevKernel_AllReduce with 980.0 µs/step."
             ),
         ),
@@ -50,7 +50,7 @@ def busy(name, cat="kernel", **more):
             "copy",
             0.98,
             (
-                "Copy-bound: copies without overlapping compute in 98.0% of the step (980.0 µs of 1.000 ms); "
+                "Copy-bound: copies run without overlapping compute in 98.0% of the step (980.0 µs of 1.000 ms); "
                 f"the longest is {HTOD} with 980.0 µs/step."
             ),
         ),
@@ -330,7 +330,7 @@ def test_overhead_and_classes_of_the_account():
     assert found["overhead"].text == "profiler overhead takes 20.0% of the step (200.0 µs of 1.000 ms)"
     half = (step(1, 0, 1000), launch(500, 5, 1), kernel("k", 510, 490, 1), sync(505, 495))
     assert kinds(*half)["launch"].text == (
-        "the device waits while the host is in Python in 50.0% of the step (500.0 µs of 1.000 ms)"
+        "the device waits while the host runs Python in 50.0% of the step (500.0 µs of 1.000 ms)"
     )
     assert "launch" not in kinds(*half, known="launch")
 
@@ -339,7 +339,9 @@ def test_a_path_that_is_not_explained_is_said():
     events = (step(1, 0, 1000), launch(0, 1, 1), kernel("first", 5, 95, 1), launch(10, 1, 2))
     found = kinds(*events, kernel("second", 900, 100, 2), sync(12, 988))
     assert found["unexplained"].share > 0.7
-    assert found["unexplained"].text.endswith("is waiting that the trace does not explain: the path may be wrong there")
+    assert found["unexplained"].text.endswith(
+        "is waiting that the trace does not explain, so parts of the path may be wrong"
+    )
 
 
 def test_nothing_to_find():

@@ -252,7 +252,7 @@ def test_a_schedule_leaves_the_usual_gap():
     made = graph([(STREAMS[0], [("a", 0, 10), ("b", 10, 10), ("c", 20, 10)])], constants=Constants(kernel_gap=2))
     edited = Plan().schedule([STREAMS[0]], lambda built: -np.arange(3)).apply(made)
     assert times(edited, simulate(edited)) == {"c": (0, 10), "b": (12, 22), "a": (24, 34)}
-    with pytest.raises(ValueError, match="the program determines the order"):
+    with pytest.raises(ValueError, match="because the program determines this order"):
         Plan().schedule(HOST, lambda built: np.zeros(1)).apply(graph([(HOST, [("x", 0, 1)])]))
     with pytest.raises(ValueError, match="priorities of 3 tasks"):
         Plan().schedule(STREAMS[0], lambda built: np.zeros(1)).apply(made)

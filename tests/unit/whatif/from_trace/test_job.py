@@ -255,9 +255,9 @@ def test_plans_for_each_rank():
     assert device(made, Plan().each_rank(plans)) == device(made, Plan().scale(Select(rank=1, name="gemm"), 0.4))
     twice = Plan().scale(Select(rank=1, name="gemm"), 0.8).scale(Select(rank=1, name="gemm"), 0.5)
     assert device(made, twice) == device(made, Plan().each_rank(plans))
-    with pytest.raises(ValueError, match="one plan for each rank is needed: 2, not 1"):
+    with pytest.raises(ValueError, match="expected one plan for each of the 2 ranks, got 1"):
         Plan().each_rank(plans[:1]).apply(made)
-    with pytest.raises(ValueError, match="one plan for each rank is needed: 1, not 2"):
+    with pytest.raises(ValueError, match="expected one plan for each of the 1 ranks, got 2"):
         Plan().each_rank(plans).apply(task_graph(one(50, 61)))
     assert Select(rank=1, name="gemm")(made).sum() == 1
     assert not Select(rank=1)(task_graph(one(50, 61))).any()
@@ -303,13 +303,15 @@ def test_a_change_for_each_rank_has_both_ends():
 def test_trust_says_what_is_missing():
     apart = job_graph([trace(launch(0, 5, 1), kernel("a", 10, 10, 1)), trace(launch(0, 5, 1), kernel("a", 10, 10, 1))])
     assert quality(apart).trust == "low"
-    assert quality(apart).reason == "no collective runs on all ranks: they cannot be simulated together"
+    assert quality(apart).reason == "the ranks cannot be simulated together, because no collective runs on all ranks"
     few = job_graph([one(50, 61, info={"rank": 1, "world_size": 8}), one(150, 161, info={"rank": 0, "world_size": 8})])
     assert few.job.numbers == (0, 1)
     assert few.job.parts[0].rank == 0
-    assert quality(few).reason == "2 of 8 ranks are given: waiting for the missing ranks counts as communication"
+    assert quality(few).reason == (
+        "only 2 of 8 ranks are given, so waiting for the missing ranks counts as communication"
+    )
     assert quality(straggling()).trust == "ok"
-    with pytest.raises(ValueError, match="two ranks or more"):
+    with pytest.raises(ValueError, match="at least two ranks"):
         job_graph([one(50, 61)])
 
 
@@ -339,7 +341,7 @@ def test_public_traces():
     assert len(made.job.meetings) == 4
     judged = quality(made)
     assert abs(judged.constant_error) <= 0.005
-    assert judged.reason.startswith("2 of 128 ranks are given")
+    assert judged.reason.startswith("only 2 of 128 ranks are given")
     # Each rank's last event is where its own graph has it.
     for part, shift in zip(made.job.parts, made.job.shifts, strict=True):
         assert part.span[1] + shift <= made.span[1]

@@ -151,7 +151,7 @@ def test_a_circle_is_refused_by_name():
         [(HOST, [("x", 0, 5)]), (STREAMS[0], [("y", 0, 5)])],
         [(EdgeKind.LAUNCH, "x", "y", 0, {}), (EdgeKind.SYNC, "y", "x", 0, {})],
     )
-    with pytest.raises(CycleError, match=r"task \d \([xy]\) waits for itself"):
+    with pytest.raises(CycleError, match=r"task \d \([xy]\) depends on itself"):
         simulate(made)
 
 

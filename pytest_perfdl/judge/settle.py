@@ -215,7 +215,10 @@ def _settled(
 ) -> MetricVerdict:
     stored = metric.base
     if metric.name in verdicts:
-        verdict = with_modes(verdicts[metric.name], base, new)
+        verdict = verdicts[metric.name]
+        if verdict.verdict not in CERTAIN:
+            # Both sides of a round run now: a certain change does not depend on what the recorded processes did.
+            verdict = with_modes(verdict, base, new)
         # Rounds that only single kernels asked for came after the verdict.
         own = rounds if verdict.rounds is None else rounds[: verdict.rounds]
         metric = replace(verdict, stored=stored, pairs=_pairs(metric.name, own))

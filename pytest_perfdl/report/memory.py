@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_perfdl.diff.memory import subtracted
@@ -18,9 +18,11 @@ from pytest_perfdl.model.memory import (
     Movement,
     RowChange,
 )
+from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report import layout
+from pytest_perfdl.report import figures, layout
+from pytest_perfdl.report.frames import frame_words
 from pytest_perfdl.results.verdict import Judgement
 
 CAUSES_SHOWN = 3
@@ -182,14 +184,18 @@ def _is_left(row: MemoryRow) -> bool:
     return row.kept or (row.category == "gradients" and row.lives_from < 0)
 
 
-def cause_place(cause: MemoryCause, change: MemoryChange) -> str:
-    """Where in the model and in the code, and from when to when it is alive.
+Where = Callable[[str], str]
+"""A line of code in words, by its frame."""
 
-    "in GPT.lm_head, at model.py(41): GPT.__init__, alive from before the step to its end"
+
+def cause_place(cause: MemoryCause, change: MemoryChange, where: Where = frame_words) -> str:
+    """Where in the model and in the code the tensors were allocated, and from when to when they are alive.
+
+    "in GPT.lm_head, allocated at model.py:41 in GPT.__init__, alive from before the step to its end"
     """
     row = cause.row
     module = f"in {visible(cause.module)}" if cause.module else ""
-    line = f"at {visible(row.line)}" if row.line else ""
+    line = f"allocated at {where(row.line)}" if row.line else ""
     return ", ".join(filter(None, (module, line, lifetime(cause, change))))
 
 
@@ -236,6 +242,19 @@ def advice_sentence(advice: MemoryAdvice) -> str:
     return f"{advice.how}: predicted peak {saved}{cost}"
 
 
+def advice_lead(change: MemoryChange, judgement: Judgement) -> str:
+    """Whether the measured peak is within its limit, which says how much the advice on it matters."""
+    name = metric_name(change.call, "peak_memory")
+    metric = next((each for each in judgement.metrics if each.name == name), None)
+    if metric is None or metric.limit is None or metric.new is None:
+        return "The peak has no limit. To lower it"
+    what = f"The measured peak of {_bytes(metric.new)}"
+    held = figures.limit(metric).partition(" ")[0]
+    if metric.verdict == "regressed":
+        return f"{what} is above its {held}. To lower it"
+    return f"{what} is within its {held}. To lower it all the same"
+
+
 def growth_sentence(change: MemoryChange) -> str:
     """What each step keeps, and who allocates it; empty where nothing grows."""
     if not change.growth:
@@ -246,7 +265,7 @@ def growth_sentence(change: MemoryChange) -> str:
     if not rows:
         return f"{said}, but no allocation could be identified"
     first = rows[0]
-    at = f"at {visible(first.line)}" if first.line else ""
+    at = f"at {frame_words(first.line)}" if first.line else ""
     place = ", ".join(filter(None, (f"in {visible(first.module)}" if first.module else "", at)))
     shape = f" {first.shape} {first.dtype}".rstrip() if first.shape else ""
     what = plural(first.tensors, "tensor")

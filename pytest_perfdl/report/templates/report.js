@@ -50,6 +50,8 @@
     place.append(made);
     return made;
   };
+  // A function of Python as everywhere on the page: "forward (model.py:42)" for "model.py(42): forward".
+  const readable = (name) => name.replace(/^([^<].*)\((\d+)\): (.+)$/s, "$3 ($1:$2)");
   const difference = (value) => [quantity(value, "ns", true), value ?? NaN];
   const time = (value) => [quantity(value, "ns"), value ?? NaN];
   const ratio = (from, to) => (from && to !== null ? [percent(to / from - 1), to / from - 1] : ["", NaN]);
@@ -72,7 +74,7 @@
       details,
       "Every operator, kernel and class of idle time: means of the profiled steps",
       [
-        ["Name", "text", (row) => [(names[row[0]] ? `${names[row[0]]}: ` : "") + names[row[2]]]],
+        ["Name", "text", (row) => [(names[row[0]] ? `${names[row[0]]}: ` : "") + readable(names[row[2]])]],
         ["Kind", "text", (row) => [names[row[1]]]],
         ["Baseline count", "number", (row) => count(row, 3)],
         ["Current count", "number", (row) => count(row, 4)],
@@ -97,7 +99,7 @@
       const room = (high - low) * (innerWidth < 700 ? 0.8 : 0.35) || high * 0.1;
       const from = low - room > high * 0.25 ? low - room : 0;
       const [scale, word] = scaleOf([high], "ns");
-      const label = (name) => plain(shorten(name, innerWidth < 700 ? 18 : 44));
+      const label = (name) => plain(shorten(readable(name), innerWidth < 700 ? 18 : 44));
       const ids = ["baseline", ...bars.map(([name], index) => `${index} ${name}`), "current"];
       const height = 70 + 26 * ids.length;
       if (perfdl.hasCharts) chart(own, {
@@ -111,7 +113,7 @@
             measure: ["absolute", ...bars.map(() => "relative"), "total"],
             text: [quantity(before, "ns"), ...bars.map(([, ns]) => quantity(ns, "ns", true)), quantity(now, "ns")],
             textposition: "outside", cliponaxis: false, hoverinfo: "text", textfont: { color: colors.ink },
-            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(name, 200))}<br>${quantity(ns, "ns", true)} per step`), `current: ${quantity(now, "ns")}`],
+            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(readable(name), 200))}<br>${quantity(ns, "ns", true)} per step`), `current: ${quantity(now, "ns")}`],
             increasing: { marker: { color: colors.bad } }, decreasing: { marker: { color: colors.good } }, totals: { marker: { color: colors.quiet } },
             connector: { line: { color: colors.line } },
           }],
@@ -123,7 +125,7 @@
         }),
       });
       folded(own, "The same as a table", (details) => table(details, "Changes of the step time", [
-        ["Part", "text", ([name]) => [name]],
+        ["Part", "text", ([name]) => [readable(name)]],
         ["Change per step", "number", ([, ns]) => difference(ns)],
         ["Share of the change", "number", ([, ns]) => (now === before ? ["", NaN] : [`${((ns / (now - before)) * 100).toFixed(1)}%`, ns / (now - before)])],
       ], bars));
@@ -261,7 +263,7 @@
     }
   };
   const places = (parent, heading, rows) => table(parent, `${heading}s of one observed step of each side, with everything inside them`, [
-    [heading, "text", ([name]) => [name]],
+    [heading, "text", ([name]) => [readable(name)]],
     ["Baseline", "number", ([, before]) => time(before)],
     ["Current", "number", ([, , now]) => time(now)],
     ["Difference", "number", ([, before, now]) => difference(now - before)],
@@ -357,7 +359,7 @@
       folded(own, `All rows of the peak (${rows.length}${more ? ` of ${rows.length + more}` : ""})`, (details) => table(details, "Memory allocated at the peak, largest differences first", [
         ["Category", "text", ([category]) => [category]],
         ["Module", "text", ([, module]) => [module]],
-        ["Line", "text", ([, , line]) => [line]],
+        ["Allocated at", "text", ([, , line]) => [readable(line)]],
         ["Operator", "text", ([, , , operator]) => [operator]],
         ["Shape", "text", ([, , , , shape]) => [shape]],
         ["Baseline tensors", "number", (row) => [quantity(row[5], "1"), row[5]]],

@@ -96,7 +96,7 @@ def test_against_a_revision_the_header_names_it_and_the_rounds():
         for number, one in enumerate(rounds)
     ]
     (line, *_) = text(runs.run(*results)).splitlines()
-    assert line == "machine cpu-amd-epyc-9v74-8c   against origin/main at 3f2c1abf9   7-20 paired rounds"
+    assert line == "machine cpu-amd-epyc-9v74-8c   against origin/main at 3f2c1abf9   7 to 20 paired rounds per test"
     (line, *_) = text(runs.run(runs.result("unchanged", against="main"))).splitlines()
     assert line == "machine cpu-amd-epyc-9v74-8c   against main at 3f2c1abf9   counts only"
 
@@ -274,6 +274,8 @@ def test_the_text_of_a_regression_is_complete(tmp_path):
                        baseline -> current  change    95% interval  limit
             step_time    41.20 -> 45.08 ms   +9.4%  [+8.9%, +9.9%]  3%
             ops          1699 -> 1748/step   +2.9%                  changed
+            step_time: lower quartile of step times; ops: operator calls per step
+            changed: differs from the baseline, without exceeding a limit
             cause: scaled_dot_product_flash_attention_backward slower per call: +2.920
                   of +3.792 ms in the profiled step, 77.0%
             cause: elementwise_mul added: +610.0 µs of +3.792 ms in the profiled step,

@@ -179,7 +179,8 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="parameters and optimizer state",
     ),
     GROWTH: CountedMetric(
-        "bytes that every step leaves allocated after garbage collection; absent if one of the last five leaves none",
+        "bytes that every step leaves allocated after garbage collection; absent if one of the last five steps leaves "
+        "none",
         "B",
         BYTE_SCOPE,
         reproducible=False,

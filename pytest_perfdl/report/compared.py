@@ -49,7 +49,8 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
         return f"{which}, because {absent[0].against} does not have {those}{how}"
     if held or required or not results or any(result.fails or result.updated for result in results):
         return ""
-    return f"nothing was compared: {by_verdict(results)} (--perf-require N fails a run that compares fewer tests)"
+    how = "use --perf-require N to fail a run that compares fewer than N tests"
+    return f"nothing was compared: {by_verdict(results)} ({how})"
 
 
 def not_measured(results: Sequence[Result]) -> str:

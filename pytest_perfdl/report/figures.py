@@ -11,7 +11,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
-DETECTABLE_LEGEND = "detectable: a slowdown above this would have been found (with 97.5% probability)"
+DETECTABLE_LEGEND = "detectable: a larger slowdown would be detected with 97.5% probability"
 
 
 def value(number: float | None, metric: MetricVerdict) -> str:

@@ -175,7 +175,7 @@ def evidence_words(metric: MetricVerdict) -> str:
     if metric.evidence == "paired" and metric.rounds:
         parts.append(plural(metric.rounds, "paired round"))
     elif metric.evidence == "unpaired":
-        parts.append("not paired: compared with the recorded processes")
+        parts.append("no paired rounds: compared with the recorded baseline")
     if _excludes(metric):
         parts.append(f"slowdowns above {figures.excluded(metric)} are excluded")
     return ", ".join(parts)

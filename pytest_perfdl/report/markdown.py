@@ -48,7 +48,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     full = [_section(result, run) if result.fails else _folded(result, run) for result in listed]
     lines = [_line(result) for result in listed]
     # What stands in the least room: all lines, and the note that some are left out.
-    note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
+    note = "\n{} left out here because of the size limit of GitHub: see `run.json` or `index.html` of the report.\n"
     reserve = _size(note.format(plural(len(listed), "test")))
     shown = _fitting(lines, room, reserve)
     room -= sum(map(_size, lines[:shown])) + (reserve if shown < len(listed) else 0)
@@ -103,14 +103,14 @@ def _head(run: Run) -> str:
 
 def _overall(run: Run) -> str:
     """How step times changed over the tests that did, as a table; empty where one test says it all."""
-    effects: dict[str, list[float]] = {"slower": [], "faster": [], "all that changed": []}
+    effects: dict[str, list[float]] = {"slower": [], "faster": [], "all changed tests": []}
     for result in run.results:
         for metric in result.judgement.metrics:
             is_step = general(metric.name) == "step_time"
             if is_step and metric.verdict in ("regressed", "improved") and metric.effect is not None:
                 effects["slower" if metric.verdict == "regressed" else "faster"].append(metric.effect)
-                effects["all that changed"].append(metric.effect)
-    if len(effects["all that changed"]) < 2:
+                effects["all changed tests"].append(metric.effect)
+    if len(effects["all changed tests"]) < 2:
         return ""
     return _table(
         ("step_time", "mean", "range", "count"),

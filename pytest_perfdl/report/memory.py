@@ -46,9 +46,9 @@ _MOVED: dict[Movement, str] = {
     "larger": "larger",
     "smaller": "smaller",
     "dtype": "different dtype",
-    "longer": "freed later than in the baseline, alive at the current peak",
-    "shorter": "freed before the current peak",
-    "moment": "on both sides, alive at one of the peaks only",
+    "longer": "freed later than in the baseline, so still alive at the current peak",
+    "shorter": "freed before the current peak, unlike in the baseline",
+    "moment": "allocated in both steps, but alive at only one of the two peaks",
 }
 
 
@@ -67,7 +67,7 @@ def peak_sentence(change: MemoryChange) -> str:
     at = _moment(new)
     if change.growth:
         # The counted one comes after as many steps as a test has.
-        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each keep more memory, "
+        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each leave more memory allocated, "
     if base is None:
         return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
     before = _moment(base)
@@ -221,7 +221,9 @@ def terminal(change: MemoryChange, most: int, width: int) -> str:
         lines += layout.paragraph(cause_place(cause, change), 6, width)
     if len(change.causes) > most:
         rest = sum(cause.bytes for cause in change.causes[most:])
-        lines.append(f"  and {len(change.causes) - most} more, {_signed(rest)} together (--top)")
+        lines.append(
+            f"  and {plural(len(change.causes) - most, 'more cause')}, {_signed(rest)} in total (--top shows more)"
+        )
     before = change.base.by_category() if change.base else {}
     table = [
         (category, _bytes(before.get(category, 0)), "->", _bytes(size), _signed(size - before.get(category, 0)))

@@ -30,7 +30,7 @@ from pytest_perfdl.trace.annotations import MODULE, SETUP
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 WAITING = "waiting for input"
 """Frame of the time in which a step waits for its next batch."""
-CHANGE = "slower causes: measured change per step"
+CHANGE = "causes that became slower: measured change per step"
 """Name of the profile that shows no step but the page's causes."""
 _ANNOTATION = "user_annotation"
 _BUSY = frozenset({"cpu_op", "python_function", "cuda_runtime", "cuda_driver", _ANNOTATION}) | DEVICE
@@ -54,7 +54,7 @@ def speedscope(result: Result, call: str, base: bytes, new: bytes) -> bytes:
     try:
         return _written(title, drawn_sides(base, new, title)[::-1], causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+        raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
 
 def short_frame(name: str) -> str:

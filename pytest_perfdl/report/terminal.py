@@ -410,8 +410,8 @@ def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[
         if len(shown) < len(change.causes):
             rest = sum(cause.bytes for cause in change.causes[len(shown) :])
             lines.append(
-                f"      and {len(change.causes) - len(shown)} more, "
-                f"{format_quantity(rest, 'B', signed=True)} together (-vv)"
+                f"      and {plural(len(change.causes) - len(shown), 'more cause')}, "
+                f"{format_quantity(rest, 'B', signed=True)} in total (-vv)"
             )
         lead = memory.advice_lead(change, result.judgement)
         for advice in change.advice[:1] if verbosity < 1 else change.advice:

@@ -143,7 +143,7 @@ def verdicts_explained(metrics: Iterable[MetricVerdict]) -> str:
 
 def environment_words(metric: MetricVerdict) -> str:
     """What a time of the baseline commit, measured again in this run, shows about the environment."""
-    measured = "(baseline commit, measured again now)"
+    measured = "(the baseline commit was measured again now)"
     changed = judged(metric) and metric.verdict not in ("inconclusive", "incomparable")
     return f"the environment changed, not the code {measured}" if changed else f"the environment {measured}"
 
@@ -241,7 +241,7 @@ def headline(run: Run) -> str:
     if not count:
         return "No perf test ran"
     if not run.judged:
-        return f"{total} measured without isolation: times without verdicts"
+        return f"{total} measured without isolation, so their times have no verdicts"
     if failing := [result for result in run.results if result.fails]:
         return _failed(failing, count)
     recorded = [result for result in run.results if result.updated]
@@ -336,7 +336,7 @@ def budget_notes(result: Result) -> list[str]:
     """Where to change each budget that was exceeded."""
     return [
         f"a new baseline does not change the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
-        f"change it at {visible(result.file)}:{result.line}"
+        f"change the budget at {visible(result.file)}:{result.line}"
         for metric in result.judgement.over_budget
     ]
 
@@ -413,8 +413,8 @@ def coverage_notes(judgement: Judgement) -> list[str]:
             share = format_percent(known / whole, signed=False)
             what = f"{visible(call)}: o" if call else "O"
             found.append(
-                f"{what}perators with a cost model take only {share} of the operators' time: FLOP/s, bytes and "
-                "roofline include no other operators"
+                f"{what}nly {share} of the operators' time is in operators with a cost model: FLOP/s, bytes and "
+                "roofline include only these operators"
             )
     return found
 

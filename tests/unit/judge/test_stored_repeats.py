@@ -123,8 +123,8 @@ def test_how_many_stored_repeats_can_decide(stored):
     if stored < 4:
         assert metric.verdict == "suspect"
         assert metric.reason.endswith(
-            "limit 10%: worse by more than 3.0%, but possibly within the limit; at least 4 recorded processes needed, "
-            f"the baseline has {stored}"
+            "limit 10%: worse by more than 3.0%, but possibly within the limit; at least 4 recorded processes are "
+            f"needed, but the baseline has {stored}"
         )
     else:
         assert "needed" not in metric.reason
@@ -135,7 +135,7 @@ def test_too_few_stored_repeats_are_said_whatever_they_show(stored):
     unsure = (100.0, 130.0, 90.0, 115.0, 96.0)
     metric = settle(unsure, base=BASE[:stored])[1]
     assert metric.verdict == "inconclusive"
-    assert "at least 4 recorded processes needed" in metric.reason
+    assert "at least 4 recorded processes are needed" in metric.reason
 
 
 @pytest.mark.parametrize("drawn, stored, needed", [(1, 10, 99), (2, 10, 13), (3, 6, 7), (4, 4, 5), (7, 2, 3)])
@@ -144,13 +144,13 @@ def test_how_many_would_be_enough_hangs_on_what_was_drawn(drawn, stored, needed)
     if math.comb(drawn + stored, drawn) >= 100:
         assert metric.verdict == "regressed"
     else:
-        assert metric.reason.endswith(f"at least {needed} recorded processes needed, the baseline has {stored}")
+        assert metric.reason.endswith(f"at least {needed} recorded processes are needed, but the baseline has {stored}")
         assert math.comb(drawn + needed, drawn) >= 100 > math.comb(drawn + needed - 1, drawn)
 
 
 def test_repeats_that_were_left_undrawn_are_counted_in():
     metric = settle((200.0,), base=BASE[:3], remaining=4)[1]
-    assert metric.reason.endswith("at least 4 recorded processes needed, the baseline has 3")
+    assert metric.reason.endswith("at least 4 recorded processes are needed, but the baseline has 3")
 
 
 def test_enough_fresh_repeats_are_enough():

@@ -169,5 +169,5 @@ def test_times_of_several_tests_are_summed_up_as_a_table():
     text = markdown.summary(runs.run(*two))
     assert "| step_time | mean | range | count |" in text
     assert "| slower | +9.4% | [+9.4%, +9.4%] | 1 |" in text
-    assert "| all that changed | -0.3% | [-10.0%, +9.4%] | 2 |" in text
+    assert "| all changed tests | -0.3% | [-10.0%, +9.4%] | 2 |" in text
     assert "| step_time | mean" not in markdown.summary(runs.run(two[0]))

@@ -83,7 +83,8 @@ def test_the_peak_is_reached_at_another_moment():
 def test_where_memory_grows_the_peak_is_that_of_a_later_step(ends, said):
     new = account(row(MIB), step_ends=ends)
     assert memory.peak_sentence(change(None, new, growth=8, call="a")) == (
-        f"a: {said} that each keep more memory, the peak of 1.000 MiB is reached before the step allocates anything"
+        f"a: {said} that each leave more memory allocated, the peak of 1.000 MiB is reached before the step allocates "
+        "anything"
     )
 
 
@@ -187,16 +188,16 @@ def test_names_are_made_visible():
             cause(row(MIB), movement="longer"),
             (
                 "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, "
-                "alive at the current peak"
+                "so still alive at the current peak"
             ),
         ),
         (
             cause((row(MIB, "temporaries"), None), movement="shorter"),
-            "1 temporary [8, 128] float32, freed before the current peak",
+            "1 temporary [8, 128] float32, freed before the current peak, unlike in the baseline",
         ),
         (
             cause(row(MIB, "temporaries"), movement="moment"),
-            "1 temporary [8, 128] float32, on both sides, alive at one of the peaks only",
+            "1 temporary [8, 128] float32, allocated in both steps, but alive at only one of the two peaks",
         ),
     ],
 )
@@ -266,7 +267,7 @@ def test_the_terminal_s_text():
         "      end",
         "  -512.0 KiB  1 tensor [8, 128] float32 saved for the backward pass, smaller",
         "      in Net.fc, allocated at model.py:9 in f, alive from 10% of the step to 75%",
-        "  and 1 more, -1.000 KiB together (--top)",
+        "  and 1 more cause, -1.000 KiB in total (--top shows more)",
         "",
         "at the peak",
         "  parameters   1.000 MiB  ->  3.000 MiB  +2.000 MiB",

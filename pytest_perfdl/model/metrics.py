@@ -69,7 +69,9 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     ),
     "cpu_time": TimedMetric("CPU time of the process per step", label="CPU time per step"),
     "kernel_time": TimedMetric("total duration of the kernels of a step", label="total time of kernels per step"),
-    "data_wait": TimedMetric("time per step spent waiting for the batch", label="wait for the batch per step"),
+    "data_wait": TimedMetric(
+        "time per step spent waiting for the batch", label="time spent waiting for the batch per step"
+    ),
     "compile_time": TimedMetric(
         "time spent in torch.compile before the first measured step",
         label="time in torch.compile before the first step",
@@ -91,7 +93,7 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "flops_utilization": _share(
         "the same FLOPs, relative to the machine's peak rate for their element types (those of the baseline); "
         "recomputation counts",
-        label="FLOPs per second, relative to the peak rate",
+        label="FLOPs per second as a share of the peak rate",
     ),
     "mfu": _share(
         "`model_flops=` of a call divided by step time, relative to the machine's peak rate for the main element type",
@@ -99,16 +101,16 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     ),
     "bandwidth_utilization": _share(
         "bytes that operators must move, relative to the bandwidth for their working-set size, divided by step time",
-        label="memory traffic, relative to the bandwidth",
+        label="memory traffic as a share of the bandwidth",
     ),
     "roofline": _share(
         "minimum time of operators with a cost model (roofline of the machine), relative to their measured time",
-        label="minimum time of operators, relative to their time",
+        label="minimum time of operators as a share of their time",
     ),
     "host_overhead": _share(
         "time outside operators (Python, waiting), without profiler overhead, relative to step time",
         "lower",
-        label="time outside operators, relative to step time",
+        label="time outside operators as a share of step time",
     ),
     "cpu_utilization": TimedMetric(
         "CPU time of the process, relative to wall time and threads; busy waiting increases it, so it has no limit",
@@ -116,15 +118,15 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         "higher",
         is_utilization=True,
         is_judged=False,
-        label="CPU time, relative to wall time",
+        label="CPU time as a share of wall time",
     ),
     "device_busy": _share(
         "time during which the device is busy, relative to the device span (first to last event)",
-        label="time with a busy device",
+        label="share of time with a busy device",
     ),
     "sm_efficiency": _share(
         "fraction of multiprocessors with a block to run, estimated from launch sizes",
-        label="multiprocessors in use (estimate)",
+        label="share of multiprocessors in use (estimate)",
     ),
     "occupancy": _share(
         "estimated occupancy of the kernels, weighted by time (upper bound)", label="occupancy of kernels (estimate)"
@@ -132,24 +134,24 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
     "launch_gap": _share(
         "time per step during which the device is idle because the CPU launches late",
         "lower",
-        label="device idle because of late launches",
+        label="share of the step spent waiting for launches",
     ),
     "tensor_core_share": _share(
-        "time of tensor-core kernels (by name), relative to all kernels", label="kernel time on tensor cores"
+        "time of tensor-core kernels (by name), relative to all kernels", label="share of kernel time on tensor cores"
     ),
     "exposed_copies": _share(
         "copies that overlap with neither computation nor communication, relative to the device span",
         "lower",
-        label="copies that overlap with no other work",
+        label="share of time with copies that do not overlap",
     ),
     "overlap": _share(
         "fraction of communication time that overlaps with computation",
-        label="communication that overlaps with computation",
+        label="share of communication that overlaps",
     ),
     "exposed_communication": _share(
         "communication that does not overlap with computation, relative to the device span",
         "lower",
-        label="communication without overlap",
+        label="share of time with exposed communication",
     ),
     "ops": CountedMetric(
         "number of operator calls per step, with those that other operators make", label="operator calls per step"

@@ -332,7 +332,9 @@ def code(text: str, most: int = _NAME) -> str:
 def _prose(text: str) -> str:
     """A sentence as it is if nothing in it can be markup or a mention, else as a code span."""
     plain = shorten(words.visible(text), _SENTENCE)
-    return plain if all(char.isalnum() or char in _PLAIN for char in plain) else code(plain, _SENTENCE)
+    # Two underscores are bold.
+    is_plain = "__" not in plain and all(char.isalnum() or char in _PLAIN for char in plain)
+    return plain if is_plain else code(plain, _SENTENCE)
 
 
 def _cell(text: str) -> str:

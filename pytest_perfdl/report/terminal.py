@@ -262,6 +262,7 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
         metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
     lines = _metric_lines(metrics, judgement.verdict, verbosity, width)
     lines += _paragraph(words.metrics_explained(words.metrics_worst_first(metrics)), 4, width)
+    lines += _paragraph(words.limits_explained(metrics), 4, width)
     lines += _paragraph(
         words.verdicts_explained(each for each in metrics if each.verdict != judgement.verdict), 4, width
     )
@@ -368,7 +369,9 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity:
 
 def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
     """What a metric was compared with, and its verdict where that is another than its test's."""
-    limit = figures.limit_cell(metric)
+    limit = metric.limit or ""
+    if metric.is_held_to_budget:
+        limit = f"budget {limit}"
     other = metric.verdict or ""
     return limit if other == verdict or not words.judged(metric) else f"{limit} {other}".strip()
 

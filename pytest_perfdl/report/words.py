@@ -135,6 +135,12 @@ def metrics_explained(metrics: Iterable[MetricVerdict]) -> str:
     return "; ".join(f"{name}: {label(name)}" for name in names)
 
 
+def limits_explained(metrics: Iterable[MetricVerdict]) -> str:
+    """What limits of two parts mean: "limit 2%+1MiB: 2% or 1 MiB, whichever is larger"."""
+    found = {each.limit: figures.limit(each) for each in metrics if each.limit and not each.is_held_to_budget}
+    return "; ".join(f"limit {text}: {said.removeprefix('limit ')}" for text, said in found.items() if text not in said)
+
+
 def verdicts_explained(metrics: Iterable[MetricVerdict]) -> str:
     """What those verdicts of metrics mean whose names do not say it."""
     shown = {metric.verdict for metric in metrics}

@@ -91,7 +91,7 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
     side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
-    reason = f"varies between the processes of {side}: not compared"
+    reason = f"varies between the processes of {side}, so it is not compared"
     if limit is None:
         return replace(shown, reason=reason)
     best = min(sign * value for value in base.values)

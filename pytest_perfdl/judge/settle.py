@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         WorkChange,
     )
 
+    # Of all rounds, by call.
     Work = Mapping[str, Sequence[StepWork]]
-    """Of all rounds, by call."""
 
 _SAME_WORK = 0.01
 """Relative change of the counted FLOPs up to which a step does the same arithmetic."""

@@ -337,7 +337,11 @@ class Gate:
             found = "no slowdown detected"
             if state.estimate.interval[0] > 0:
                 within = state.excludes(state.limit, self.least)
-                found = "slower, but within the limit" if within else "slower, possibly within the limit"
+                found = (
+                    "slower than the baseline, but within the limit"
+                    if within
+                    else "slower than the baseline, possibly within the limit"
+                )
             return "unchanged", f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
@@ -346,7 +350,10 @@ class Gate:
                 # Another metric has failed the test: no more rounds were needed.
                 return "suspect", seen
             wanted = _round_up(max(self.least_to_fail + 1, 2 * rounds) * spent.seconds / rounds)
-            return "suspect", f"{seen}; stopped by --perf-budget={spent.budget:g}; about {wanted} s are needed"
+            return (
+                "suspect",
+                f"{seen}; stopped by --perf-budget={spent.budget:g}; a certain verdict needs about {wanted} s",
+            )
         if not self.decides(state.held):
             return None, ""
         if rounds < self.least:

@@ -23,7 +23,8 @@ def certainty(run: Run) -> list[str]:
     if "paired" in evidence:
         chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
         sentences.append(
-            "Times were compared in paired rounds: one fresh process of each side, interleaved, in random order. "
+            "Times were compared in paired rounds: one fresh process of the baseline commit and one of the current "
+            "code, interleaved, in random order. "
             f"False-positive rate for the whole run: at most {chance}."
         )
     if any(metric.in_every_round for metric in metrics):
@@ -50,6 +51,8 @@ def certainty(run: Run) -> list[str]:
     )
     if seen:
         middle, most = (format_percent(each, signed=False) for each in (statistics.median(seen), seen[-1]))
-        worst = f" in half of the tests, {most} in all tests" if len(seen) > 1 else ""
-        sentences.append(f"Minimum detectable slowdown of step_time (97.5% probability): {middle}{worst}.")
+        what = "Minimum detectable slowdown of step_time (97.5% probability)"
+        sentences.append(
+            f"{what}: {middle} in half of the tests, {most} in all tests." if len(seen) > 1 else f"{what}: {middle}."
+        )
     return sentences

@@ -309,7 +309,7 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
     causes = [line for group in about.causes for line in _paragraph(f"cause: {cause_line(group)}", 4, width, more=6)]
     for rest in about.rest if len(judgement.blame) > 1 else ():
         call = f"{words.visible(rest.call)}: " if rest.call else ""
-        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller changes"
+        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller or uncertain changes"
         causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
     source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
     peaks = [TerminalLine(text) for text in _memory_lines(result, run, verbosity, width)]

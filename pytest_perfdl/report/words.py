@@ -417,11 +417,11 @@ def coverage_notes(judgement: Judgement) -> list[str]:
         known = sum(time for time, dtype in times if dtype)
         if whole and known < TELLING * whole:
             share = format_percent(known / whole, signed=False)
-            what = f"{visible(call)}: o" if call else "O"
-            found.append(
-                f"{what}nly {share} of the operators' time is in operators with a cost model: FLOP/s, bytes and "
-                "roofline include only these operators"
+            said = (
+                f"Only {share} of the operators' time is in operators with a cost model: FLOP/s, bytes and roofline "
+                "include only these operators"
             )
+            found.append(f"{visible(call)}: {said}" if call else said)
     return found
 
 

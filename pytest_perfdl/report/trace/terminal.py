@@ -451,7 +451,7 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
         )
     if found.early_starts:
         count = plural(found.early_starts, "device event")
-        lines.append(f"{count} starting before the launch call: the clocks of CPU and device differ")
+        lines.append(f"{count} with a start before the launch call: the clocks of CPU and device differ")
     if found.dropped:
         lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable, so totals are too small")
     if found.overhead_ns:

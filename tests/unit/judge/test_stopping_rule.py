@@ -239,7 +239,8 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     metric = one(of(*differences))
     assert metric.verdict == "unchanged"
     assert metric.reason.endswith(
-        f": slower, but within the limit; a slowdown above {metric.excluded:.1%} is excluded (97.5% confidence)"
+        f": slower than the baseline, but within the limit; a slowdown above {metric.excluded:.1%} is excluded "
+        "(97.5% confidence)"
     )
     # Where the budget ends first, the limit itself is not excluded: the resolution is.
     differences = noise(12, sd=0.015, seed=3, shift=0.02)
@@ -247,7 +248,10 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     assert 0 < found.interval[0] < found.center < LIMIT < found.interval[1] < 2 * LIMIT
     metric = one(of(*differences), spent=ended())
     assert metric.verdict == "unchanged"
-    assert f": slower, possibly within the limit; a slowdown above {metric.excluded:.1%} is excluded" in metric.reason
+    assert (
+        f": slower than the baseline, possibly within the limit; a slowdown above {metric.excluded:.1%} is excluded"
+        in metric.reason
+    )
 
 
 # Improved
@@ -281,14 +285,16 @@ def test_a_suspect_gets_twice_the_budget():
     assert metric.verdict == "suspect"
     # Ten rounds can fail it; four took 240 s.
     assert metric.reason.endswith(
-        "limit 3%: over the limit in all 4 paired rounds; stopped by --perf-budget=120; about 600 s are needed"
+        "limit 3%: over the limit in all 4 paired rounds; stopped by --perf-budget=120; "
+        "a certain verdict needs about 600 s"
     )
     assert gate().look(slower).open
 
 
 def test_some_rounds_past_the_limit_are_counted():
     metric = one(of(0.2, 0.21, 0.2, 0.21, 0.2, 0.01, 0.22), spent=twice())
-    assert "over the limit in 6 of 7 paired rounds; stopped by --perf-budget=300; about 1200 s" in metric.reason
+    said = "over the limit in 6 of 7 paired rounds; stopped by --perf-budget=300; a certain verdict needs about 1200 s"
+    assert said in metric.reason
 
 
 @pytest.mark.parametrize("side, verdict", [(-1, "suspect"), (1, "inconclusive")], ids=["below", "above"])

@@ -93,7 +93,7 @@ def test_surely_slower_and_perhaps_past_the_limit_is_suspect():
     judgement, metric = settle((107.0, 111.0, 106.5, 113.0, 107.1))
     assert 0.03 < metric.ci95[0] < 0.10 < metric.ci95[1]
     assert metric.verdict == judgement.verdict == "suspect"
-    assert metric.reason.endswith(": worse by more than 3.0%, but possibly within the limit")
+    assert metric.reason.endswith(": worse than the baseline by more than 3.0%, but possibly within the limit")
 
 
 def test_neither_within_nor_past_is_inconclusive_with_what_is_not_excluded():
@@ -106,7 +106,7 @@ def test_a_tight_limit_bounds_what_counts_as_hardly_slower():
     judgement, metric = settle((104.3, 103.0, 103.9, 102.4, 103.1), limit="1%")
     assert 0.01 < metric.ci95[0] < 0.03
     assert metric.verdict == "suspect"
-    assert judgement.reason.endswith(": worse by more than 1.0%, but possibly within the limit")
+    assert judgement.reason.endswith(": worse than the baseline by more than 1.0%, but possibly within the limit")
 
 
 FIVE = (200.0, 201.0, 202.0, 203.0, 204.0)
@@ -123,8 +123,8 @@ def test_how_many_stored_repeats_can_decide(stored):
     if stored < 4:
         assert metric.verdict == "suspect"
         assert metric.reason.endswith(
-            "limit 10%: worse by more than 3.0%, but possibly within the limit; at least 4 recorded processes are "
-            f"needed, but the baseline has {stored}"
+            "limit 10%: worse than the baseline by more than 3.0%, but possibly within the limit; "
+            f"at least 4 recorded processes are needed, but the baseline has {stored}"
         )
     else:
         assert "needed" not in metric.reason

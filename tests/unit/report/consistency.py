@@ -706,9 +706,10 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
 
 
 _REST = re.compile(
-    rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{NUMBER})\s?%"
+    rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller (?:or uncertain )?changes, "
+    rf"(?P<share>[+\-−]?{NUMBER})\s?%"
 )
-_REST_ROW = re.compile(r"^(?:smaller changes|everything else|rest)\b", re.I)
+_REST_ROW = re.compile(r"^(?:smaller (?:or uncertain )?changes|everything else|rest)\b", re.I)
 
 
 def _check_memory(checker: Checker, where: str, test: Json) -> None:

@@ -191,7 +191,7 @@ def test_the_shares_of_causes_add_up_and_what_went_away_is_beside_what_came():
     assert "flash_attention replaced by bmm" in shown
     assert "+ aten::bmm 0 → 4 5.000 ms +5.000 ms (new)" in shown
     assert "- aten::flash_attention 2 → 0 2.000 ms -2.000 ms (gone)" in shown
-    assert "Smaller changes +600.0 µs 15.0%" in shown
+    assert "Smaller or uncertain changes +600.0 µs 15.0%" in shown
 
 
 def test_the_embedded_run_is_the_run_file(everything):

@@ -281,7 +281,7 @@ def test_the_text_of_a_regression_is_complete(tmp_path):
             cause: elementwise_mul added: +610.0 µs of +3.792 ms in the profiled step,
                   16.0%
             cause: mm slower per call: +270.0 µs of +3.792 ms in the profiled step, 7.0%
-            rest: -7.792 µs in smaller changes, -0.2%
+            rest: -7.792 µs in smaller or uncertain changes, -0.2%
             to do: Revert or rework the code and measure again, or accept the change if
                   it is intended.
             largest changes in the profiled step (per step; share of the step's change)

@@ -303,7 +303,7 @@ def test_figures_that_rest_on_less_than_four_fifths_of_the_time_say_so(known, sa
     judgement = Judgement("t", "unchanged", "", operators=operators)
     notes = words.coverage_notes(judgement)
     assert len(notes) == said
-    assert not said or notes[0].startswith("fwd: only 79.9% of the operators' time")
+    assert not said or notes[0].startswith("fwd: Only 79.9% of the operators' time")
     shown = runs.result("regressed", metrics=[runs.timed("roofline", unit="%", better="higher")])
     shown = replace(shown, judgement=replace(shown.judgement, operators=operators))
     text = " ".join(failure_text(shown, runs.run(shown)).split())

@@ -117,7 +117,7 @@ def test_a_missing_constant_fails_nothing(measured):
     assert (found.verdict, found.new) == ("inconclusive", None)
     assert found.reason == (
         "no prediction: the bandwidth of the memory is not in the trace: "
-        "give it with machine=Machine(memory_bytes_per_s=...)"
+        "set it with machine=Machine(memory_bytes_per_s=...)"
     )
 
 

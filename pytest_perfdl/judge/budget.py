@@ -87,7 +87,8 @@ def _of_mean(series: Series, budget: Budget, *, shown: float | None) -> tuple[Ve
     if not _exceeds(mean, series, budget):
         return "unchanged", f"{size}within the {held}"
     if count < _LEAST_VALUES:
-        return "inconclusive", f"{size}outside the {held}; at least {_LEAST_VALUES} processes needed, {count} measured"
+        few = f"at least {_LEAST_VALUES} processes are needed, but the run measured only {count}"
+        return "inconclusive", f"{size}outside the {held}; {few}"
     width = student(_BOUND, count - 1) * stdev(series.values) / math.sqrt(count)
     bound = mean - width if series.better == "lower" else mean + width
     if _exceeds(bound, series, budget):

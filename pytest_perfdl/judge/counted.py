@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_perfdl.judge import reasons
 from pytest_perfdl.model import metrics
+from pytest_perfdl.model.limits import limit_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,8 +80,10 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
     worse = sign * (after - before)
     shown = replace(shown, limit=limit.text)
     if abs(worse) <= allowed or same(abs(worse), allowed):
-        return reasons.with_reason(replace(shown, verdict="unchanged"), f"{change}, within the limit {limit.text}")
-    shown = reasons.with_reason(shown, f"{change}, limit {limit.text}")
+        return reasons.with_reason(
+            replace(shown, verdict="unchanged"), f"{change}, within the limit {limit_words(limit.text)}"
+        )
+    shown = reasons.with_reason(shown, f"{change}, limit {limit_words(limit.text)}")
     if worse < 0:
         return replace(shown, verdict="changed")
     return replace(shown, verdict="regressed", times_over=worse / allowed if allowed else None)
@@ -88,13 +91,13 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
     side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
-    reason = f"varies between the processes of {side}: not compared"
+    reason = f"varies between the processes of {side}, so it is not compared"
     if limit is None:
         return replace(shown, reason=reason)
     best = min(sign * value for value in base.values)
     worst = max(sign * value for value in new.values)
     if worst - best <= limit.allowed(sign * best, new.unit):
-        reason = f"varies between processes, within the limit {limit.text}"
+        reason = f"varies between processes, within the limit {limit_words(limit.text)}"
         return replace(shown, limit=limit.text, verdict="unchanged", reason=reason)
     return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
 

@@ -72,7 +72,9 @@ class Rows:
         """Rows that look slower but have not failed the test; more rounds could decide."""
         least = 1 - PROMISING / max(len(self.limits), 1)
         return tuple(
-            reasons.with_remark(replace(verdict, verdict="suspect", times_over=None), "more paired rounds needed", ": ")
+            reasons.with_remark(
+                replace(verdict, verdict="suspect", times_over=None), "more paired rounds are needed", ": "
+            )
             for verdict, fails in self._over(rounds, least)
             if not fails
         )

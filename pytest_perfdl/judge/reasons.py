@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.model.limits import limit_words
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.results.verdict import importance
@@ -46,7 +47,7 @@ def interval(metric: MetricVerdict, basis: str) -> str:
     if metric.ci95 is not None:
         low, high = map(format_percent, metric.ci95)
         parts.append(f"[{low}, {high}] (95% interval, {basis})")
-    return " ".join(parts) + (f", limit {metric.limit}" if metric.limit else "")
+    return " ".join(parts) + (f", limit {limit_words(metric.limit)}" if metric.limit else "")
 
 
 def with_reason(metric: MetricVerdict, numbers: str, remark: str = "", join: str = ": ") -> MetricVerdict:
@@ -81,11 +82,16 @@ def side(value: object) -> str:
 def unseen_modes(base: Record, new: Record) -> str:
     """A remark on modes (page-fault rates) that the baseline does not have; empty if there are none."""
     found = [
-        f"{_MODES.get(name, name)} ({', '.join(_LEVELS.get(each, each) for each in labels)}) differs from the baseline"
+        f"the {_MODES.get(name, name)} is {_levels(labels)} now and was {_levels(base.modes.get(name, ()))} in the "
+        "baseline, which can change times although the code is the same"
         for name, seen in sorted(new.modes.items())
         if (labels := [label for label in seen if label not in base.modes.get(name, ())])
     ]
     return "; ".join(found)
+
+
+def _levels(labels: Iterable[str]) -> str:
+    return " or ".join(_LEVELS.get(each, each) for each in labels) or "unknown"
 
 
 def machine(log_ratio: float) -> str:

@@ -81,20 +81,20 @@ def broken(rounds: Sequence[Round], metrics: Iterable[str]) -> str:
             for name in names:
                 value = values.get(name)
                 if value is None:
-                    return f"paired round {number}: {side} has no value of {name}"
+                    return f"paired round {number}: the {side} code has no value of {name}"
                 if not (math.isfinite(value) and value > 0):
-                    return f"paired round {number}: {name} of {side} is {value:g}, so no ratio can be computed"
+                    return f"paired round {number}: {name} of the {side} code is {value:g}, so no ratio can be computed"
         if each.base is each.head:
-            return f"paired round {number}: one measurement is used for both sides"
+            return f"paired round {number}: the same measurement is used for baseline and current code"
     # Custom metrics may be the same every time.
     times = [name for name in names if of(name) is not None]
     alike = [n for n, each in enumerate(rounds, 1) if times and all(each.base[m] == each.head[m] for m in times)]
     if len(alike) >= max(ALIKE, len(rounds) / 2):
         which = ", ".join(map(str, alike[:5])) + (", ..." if len(alike) > 5 else "")
-        return f"both sides have identical times in paired rounds {which}, so they are not independent"
+        return f"baseline and current code have identical times in paired rounds {which}, so they are not independent"
     if len({each.order for each in rounds}) == 1 and 2.0 ** (1 - len(rounds)) < ONE_ORDER_ALPHA:
         side = "baseline" if rounds[0].order == "base first" else "current"
-        return f"{side} ran first in all {len(rounds)} paired rounds, so the order was not random"
+        return f"the {side} code ran first in all {len(rounds)} paired rounds, so the order was not random"
     return ""
 
 

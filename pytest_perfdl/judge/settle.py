@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         WorkChange,
     )
 
+    # Of all rounds, by call.
     Work = Mapping[str, Sequence[StepWork]]
-    """Of all rounds, by call."""
 
 _SAME_WORK = 0.01
 """Relative change of the counted FLOPs up to which a step does the same arithmetic."""
@@ -180,7 +180,8 @@ def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], 
     """The judgement of a test whose baseline code is slower than recorded, because the environment changed."""
     first = next(each for each in environment if each.verdict == "regressed")
     changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in context_changes(base, now))
-    said = f"environment: the baseline's code is slower than recorded, {first.name} {first.reason} ({changes})"
+    slower = "the environment changed: the baseline's code is now slower than recorded"
+    said = f"{slower}, {first.name} {first.reason} ({changes})"
     if settled.verdict in ("invalid", "regressed"):
         return replace(settled, reason=f"{settled.reason}; {said}")
     return replace(settled, verdict="regressed", reason=said)
@@ -201,8 +202,10 @@ def _timed_change(
 def _doubt(call: str, profiled: Diff, timed: float) -> Finding:
     steps = f"profiled steps of {call}" if call else "profiled steps"
     change = format_percent(profiled.delta_ns / profiled.base_ns)
-    what = f"the {steps} changed by {change}, the timed steps by {format_percent(timed)}"
-    return Finding("note", "profiled", f"{what}: no shares are shown; measure again with fewer other processes")
+    what = f"the {steps} changed by {change}, but the timed steps by {format_percent(timed)}"
+    return Finding(
+        "note", "profiled", f"{what}, so the causes have no shares. Measure again while fewer other processes run"
+    )
 
 
 def _settled(
@@ -215,7 +218,10 @@ def _settled(
 ) -> MetricVerdict:
     stored = metric.base
     if metric.name in verdicts:
-        verdict = with_modes(verdicts[metric.name], base, new)
+        verdict = verdicts[metric.name]
+        if verdict.verdict not in CERTAIN:
+            # Both sides of a round run now: a certain change does not depend on what the recorded processes did.
+            verdict = with_modes(verdict, base, new)
         # Rounds that only single kernels asked for came after the verdict.
         own = rounds if verdict.rounds is None else rounds[: verdict.rounds]
         metric = replace(verdict, stored=stored, pairs=_pairs(metric.name, own))

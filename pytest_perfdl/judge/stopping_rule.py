@@ -59,7 +59,7 @@ EXCLUDED = 0.975
 """Confidence level of excluded slowdowns."""
 LEAST_ROUNDS = 3
 """Minimum number of rounds to exclude anything: by chance, all of three are on one side once in eight times."""
-_UNKNOWN = "not available or 0 in some paired rounds: not compared"
+_UNKNOWN = "is missing or 0 in some paired rounds, so it is not compared"
 EVERY_ROUND = 5
 """A suspect whose step was over its limit in every one of this many rounds, and log2(times of steps in the run) more,
 fails: symmetric noise does that to a step at its limit once in 32 runs."""
@@ -199,7 +199,7 @@ class Gate:
 
     def __post_init__(self) -> None:
         if not self.held or self.tests < 1:
-            raise ValueError(f"no gate for {len(self.held)} metrics of {self.tests} tests")
+            raise ValueError(f"cannot decide on {len(self.held)} metrics of {self.tests} tests")
         for each in self.held:
             each.limit.check(each.unit, each.better)
             if each.limit.off:
@@ -337,7 +337,11 @@ class Gate:
             found = "no slowdown detected"
             if state.estimate.interval[0] > 0:
                 within = state.excludes(state.limit, self.least)
-                found = "slower, but within the limit" if within else "slower, possibly within the limit"
+                found = (
+                    "slower than the baseline, but within the limit"
+                    if within
+                    else "slower than the baseline, possibly within the limit"
+                )
             return "unchanged", f"{found}; a slowdown above {reasons.percent(bound)} is excluded (97.5% confidence)"
         if state.over >= OVER:
             past = sum(each > state.limit for each in state.differences)
@@ -346,13 +350,22 @@ class Gate:
                 # Another metric has failed the test: no more rounds were needed.
                 return "suspect", seen
             wanted = _round_up(max(self.least_to_fail + 1, 2 * rounds) * spent.seconds / rounds)
-            return "suspect", f"{seen}; stopped by --perf-budget={spent.budget:g}, needs about {wanted} s"
+            return (
+                "suspect",
+                f"{seen}; stopped by --perf-budget={spent.budget:g}; a certain verdict needs about {wanted} s",
+            )
         if not self.decides(state.held):
             return None, ""
         if rounds < self.least:
-            return "inconclusive", f"at least {self.least} paired rounds needed, {rounds} measured (--perf-budget)"
+            return (
+                "inconclusive",
+                f"at least {self.least} paired rounds are needed, but only {rounds} fit into --perf-budget",
+            )
         if self.least >= LEAST_ROUNDS and not state.mixed:
-            return "inconclusive", "the same side ran first in all paired rounds (--perf-budget)"
+            return (
+                "inconclusive",
+                "the same code ran first in all paired rounds, so more rounds are needed (--perf-budget)",
+            )
         bound = worsening(state.estimate.interval[1], state.held.sign)
         return "inconclusive", f"a slowdown of up to {reasons.percent(bound)} cannot be excluded"
 

@@ -242,10 +242,12 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
         return reasons.with_reason(replace(metric, verdict="unchanged"), text)
     verdict: Verdict = "suspect" if best > surely else "inconclusive"
     share = reasons.percent(log_ratios.worsening(surely, sign))
-    why = [f"worse by more than {share}, but possibly within the limit"] if verdict == "suspect" else []
+    why = (
+        [f"worse than the baseline by more than {share}, but possibly within the limit"] if verdict == "suspect" else []
+    )
     if ranks.least_p(drawn + remaining, stored) > UNPAIRED_ALPHA:
         enough = ranks.needed(drawn + remaining, UNPAIRED_ALPHA)
-        why.append(f"at least {enough} recorded processes needed, the baseline has {stored}")
+        why.append(f"at least {enough} recorded processes are needed, but the baseline has {stored}")
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} cannot be excluded")
     return reasons.with_reason(replace(metric, verdict=verdict), text, "; ".join(why))

@@ -208,7 +208,7 @@ def _metric(
     if base is not None and before is not None:
         shown = _against(shown, base, before, new, series, limit, standing)
     elif standing is None and limit is not None and general(name) in _ALWAYS_RECORDED:
-        reason = "is missing in the baseline, which is incomplete: restore it from git, or record it again"
+        reason = "is missing in the baseline, which is incomplete: restore the baseline from git, or record it again"
         shown = replace(shown, verdict="missing", reason=reason)
     elif standing is None and stored and limit is not None and limit != BUILT_IN.for_metric(name):
         # The project sets this limit, but the baseline has no value to compare with.
@@ -264,7 +264,7 @@ def _gone(name: str, before: Series, *, judged: bool) -> MetricVerdict:
         base=log_ratios.mean(before),
         new=None,
         verdict="changed" if judged else None,
-        reason="in the baseline, but not in the current measurement",
+        reason="is in the baseline, but not in the current measurement",
     )
 
 

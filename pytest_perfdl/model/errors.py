@@ -100,8 +100,8 @@ class MissingMachineConstant(MissingConstant):
     """
 
     def __init__(self, what: str, given: str = "it", name: str = "") -> None:
-        super().__init__(f"{what}: give {given} with --machine{f' {name}=...' if name else ''}")
-        self._in_python = f"{what}: give {given} with machine=Machine({f'{name}=...' if name else ''})"
+        super().__init__(f"{what}: set {given} with --machine{f' {name}=...' if name else ''}")
+        self._in_python = f"{what}: set {given} with machine=Machine({f'{name}=...' if name else ''})"
 
     @property
     def in_python(self) -> str:
@@ -142,8 +142,8 @@ class SideError(PerfdlError):
 
     def __init__(self, message: str, *, invalid: bool) -> None:
         super().__init__(message)
+        # Whether the measurement is invalid, rather than absent.
         self.invalid = invalid
-        """Whether the measurement is invalid, rather than absent."""
 
 
 class SideSkipped(SideError):

@@ -138,6 +138,18 @@ def is_budget(text: str) -> bool:
     return text.startswith(("<", ">"))
 
 
+def limit_words(text: str, *, short: bool = False) -> str:
+    """A limit as written, in words for reports; a budget stays as it is.
+
+    >>> limit_words("2%+1MiB"), limit_words("2%+1MiB", short=True), limit_words("3%")
+    ('2% or 1 MiB, whichever is larger', '2% or 1 MiB', '3%')
+    """
+    if is_budget(text) or "+" not in text.lstrip("+"):
+        return text
+    parts = [re.sub(r"(?<=\d)(?=[A-Za-zµ])", " ", part.strip()) for part in text.lstrip("+").split("+")]
+    return " or ".join(parts) + ("" if short else ", whichever is larger")
+
+
 Demand = TypeVar("Demand", Limit, Budget)
 
 

@@ -31,6 +31,8 @@ class TimedMetric:
     """Whether it measures utilization, which may get worse when unnecessary work is removed."""
     is_judged: bool = True
     """Whether it can have a limit, because higher or lower values are better."""
+    label: str = ""
+    """A few words for reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,46 +48,69 @@ class CountedMetric:
     reproducible: bool = True
     """Whether the same code always gives the same value, so that another value on the baseline's code means that the
     comparison is broken."""
+    label: str = ""
+    """A few words for reports."""
 
 
-def _share(description: str, better: Better = "higher") -> TimedMetric:
+def _share(description: str, better: Better = "higher", *, label: str) -> TimedMetric:
     """A utilization metric in percent."""
-    return TimedMetric(description, "%", better, is_utilization=True)
+    return TimedMetric(description, "%", better, is_utilization=True, label=label)
 
 
 GROWTH = "growth"
 """This metric exists only for calls whose memory grows."""
 
 METRICS: Mapping[str, TimedMetric | CountedMetric] = {
-    "step_time": TimedMetric("lower quartile of the timed steps, one value per process"),
-    "block_time": TimedMetric("mean of all timed steps; includes work of every n-th step"),
-    "cpu_time": TimedMetric("CPU time of the process per step"),
-    "kernel_time": TimedMetric("total duration of the kernels of a step"),
-    "data_wait": TimedMetric("time per step spent waiting for the batch"),
-    "compile_time": TimedMetric("time spent in torch.compile before the first measured step"),
-    "throughput": TimedMetric("items per second, for calls with `items=`", "items/s", "higher"),
-    "step_p25": TimedMetric("25th percentile of step times"),
-    "step_p50": TimedMetric("median of step times"),
-    "step_p95": TimedMetric("95th percentile of step times"),
-    "step_p99": TimedMetric("99th percentile of step times"),
+    "step_time": TimedMetric(
+        "lower quartile of the timed steps, one value per process", label="lower quartile of step times"
+    ),
+    "block_time": TimedMetric(
+        "mean of all timed steps; includes work of every n-th step", label="mean of all step times"
+    ),
+    "cpu_time": TimedMetric("CPU time of the process per step", label="CPU time per step"),
+    "kernel_time": TimedMetric("total duration of the kernels of a step", label="total time of kernels per step"),
+    "data_wait": TimedMetric(
+        "time per step spent waiting for the batch", label="time spent waiting for the batch per step"
+    ),
+    "compile_time": TimedMetric(
+        "time spent in torch.compile before the first measured step",
+        label="time in torch.compile before the first step",
+    ),
+    "throughput": TimedMetric(
+        "items per second, for calls with `items=`", "items/s", "higher", label="items per second"
+    ),
+    "step_p25": TimedMetric("25th percentile of step times", label="25th percentile of step times"),
+    "step_p50": TimedMetric("median of step times", label="median of step times"),
+    "step_p95": TimedMetric("95th percentile of step times", label="95th percentile of step times"),
+    "step_p99": TimedMetric("99th percentile of step times", label="99th percentile of step times"),
     "achieved_flops": TimedMetric(
-        "FLOPs of operators with a cost model, divided by step time", "flop/s", "higher", is_utilization=True
+        "FLOPs of operators with a cost model, divided by step time",
+        "flop/s",
+        "higher",
+        is_utilization=True,
+        label="FLOPs per second",
     ),
     "flops_utilization": _share(
         "the same FLOPs, relative to the machine's peak rate for their element types (those of the baseline); "
-        "recomputation counts"
+        "recomputation counts",
+        label="FLOPs per second as a share of the peak rate",
     ),
     "mfu": _share(
-        "`model_flops=` of a call divided by step time, relative to the machine's peak rate for the main element type"
+        "`model_flops=` of a call divided by step time, relative to the machine's peak rate for the main element type",
+        label="model FLOPs utilization",
     ),
     "bandwidth_utilization": _share(
-        "bytes that operators must move, relative to the bandwidth for their working-set size, divided by step time"
+        "bytes that operators must move, relative to the bandwidth for their working-set size, divided by step time",
+        label="memory traffic as a share of the bandwidth",
     ),
     "roofline": _share(
-        "minimum time of operators with a cost model (roofline of the machine), relative to their measured time"
+        "minimum time of operators with a cost model (roofline of the machine), relative to their measured time",
+        label="minimum time of operators as a share of their time",
     ),
     "host_overhead": _share(
-        "time outside operators (Python, waiting), without profiler overhead, relative to step time", "lower"
+        "time outside operators (Python, waiting), without profiler overhead, relative to step time",
+        "lower",
+        label="time outside operators as a share of step time",
     ),
     "cpu_utilization": TimedMetric(
         "CPU time of the process, relative to wall time and threads; busy waiting increases it, so it has no limit",
@@ -93,38 +118,86 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         "higher",
         is_utilization=True,
         is_judged=False,
+        label="CPU time as a share of wall time",
     ),
-    "device_busy": _share("time during which the device is busy, relative to the device span (first to last event)"),
-    "sm_efficiency": _share("fraction of multiprocessors with a block to run, estimated from launch sizes"),
-    "occupancy": _share("estimated occupancy of the kernels, weighted by time (upper bound)"),
-    "launch_gap": _share("time per step during which the device is idle because the CPU launches late", "lower"),
-    "tensor_core_share": _share("time of tensor-core kernels (by name), relative to all kernels"),
+    "device_busy": _share(
+        "time during which the device is busy, relative to the device span (first to last event)",
+        label="share of time with a busy device",
+    ),
+    "sm_efficiency": _share(
+        "fraction of multiprocessors with a block to run, estimated from launch sizes",
+        label="share of multiprocessors in use (estimate)",
+    ),
+    "occupancy": _share(
+        "estimated occupancy of the kernels, weighted by time (upper bound)", label="occupancy of kernels (estimate)"
+    ),
+    "launch_gap": _share(
+        "time per step during which the device is idle because the CPU launches late",
+        "lower",
+        label="share of the step spent waiting for launches",
+    ),
+    "tensor_core_share": _share(
+        "time of tensor-core kernels (by name), relative to all kernels", label="share of kernel time on tensor cores"
+    ),
     "exposed_copies": _share(
-        "copies that overlap with neither computation nor communication, relative to the device span", "lower"
+        "copies that overlap with neither computation nor communication, relative to the device span",
+        "lower",
+        label="share of time with copies that do not overlap",
     ),
-    "overlap": _share("fraction of communication time that overlaps with computation"),
+    "overlap": _share(
+        "fraction of communication time that overlaps with computation",
+        label="share of communication that overlaps",
+    ),
     "exposed_communication": _share(
-        "communication that does not overlap with computation, relative to the device span", "lower"
+        "communication that does not overlap with computation, relative to the device span",
+        "lower",
+        label="share of time with exposed communication",
     ),
-    "ops": CountedMetric("number of operators per step"),
-    "kernels": CountedMetric("number of kernels per step, without copies and memsets"),
-    "launches": CountedMetric("number of calls that launch device work"),
-    "flops": CountedMetric("FLOPs per step, from torch.utils.flop_counter; a multiply-add counts as two", "flop"),
-    "allocations": CountedMetric("number of allocations per step", scope=BYTE_SCOPE, reproducible=False),
-    "alloc_bytes": CountedMetric("bytes allocated per step", "B", BYTE_SCOPE, reproducible=False),
-    "peak_memory": CountedMetric("peak of allocated bytes", "B", BYTE_SCOPE, per_step=False, reproducible=False),
+    "ops": CountedMetric(
+        "number of operator calls per step, with those that other operators make", label="operator calls per step"
+    ),
+    "kernels": CountedMetric("number of kernels per step, without copies and memsets", label="kernels per step"),
+    "launches": CountedMetric("number of calls that launch device work", label="launches of device work per step"),
+    "flops": CountedMetric(
+        "FLOPs per step, from torch.utils.flop_counter; a multiply-add counts as two",
+        "flop",
+        label="floating-point operations per step",
+    ),
+    "allocations": CountedMetric(
+        "number of allocations per step", scope=BYTE_SCOPE, reproducible=False, label="memory allocations per step"
+    ),
+    "alloc_bytes": CountedMetric(
+        "bytes allocated per step", "B", BYTE_SCOPE, reproducible=False, label="bytes allocated per step"
+    ),
+    "peak_memory": CountedMetric(
+        "peak of allocated bytes", "B", BYTE_SCOPE, per_step=False, reproducible=False, label="peak of allocated memory"
+    ),
     "static_memory": CountedMetric(
-        "bytes of parameters and optimizer state", "B", BYTE_SCOPE, per_step=False, reproducible=False
+        "bytes of parameters and optimizer state",
+        "B",
+        BYTE_SCOPE,
+        per_step=False,
+        reproducible=False,
+        label="parameters and optimizer state",
     ),
     GROWTH: CountedMetric(
-        "bytes that every step leaves allocated after garbage collection; absent if one of the last five leaves none",
+        "bytes that every step leaves allocated after garbage collection; absent if one of the last five steps leaves "
+        "none",
         "B",
         BYTE_SCOPE,
         reproducible=False,
+        label="memory that every step leaves allocated",
     ),
-    "h2d_bytes": CountedMetric("bytes copied to the device per step", "B"),
-    "recompiles": CountedMetric("recompilations in the timed steps", per_step=False, reproducible=False),
-    "graph_breaks": CountedMetric("graph breaks of torch.compile", per_step=False, reproducible=False),
+    "h2d_bytes": CountedMetric("bytes copied to the device per step", "B", label="bytes copied to the device per step"),
+    "recompiles": CountedMetric(
+        "recompilations in the timed steps",
+        per_step=False,
+        reproducible=False,
+        label="recompilations in the timed steps",
+    ),
+    "graph_breaks": CountedMetric(
+        "graph breaks of torch.compile", per_step=False, reproducible=False, label="graph breaks of torch.compile"
+    ),
 }
 """By name, in the order of the documentation. Custom metrics have no entry."""
 
@@ -145,6 +218,16 @@ def of(metric: str) -> TimedMetric | CountedMetric | None:
     ('1', None)
     """
     return METRICS.get(general(metric))
+
+
+def label(metric: str) -> str:
+    """What a metric is, in a few words, by its full name; empty for an author's own.
+
+    >>> label("forward.block_time"), label("forward.tokens")
+    ('mean of all step times', '')
+    """
+    found = of(metric)
+    return "" if found is None else found.label
 
 
 def unit(metric: str) -> str | None:

@@ -62,7 +62,7 @@ def write_all(run: Run) -> Written:
     except Exception as error:
         remove_files((run.report_dir / name for name in ("index.html", "summary.md")), run.report_dir)
         raise ReportError(
-            f"the page cannot be drawn: {type(error).__name__}: {error}; what was measured is in {file}"
+            f"the HTML report cannot be written: {type(error).__name__}: {error}; the measured data is in {file}"
         ) from error
 
 

@@ -11,18 +11,19 @@ from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report.figures import cause_status
+from pytest_perfdl.report.frames import INPUT, name_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytest_perfdl.results.verdict import Cause, Judgement
 
-INPUT = "input"
-"""Class of idle time, and name of the cause, of waiting for data."""
 NAMED = 3
 """Most operators that a sentence names for one thing that became of them."""
 LEAST = 0.05
 """Part of a group's change that an operator must have to be named."""
+PYTHONS = 0.25
+"""Part of a group's change that time outside of operators must have to be named beside operators."""
 BESIDE = 0.2
 """Part of the largest operator that went away which another must have had to be named beside it."""
 
@@ -61,9 +62,15 @@ def sentence(causes: Sequence[Cause], judgement: Judgement) -> str:
             work.kind == "more work" and work.call == longer[0].call for work in judgement.work
         )
         clauses.append(f"{_names(longer)} {way} per call{' on larger inputs' if grew else ''}")
+    whole = sum(abs(cause.delta_ns) for cause in causes)
+    delta = sum(cause.delta_ns for cause in causes)
+    idle = sorted((cause for cause in told if cause.kind == "idle"), key=lambda cause: -abs(cause.delta_ns))
     if not clauses:
-        clauses = [_idle(cause) for cause in told if cause.kind == "idle"][:1]
-    return "; ".join(clauses) or visible(causes[0].name)
+        clauses = [_idle(cause) for cause in idle[:1]]
+    elif idle and idle[0].delta_ns * delta > 0 and abs(idle[0].delta_ns) >= PYTHONS * whole:
+        # What came explains why Python takes longer; beside operators that only take longer the larger one is first.
+        clauses.insert(len(clauses) if came or went or counted else 0, _idle(idle[0]))
+    return "; ".join(clauses) or name_words(causes[0].name)
 
 
 def _is_node(cause: Cause) -> bool:
@@ -133,11 +140,11 @@ def _idle(cause: Cause) -> str:
     """What the step waits for, or does outside of operators."""
     way = "longer" if cause.delta_ns > 0 else "shorter"
     if cause.name == INPUT:
-        return f"{way} wait for the next batch (data loading)"
+        return f"{way} wait for the next batch"
     if cause.name == PYTHON:
         return f"{way} time in Python between operators"
-    if match := FRAME.fullmatch(cause.name):
-        return f"{way} time in Python: {visible(match['function'])} ({visible(match['path'])}:{match['line']})"
+    if FRAME.fullmatch(cause.name):
+        return f"{way} time in Python: {name_words(cause.name)}"
     if cause.name in OF_THE_DEVICE:
-        return f"{way} idle time of the device: {cause.name}"
-    return f"{way} time in Python: {visible(cause.name)}"
+        return f"{way} idle time of the device ({cause.name})"
+    return f"{way} time in Python in {visible(cause.name)}"

@@ -23,20 +23,20 @@ def certainty(run: Run) -> list[str]:
     if "paired" in evidence:
         chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
         sentences.append(
-            "Times were compared in paired rounds: one fresh process of each side, interleaved, in random order. "
+            "Times were compared in paired rounds: one fresh process of the baseline commit and one of the current "
+            "code, interleaved, in random order. "
             f"False-positive rate for the whole run: at most {chance}."
         )
     if any(metric.in_every_round for metric in metrics):
         sentences.append(
-            f"A suspect test that is past its limit in each of {EVERY_ROUND} or more rounds fails too "
-            "(--perf-fail-on). Code within its limit fails this way in at most one run of 32, if "
-            "the noise is symmetric."
+            f"A suspect test also fails if it exceeds its limit in every round, after at least {EVERY_ROUND} rounds "
+            "(--perf-fail-on). If the noise is symmetric, code within its limit fails this way in at most 1 of 32 runs."
         )
     if unpaired := evidence.count("unpaired"):
         chance = format_percent(UNPAIRED_ALPHA, signed=False)
         sentences.append(
             f"{plural(unpaired, 'verdict')} on times could not be confirmed in paired rounds: the false-positive rate "
-            f"of each is {chance}, and higher if the machine changed since the baseline was recorded."
+            f"of each verdict is {chance}, and higher if the machine changed since the baseline was recorded."
         )
     if any(metric.kind == "counted" and metric.verdict not in (None, "unchanged") for metric in metrics):
         sentences.append("Counted metrics are deterministic and cannot cause false positives.")
@@ -51,6 +51,8 @@ def certainty(run: Run) -> list[str]:
     )
     if seen:
         middle, most = (format_percent(each, signed=False) for each in (statistics.median(seen), seen[-1]))
-        worst = f" in half of the tests, {most} in all of them" if len(seen) > 1 else ""
-        sentences.append(f"Minimum detectable slowdown of step_time (97.5% probability): {middle}{worst}.")
+        what = "Minimum detectable slowdown of step_time (97.5% probability)"
+        sentences.append(
+            f"{what}: {middle} in half of the tests, {most} in all tests." if len(seen) > 1 else f"{what}: {middle}."
+        )
     return sentences

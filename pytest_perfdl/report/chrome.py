@@ -60,7 +60,7 @@ def regression_trace(
     try:
         return _drawn(result, call, base, new, causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+        raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
 
 def _drawn(result: Result, call: str, base: bytes, new: bytes, ordered: Sequence[Cause] | None) -> RegressionTrace:

@@ -30,7 +30,7 @@ MOST_FLOWS = 300
 """Arrows that a trace has at most, of the largest causes first: more hide what they show."""
 MATCHED = "matched"
 """Category of the arrows between matched slices."""
-BEHIND = "behind the baseline, observed"
+BEHIND = "lag behind the baseline (observed)"
 """Counter of how far the observed current step is behind the observed one of the baseline."""
 IDLE = "idle"
 """Category of the slices of idle time."""

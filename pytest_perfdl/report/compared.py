@@ -49,7 +49,8 @@ def not_compared(results: Sequence[Result], *, required: int = 0, tests_of_head:
         return f"{which}, because {absent[0].against} does not have {those}{how}"
     if held or required or not results or any(result.fails or result.updated for result in results):
         return ""
-    return f"nothing was compared: {by_verdict(results)} (--perf-require N fails a run that compares fewer tests)"
+    how = "use --perf-require N to fail a run that compares fewer than N tests"
+    return f"nothing was compared: {by_verdict(results)} ({how})"
 
 
 def not_measured(results: Sequence[Result]) -> str:
@@ -98,10 +99,12 @@ def against(results: Iterable[Result]) -> str:
 
 
 def measured(results: Sequence[Result]) -> str:
-    """How much was measured, "7-20 paired rounds" or "5 processes against 10"; a range where tests differ."""
-    rounds = [metric.rounds for result in results for metric in result.judgement.metrics if metric.rounds]
-    if rounds:
-        return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}"
+    """How much was measured, "7 to 20 paired rounds per test" or "5 processes against 10"."""
+    # Of a test the most: some of its metrics may have been decided after fewer rounds.
+    most = (max((metric.rounds or 0 for metric in result.judgement.metrics), default=0) for result in results)
+    if rounds := [count for count in most if count]:
+        per_test = " per test" if len(set(rounds)) > 1 else ""
+        return f"{_span(rounds)} paired {'round' if max(rounds) == 1 else 'rounds'}{per_test}"
     if any(result.other_side for result in results):
         return "counts only" if any(map(compared, results)) else ""
     new = _span([result.new.repeats for result in results if result.new is not None])
@@ -117,4 +120,4 @@ def _span(numbers: Sequence[int]) -> str:
     if not numbers:
         return ""
     low, high = min(numbers), max(numbers)
-    return str(low) if low == high else f"{low}-{high}"
+    return str(low) if low == high else f"{low} to {high}"

@@ -53,7 +53,7 @@ POINTS = 400
 """Most points of a memory curve; each is the highest value of its stretch of time."""
 ALIVE = 12
 """Most rows of what is alive at the peak."""
-HELD = "before the step: parameters, optimizer state, inputs"
+HELD = "allocated before the step: parameters, optimizer state, inputs"
 """What the memory that was allocated before a step is called on the page."""
 PLACES = 300
 """Most modules and lines of a test."""

@@ -143,7 +143,7 @@ def _of_rounds(metric: MetricVerdict) -> Picture:
     held = "" if limit is None else f"Limit {format_percent(limit)}."
     label = f"{metric.name}, change from baseline to current: {spread}{_in_words(metric)}{held}"
     note = (
-        f"{rounds}: one dot for each, the first round on top"
+        f"{rounds}: one dot per round, the first round on top"
         if known
         else "this run file contains only the interval, not the rounds"
     )
@@ -175,17 +175,17 @@ def _of_processes(metric: MetricVerdict, base: list[float], new: list[float]) ->
         told.append(f"{what}: median {format_quantity(median, metric.unit)}, {least} to {most} in {count}. ")
     if ends:
         top = _TOP + _ROW * len(sides)
-        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">95% interval of the change, added to the baseline</text>')
+        drawn.append(f'<text x="{_EDGE}" y="{top + 10}">baseline plus the 95% interval of the change</text>')
         low, high = (axis.at(end) for end in ends)
         drawn.append(f'<path class="whisker" d="M{low:.1f},{top + 18}v8m0,-4H{high:.1f}m0,-4v8"/>')
     if held:
         drawn.append(_line("limit", axis.at(held[0]), height))
         drawn += _labels([("limit", f"limit {format_percent(limit or 0.0)}", axis.at(held[0]))])
-    drawn.append(_caption("one mark per process; line: median", height))
+    drawn.append(_caption("one mark per process; vertical line: median", height))
     label = f"{metric.name}. {''.join(told)}{_in_words(metric)}"
     return Picture(
         metric.name,
-        "not paired: current processes against recorded processes of the baseline",
+        "no paired rounds: current processes and recorded processes of the baseline",
         _svg(label, height, drawn),
     )
 

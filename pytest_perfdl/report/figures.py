@@ -6,11 +6,12 @@ import math
 from typing import Literal
 
 from pytest_perfdl.model import metrics
+from pytest_perfdl.model.limits import limit_words
 from pytest_perfdl.model.units import format_percent, format_quantity
 from pytest_perfdl.results.verdict import Cause, MetricVerdict
 
 INTERVAL_LEGEND = "[low, high] is the 95% interval of the change"
-DETECTABLE_LEGEND = "detectable: a slowdown above this would have been found (with 97.5% probability)"
+DETECTABLE_LEGEND = "detectable: a larger slowdown would be detected with 97.5% probability"
 
 
 def value(number: float | None, metric: MetricVerdict) -> str:
@@ -42,10 +43,17 @@ def interval(metric: MetricVerdict) -> str:
 
 
 def limit(metric: MetricVerdict) -> str:
-    """What it was held to, "limit 3%" or "budget <= 45ms"; empty when it is only shown."""
+    """What it was compared with, "limit 3%" or "budget <= 45ms"; empty when it is only shown."""
     if metric.limit is None:
         return ""
-    return f"budget {metric.limit}" if metric.is_held_to_budget else f"limit {metric.limit}"
+    return f"budget {metric.limit}" if metric.is_held_to_budget else f"limit {limit_words(metric.limit)}"
+
+
+def limit_cell(metric: MetricVerdict) -> str:
+    """The same for a table with a column for limits: "3%", "2% or 1 MiB", "budget <= 45ms"."""
+    if metric.limit is None:
+        return ""
+    return f"budget {metric.limit}" if metric.is_held_to_budget else limit_words(metric.limit, short=True)
 
 
 def times_over(metric: MetricVerdict) -> str:

@@ -24,10 +24,11 @@ from pytest_perfdl.report.certainty import certainty
 from pytest_perfdl.report.details import Names, details
 from pytest_perfdl.report.evidence import pictures
 from pytest_perfdl.report.files import write_files
+from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.json import to_json, without_records
 from pytest_perfdl.report.scaling import html as curves
 from pytest_perfdl.report.scaling.wording import figure
-from pytest_perfdl.report.story import CauseGroup, Story, largest_groups, rest_of, story
+from pytest_perfdl.report.story import CauseGroup, Story, frame_place, largest_groups, rest_of, story
 from pytest_perfdl.report.traces import CallTraces, TraceFile
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import VERDICTS, Cause, Judgement, MetricVerdict
@@ -174,27 +175,54 @@ def evidence_words(metric: MetricVerdict) -> str:
     if metric.evidence == "paired" and metric.rounds:
         parts.append(plural(metric.rounds, "paired round"))
     elif metric.evidence == "unpaired":
-        parts.append("not paired: compared with the recorded processes")
+        parts.append("no paired rounds: compared with the recorded baseline")
     if _excludes(metric):
         parts.append(f"slowdowns above {figures.excluded(metric)} are excluded")
     return ", ".join(parts)
 
 
-def split_metrics(
-    metrics: Sequence[MetricVerdict],
-) -> tuple[list[MetricVerdict], list[MetricVerdict], list[MetricVerdict]]:
-    """Metrics with a verdict that is to be read, unchanged ones, and those without a limit; the worst first."""
-    ordered = words.metrics_worst_first(metrics)
-    changed = [metric for metric in ordered if words.judged(metric)]
+@dataclass(frozen=True, slots=True)
+class MetricGroups:
+    """The metrics of a test by how much they say, the worst first in each."""
+
+    changed: list[MetricVerdict]
+    minor: list[MetricVerdict]
+    """With a verdict that says little beside the test's."""
+    same: list[MetricVerdict]
+    shown: list[MetricVerdict]
+    """Without a limit."""
+
+    @property
+    def gist(self) -> str:
+        """How many there are of each, "2 changed, 8 unchanged, 4 without a limit"."""
+        counts = (
+            (self.changed, "changed"),
+            (self.minor, "with a minor change"),
+            (self.same, "unchanged"),
+            (self.shown, "without a limit"),
+        )
+        return ", ".join(f"{len(each)} {word}" for each, word in counts if each)
+
+    @property
+    def folded(self) -> str:
+        """The same of those that are folded, "8 unchanged metrics, 4 metrics without a limit"."""
+        counts = (
+            (self.minor, "metric with a minor change", "metrics with a minor change"),
+            (self.same, "unchanged metric", "unchanged metrics"),
+            (self.shown, "metric without a limit", "metrics without a limit"),
+        )
+        return ", ".join(plural(len(each), *word) for each, *word in counts if each)
+
+
+def split_metrics(judgement: Judgement) -> MetricGroups:
+    """The metrics of a test by how much they say."""
+    ordered = words.metrics_worst_first(judgement.metrics)
+    judged = [metric for metric in ordered if words.judged(metric)]
+    changed = [metric for metric in judged if words.matters(metric, judgement)]
+    minor = [metric for metric in judged if metric not in changed]
     exact = [metric for metric in ordered if metric.verdict is None and metric.kind != "timed" and metric.effect == 0]
     same = [metric for metric in ordered if metric.verdict in ("unchanged", "new")] + exact
-    return changed, same, [metric for metric in ordered if metric not in changed and metric not in same]
-
-
-def metrics_gist(metrics: Sequence[MetricVerdict]) -> str:
-    """How many metrics changed and how many did not, "2 changed, 8 unchanged, 4 without a limit"."""
-    counts = zip(split_metrics(metrics), ("changed", "unchanged", "without a limit"), strict=True)
-    return ", ".join(f"{len(each)} {word}" for each, word in counts if each)
+    return MetricGroups(changed, minor, same, [metric for metric in ordered if metric not in (*judged, *same)])
 
 
 def excluded_sentences(metrics: Sequence[MetricVerdict]) -> list[str]:
@@ -303,6 +331,8 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         words=words,
+        name_words=name_words,
+        frame_place=frame_place,
         memory=memory,
         compared=compared,
         figures=figures,
@@ -315,7 +345,6 @@ def _environment() -> jinja2.Environment:
         headline_metric=headline_metric,
         evidence_words=evidence_words,
         split_metrics=split_metrics,
-        metrics_gist=metrics_gist,
         excluded_sentences=excluded_sentences,
         measurement_gist=measurement_gist,
         is_paired=is_paired,

@@ -15,8 +15,9 @@ from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import compared, figures, memory, words
+from pytest_perfdl.report.frames import name_words
 from pytest_perfdl.report.layout import shorten
-from pytest_perfdl.report.story import CauseGroup, Place, Story, largest, story
+from pytest_perfdl.report.story import CauseGroup, Place, Story, frame_place, largest, story
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
 from pytest_perfdl.results.verdict import Cause, Judgement, MetricVerdict, SourceDiff
@@ -47,7 +48,7 @@ def summary(run: Run, limit: int = LIMIT) -> str:
     full = [_section(result, run) if result.fails else _folded(result, run) for result in listed]
     lines = [_line(result) for result in listed]
     # What stands in the least room: all lines, and the note that some are left out.
-    note = "\n{} left out here: see `run.json` or `index.html` of the report.\n"
+    note = "\n{} left out here because of the size limit of GitHub: see `run.json` or `index.html` of the report.\n"
     reserve = _size(note.format(plural(len(listed), "test")))
     shown = _fitting(lines, room, reserve)
     room -= sum(map(_size, lines[:shown])) + (reserve if shown < len(listed) else 0)
@@ -102,14 +103,14 @@ def _head(run: Run) -> str:
 
 def _overall(run: Run) -> str:
     """How step times changed over the tests that did, as a table; empty where one test says it all."""
-    effects: dict[str, list[float]] = {"slower": [], "faster": [], "all that changed": []}
+    effects: dict[str, list[float]] = {"slower": [], "faster": [], "all changed tests": []}
     for result in run.results:
         for metric in result.judgement.metrics:
             is_step = general(metric.name) == "step_time"
             if is_step and metric.verdict in ("regressed", "improved") and metric.effect is not None:
                 effects["slower" if metric.verdict == "regressed" else "faster"].append(metric.effect)
-                effects["all that changed"].append(metric.effect)
-    if len(effects["all that changed"]) < 2:
+                effects["all changed tests"].append(metric.effect)
+    if len(effects["all changed tests"]) < 2:
         return ""
     return _table(
         ("step_time", "mean", "range", "count"),
@@ -150,21 +151,23 @@ def _body(result: Result, run: Run) -> str:
     parts += peak if about.memory_first else [*causes, *peak]
     parts += [_diff(diff) for diff in about.diffs]
     parts += [f"**To do:** {_prose(about.advice)}"] if about.advice else []
-    parts += [_prose(words.work_sentence(change)) for change in judgement.work]
+    parts += [_prose(words.work_sentence(change, judgement)) for change in judgement.work]
     metrics = [metric for metric in words.metrics_worst_first(judgement.metrics) if metric.verdict is not None]
-    told = [metric for metric in metrics if words.judged(metric)] or metrics
+    changed = [metric for metric in metrics if words.judged(metric)]
+    told = [metric for metric in changed if words.matters(metric, judgement)] or changed or metrics
     if told:
-        more = len(metrics) - len(told)
-        rest = f"\n\n{plural(more, 'other metric')} unchanged." if more else ""
-        parts.append(_metrics(told) + rest)
-    times = [_causes(judgement.blame, about)] if judgement.blame else []
-    peaks = [_memory(change) for change in judgement.memory]
+        parts.append(_metrics(told))
+        parts += [f"{_prose(text)}." for text in [words.verdicts_explained(told)] if text]
+        more = len(metrics) - len(changed or told)
+        rest = [words.unimportant_sentence(judgement), f"{plural(more, 'other metric')} unchanged" if more else ""]
+        parts += [" ".join(f"{_prose(text)}." for text in rest if text)]
+    times = [_causes(about, result, run)] if judgement.blame else []
+    peaks = [_memory(change, result, run) for change in judgement.memory]
     parts += [*peaks, *times] if about.memory_first else [*times, *peaks]
     if suggested := first_suggestion(result):
         how, gain = suggested
         parts.append(f"Advice: {code(how)}, {gain}.")
-    findings = [f"- {finding.level}: {_prose(finding.message)}" for finding in words.told_findings(judgement)[:20]]
-    if findings:
+    if findings := [f"- note: {_prose(note)}" for note in words.telling_notes(judgement)[:20]]:
         parts.append("\n".join(findings))
     if notes := [*words.growth_notes(judgement), *words.budget_notes(result)]:
         parts.append("\n".join(f"- {_prose(note)}" for note in notes))
@@ -200,8 +203,9 @@ def _cause(group: CauseGroup) -> str:
 
 
 def _peak(about: Story) -> str:
-    place = f" at {_linked(about.memory_place)}" if about.memory_place else ""
-    return f"**Memory:** {_prose(about.memory)}{place}."
+    place = f", allocated at {_linked(about.memory_place)}" if about.memory_place else ""
+    changed = f"; {_prose(about.memory_changed)}" if about.memory_changed else ""
+    return f"**Memory:** {_prose(about.memory)}{place}{changed}."
 
 
 def _linked(place: Place) -> str:
@@ -221,12 +225,12 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
         "lrrrrll",
         (
             (
-                code(metric.name),
+                code(metric.name) + (f" ({what})" if (what := words.metric_words(metric)) else ""),
                 _cell(figures.value(metric.base, metric)),
                 _cell(figures.value(metric.new, metric)),
                 figures.effect(metric),
                 figures.interval(metric),
-                _cell(metric.limit or ""),
+                _cell(figures.limit_cell(metric)),
                 f"**{metric.verdict}**" if words.judged(metric) else metric.verdict or "",
             )
             for metric in metrics
@@ -234,12 +238,14 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
     )
 
 
-def _causes(blame: Sequence[Cause], about: Story) -> str:
+def _causes(about: Story, result: Result, run: Run) -> str:
     """The rows of the profiled step that changed, folded: the causes above say what they come to."""
+    blame = result.judgement.blame
     shown = largest(blame, _CAUSES)
     rows: list[tuple[str, ...]] = [
         (
             _cause_name(cause),
+            _cause_place(cause, result, run),
             cause.kind,
             figures.cause_count(cause),
             figures.cause_time(cause),
@@ -252,17 +258,18 @@ def _causes(blame: Sequence[Cause], about: Story) -> str:
     for call, step in calls.items():
         left = step - sum(cause.delta_ns for cause in shown if cause.call == call)
         name = f"{code(call)}: everything else" if call else "everything else"
-        rows.append((name, "", "", format_quantity(left, "ns", signed=True), "", figures.share(left / step)))
+        rows.append((name, "", "", "", format_quantity(left, "ns", signed=True), "", figures.share(left / step)))
     table = _table(
         (
             "largest changes in the profiled step",
+            "called in",
             "kind",
             "count",
             "time per step",
             "change",
             "share of the step's change",
         ),
-        "llrrrr",
+        "lllrrrr",
         rows,
     )
     more = f"\n\nand {len(blame) - _CAUSES} more" if len(blame) > _CAUSES else ""
@@ -270,7 +277,7 @@ def _causes(blame: Sequence[Cause], about: Story) -> str:
     return f"<details><summary>{title} in the profiled step</summary>\n\n{table}{more}\n\n</details>"
 
 
-def _memory(change: MemoryChange) -> str:
+def _memory(change: MemoryChange, result: Result, run: Run) -> str:
     """Whose the memory at the peak is that was not there before, and what accumulates."""
     parts = [_prose(memory.peak_sentence(change))]
     if change.causes:
@@ -279,23 +286,27 @@ def _memory(change: MemoryChange) -> str:
                 code(memory.cause_name(cause), _SENTENCE),
                 format_quantity(cause.bytes, "B", signed=True),
                 code(cause.module),
-                code(cause.row.line),
+                code(frame_place(cause.row.line, result, run)),
             )
             for cause in change.causes[:_CAUSES]
         )
-        parts.append(_table(("what is alive at the peak", "bytes", "module", "line"), "lrll", rows))
-    parts += [f"To lower the peak: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]]
+        parts.append(_table(("what is alive at the peak", "bytes", "module", "allocated at"), "lrll", rows))
+    lead = memory.advice_lead(change, result.judgement)
+    parts += [f"{lead}: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]]
     return "\n\n".join(parts)
 
 
 def _cause_name(cause: Cause) -> str:
-    """Its name, and on a line below it the module and the line."""
-    name = code(f"{cause.call}: {cause.name}" if cause.call else cause.name)
-    module = f"in {code(cause.module)}" if cause.module else ""
-    line = f"at {code(cause.line)}" if cause.line else ""
-    return "<br>".join(
-        filter(None, (name, ", ".join(filter(None, (module, line, words.bound(cause.bound), words.doubt(cause))))))
-    )
+    """Its name, and on a line below it what bounds it."""
+    name = name_words(cause.name)
+    beside = ", ".join(filter(None, (words.bound(cause.bound), words.doubt(cause))))
+    return "<br>".join(filter(None, (code(f"{cause.call}: {name}" if cause.call else name), beside)))
+
+
+def _cause_place(cause: Cause, result: Result, run: Run) -> str:
+    """The module and the function of the user's code that it is called in."""
+    places = (cause.module, frame_place(cause.line, result, run))
+    return "<br>".join(code(place) for place in places if place)
 
 
 def _table(header: Sequence[str], sides: str, body: Iterable[Sequence[str]]) -> str:
@@ -321,7 +332,9 @@ def code(text: str, most: int = _NAME) -> str:
 def _prose(text: str) -> str:
     """A sentence as it is if nothing in it can be markup or a mention, else as a code span."""
     plain = shorten(words.visible(text), _SENTENCE)
-    return plain if all(char.isalnum() or char in _PLAIN for char in plain) else code(plain, _SENTENCE)
+    # Two underscores are bold.
+    is_plain = "__" not in plain and all(char.isalnum() or char in _PLAIN for char in plain)
+    return plain if is_plain else code(plain, _SENTENCE)
 
 
 def _cell(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_perfdl.diff.memory import subtracted
@@ -18,9 +18,11 @@ from pytest_perfdl.model.memory import (
     Movement,
     RowChange,
 )
+from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
-from pytest_perfdl.report import layout
+from pytest_perfdl.report import figures, layout
+from pytest_perfdl.report.frames import frame_words
 from pytest_perfdl.results.verdict import Judgement
 
 CAUSES_SHOWN = 3
@@ -44,9 +46,9 @@ _MOVED: dict[Movement, str] = {
     "larger": "larger",
     "smaller": "smaller",
     "dtype": "different dtype",
-    "longer": "freed later than in the baseline, alive at the current peak",
-    "shorter": "freed before the current peak",
-    "moment": "on both sides, alive at one of the peaks only",
+    "longer": "freed later than in the baseline, so still alive at the current peak",
+    "shorter": "freed before the current peak, unlike in the baseline",
+    "moment": "allocated in both steps, but alive at only one of the two peaks",
 }
 
 
@@ -65,7 +67,7 @@ def peak_sentence(change: MemoryChange) -> str:
     at = _moment(new)
     if change.growth:
         # The counted one comes after as many steps as a test has.
-        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each keep more memory, "
+        call += f"after {plural(len(new.step_ends) - 1, 'step')} that each leave more memory allocated, "
     if base is None:
         return f"{call}the peak of {_bytes(new.peak_bytes)} is reached {at}"
     before = _moment(base)
@@ -182,14 +184,18 @@ def _is_left(row: MemoryRow) -> bool:
     return row.kept or (row.category == "gradients" and row.lives_from < 0)
 
 
-def cause_place(cause: MemoryCause, change: MemoryChange) -> str:
-    """Where in the model and in the code, and from when to when it is alive.
+Where = Callable[[str], str]
+"""A line of code in words, by its frame."""
 
-    "in GPT.lm_head, at model.py(41): GPT.__init__, alive from before the step to its end"
+
+def cause_place(cause: MemoryCause, change: MemoryChange, where: Where = frame_words) -> str:
+    """Where in the model and in the code the tensors were allocated, and from when to when they are alive.
+
+    "in GPT.lm_head, allocated at model.py:41 in GPT.__init__, alive from before the step to its end"
     """
     row = cause.row
     module = f"in {visible(cause.module)}" if cause.module else ""
-    line = f"at {visible(row.line)}" if row.line else ""
+    line = f"allocated at {where(row.line)}" if row.line else ""
     return ", ".join(filter(None, (module, line, lifetime(cause, change))))
 
 
@@ -215,7 +221,9 @@ def terminal(change: MemoryChange, most: int, width: int) -> str:
         lines += layout.paragraph(cause_place(cause, change), 6, width)
     if len(change.causes) > most:
         rest = sum(cause.bytes for cause in change.causes[most:])
-        lines.append(f"  and {len(change.causes) - most} more, {_signed(rest)} together (--top)")
+        lines.append(
+            f"  and {plural(len(change.causes) - most, 'more cause')}, {_signed(rest)} in total (--top shows more)"
+        )
     before = change.base.by_category() if change.base else {}
     table = [
         (category, _bytes(before.get(category, 0)), "->", _bytes(size), _signed(size - before.get(category, 0)))
@@ -236,6 +244,19 @@ def advice_sentence(advice: MemoryAdvice) -> str:
     return f"{advice.how}: predicted peak {saved}{cost}"
 
 
+def advice_lead(change: MemoryChange, judgement: Judgement) -> str:
+    """Whether the measured peak is within its limit, which says how much the advice on it matters."""
+    name = metric_name(change.call, "peak_memory")
+    metric = next((each for each in judgement.metrics if each.name == name), None)
+    if metric is None or metric.limit is None or metric.new is None:
+        return "The peak has no limit. To lower it"
+    what = f"The measured peak of {_bytes(metric.new)}"
+    held = figures.limit(metric).partition(" ")[0]
+    if metric.verdict == "regressed":
+        return f"{what} is above its {held}. To lower it"
+    return f"{what} is within its {held}. To lower it all the same"
+
+
 def growth_sentence(change: MemoryChange) -> str:
     """What each step keeps, and who allocates it; empty where nothing grows."""
     if not change.growth:
@@ -246,7 +267,7 @@ def growth_sentence(change: MemoryChange) -> str:
     if not rows:
         return f"{said}, but no allocation could be identified"
     first = rows[0]
-    at = f"at {visible(first.line)}" if first.line else ""
+    at = f"at {frame_words(first.line)}" if first.line else ""
     place = ", ".join(filter(None, (f"in {visible(first.module)}" if first.module else "", at)))
     shape = f" {first.shape} {first.dtype}".rstrip() if first.shape else ""
     what = plural(first.tensors, "tensor")

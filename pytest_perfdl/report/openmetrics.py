@@ -89,11 +89,15 @@ def _fixed() -> dict[str, _Family]:
     """The families that every run has."""
     interval = "end of the 95% interval of the change"
     return {
-        "run": _Family(f"{_PREFIX}_run_info", _PLAIN, "Always 1: machine, commit and date of the run"),
+        "run": _Family(
+            f"{_PREFIX}_run_info", _PLAIN, "Machine, commit and date of the run as labels; the value is always 1"
+        ),
         "time": _Family(f"{_PREFIX}_run_timestamp_seconds", BaseUnit("seconds"), "When the run started, in Unix time"),
-        "verdict": _Family(f"{_PREFIX}_verdict", _PLAIN, "Always 1: verdict of the test, as a label"),
-        "fails": _Family(f"{_PREFIX}_test_fails", _PLAIN, "1 if the verdict fails the test, else 0"),
-        "change": _Family(f"{_PREFIX}_change_ratio", _RATIO, "Change of a metric from its baseline, 0.1 is 10% more"),
+        "verdict": _Family(f"{_PREFIX}_verdict", _PLAIN, "Verdict of the test as a label; the value is always 1"),
+        "fails": _Family(f"{_PREFIX}_test_fails", _PLAIN, "1 if the test fails because of its verdict, otherwise 0"),
+        "change": _Family(
+            f"{_PREFIX}_change_ratio", _RATIO, "Relative change of a metric from its baseline (0.1: 10% more)"
+        ),
         "low": _Family(f"{_PREFIX}_change_ci95_low_ratio", _RATIO, f"Lower {interval}"),
         "high": _Family(f"{_PREFIX}_change_ci95_high_ratio", _RATIO, f"Upper {interval}"),
     }
@@ -124,7 +128,7 @@ def _names_of_others(run: Run, taken: set[str]) -> dict[tuple[str, str], str]:
 
 def _family_of(name: str, unit: BaseUnit, names: Mapping[tuple[str, str], str]) -> _Family:
     known = METRICS.get(name)
-    what = f"{known.what[:1].upper()}{known.what[1:]}" if known else f"Metric that is not built in: {name}"
+    what = f"{known.what[:1].upper()}{known.what[1:]}" if known else f"Custom metric {name}"
     return _Family(with_unit(f"{_PREFIX}_{names.get((name, unit.word), name)}", unit), unit, what)
 
 

@@ -206,5 +206,5 @@ def _curve(data: Any) -> JudgedCurve:
         raise RecordError(f"has a curve that is malformed ({error})") from error
     sizes = [*(each.size for each in curve.sizes), *(each.size for each in curve.fitted)]
     if not curve.sizes or not all(0 < size < math.inf for size in sizes):
-        raise RecordError("has a curve whose sizes are no positive numbers")
+        raise RecordError("has a curve with a size that is not a positive number")
     return curve

@@ -18,8 +18,8 @@ from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.errors import ChromeTraceError
-from pytest_perfdl.report.cause_words import INPUT
 from pytest_perfdl.report.chrome_tracks import DEVICE, IDLE
+from pytest_perfdl.report.frames import INPUT
 from pytest_perfdl.report.trace_sides import OBSERVED, STEP, DrawnSide, drawn_sides
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result
@@ -30,7 +30,7 @@ from pytest_perfdl.trace.annotations import MODULE, SETUP
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 WAITING = "waiting for input"
 """Frame of the time in which a step waits for its next batch."""
-CHANGE = "slower causes: measured change per step"
+CHANGE = "causes that became slower: measured change per step"
 """Name of the profile that shows no step but the page's causes."""
 _ANNOTATION = "user_annotation"
 _BUSY = frozenset({"cpu_op", "python_function", "cuda_runtime", "cuda_driver", _ANNOTATION}) | DEVICE
@@ -54,7 +54,7 @@ def speedscope(result: Result, call: str, base: bytes, new: bytes) -> bytes:
     try:
         return _written(title, drawn_sides(base, new, title)[::-1], causes)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ChromeTraceError(f"the exemplar traces cannot be drawn: {error}") from error
+        raise ChromeTraceError(f"the recorded traces cannot be combined: {error}") from error
 
 
 def short_frame(name: str) -> str:

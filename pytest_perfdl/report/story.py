@@ -21,6 +21,8 @@ from pytest_perfdl.report import memory, words
 from pytest_perfdl.report.breakdown import timed_sides
 from pytest_perfdl.report.cause_words import plain_name, sentence, telling
 from pytest_perfdl.report.figures import cause_status
+from pytest_perfdl.report.frames import INPUT, frame_words
+from pytest_perfdl.report.layout import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,13 +34,17 @@ GROUPS = 3
 """Most causes that a story tells of; the others are its rest."""
 ALIKE = 0.25
 """Relative difference up to which the changes of the profiled and of the timed step are shown as one."""
-_SHOWN = 0.0005
-"""Least change that does not read +0.0%."""
 _ALL = 0.995
 """Share from which on a cause is all of the change: others may have gone the other way."""
 LEAST_SHARE = 0.05
 """Part of the step's change that a further cause must have to be told of."""
 
+_LOADS = re.compile(r"__getitems?__|__iter__|__next__|collate|transform|augment|sample|load|fetch|batch", re.IGNORECASE)
+"""Names of functions that make batches."""
+_RELEASES = (".backward(", "del ", ".detach(", "no_grad(", "inference_mode(", "checkpoint(", ".zero_grad(", ".item(")
+"""What frees memory, or keeps tensors from being saved, the most telling first: without such a line, more is kept."""
+_MOST_CODE = 60
+"""Characters of a line of code in a sentence."""
 _HUNK = re.compile(r"@@ -\d+(?:,\d+)? \+(?P<new>\d+)(?:,\d+)? @@")
 
 
@@ -131,6 +137,9 @@ class Story:
     """Which tensors are at the peak, and from which line; empty where the peak did not change."""
     memory_place: Place | None
     """The line that allocates them."""
+    memory_changed: str
+    """Which lines of the functions that allocate them changed, "changed: src/model.py:42"; empty where the line that
+    allocates them says it all."""
     memory_first: bool
     """Whether memory is what there is to explain, rather than time."""
     work: str
@@ -149,18 +158,22 @@ def story(result: Result, run: Run) -> Story:
     groups = cause_groups(result, run)
     causes = largest_groups(groups, GROUPS)
     memory_first, allocated = memory.comes_first(judgement), _memory_place(result, run)
+    changed = _memory_changed(judgement, allocated)
     return Story(
         headline=of_step[0] if of_step else None,
-        also=tuple(each for each in of_step[1:] if _is_news(each)),
+        also=tuple(each for each in of_step[1:] if words.is_news(each) and words.matters(each, judgement)),
         causes=causes,
         groups=groups,
         rest=rest_of(causes),
         diffs=_diffs(judgement, groups),
         memory=_memory(judgement),
         memory_place=allocated,
+        memory_changed=f"changed: {changed}" if changed else "",
         memory_first=memory_first,
-        work=words.work_sentence(judgement.work[0]) if judgement.work else "",
-        advice=_advice(result, () if memory_first else groups, allocated if memory_first else None),
+        work=words.work_sentence(judgement.work[0], judgement) if judgement.work else "",
+        advice=_advice(
+            result, _first_place(() if memory_first else groups, allocated if memory_first else None, changed)
+        ),
         commands=tuple(words.commands(result, run.invocation)),
     )
 
@@ -170,21 +183,23 @@ def largest_groups(groups: Sequence[CauseGroup], count: int) -> tuple[CauseGroup
     return (*groups[:1], *(each for each in groups[1:count] if abs(each.share or 1) >= LEAST_SHARE))
 
 
-def _advice(result: Result, groups: Sequence[CauseGroup], allocated: Place | None) -> str:
+def _first_place(groups: Sequence[CauseGroup], allocated: Place | None, changed: str) -> str:
+    """Where to look first: the place of the largest cause, or where memory is what there is to explain, its lines."""
+    first = groups[0].place if groups else allocated
+    if not groups and allocated is not None and changed:
+        return changed.partition(" (")[0]
+    return first.text if first is not None else ""
+
+
+def _advice(result: Result, place: str) -> str:
     """What to do about a test that got worse: where to look, and when to accept."""
     judgement = result.judgement
     if judgement.verdict not in ("regressed", "suspect") or not (judgement.blame or judgement.memory):
         return ""
-    first = groups[0].place if groups else allocated
     lines = "the changed lines" if judgement.source_diffs else "the code"
-    where = f" at {first.text}" if first is not None else ""
+    where = f" at {place}" if place else ""
     accept = ", or accept the change if it is intended" if words.acceptable(result) else ""
     return f"Revert or rework {lines}{where} and measure again{accept}."
-
-
-def _is_news(metric: MetricVerdict) -> bool:
-    """Whether a metric changed by more than what is shown as +0.0%, or its change cannot be shown."""
-    return metric.effect is None or not math.isfinite(metric.effect) or abs(metric.effect) >= _SHOWN
 
 
 def cause_groups(result: Result, run: Run) -> tuple[CauseGroup, ...]:
@@ -221,10 +236,14 @@ def _with_uncalled(groups: Sequence[CauseGroup], diffs: Sequence[SourceDiff], ru
     first = groups[0]
     file = first.place.path if first.place else ""
     near = [diff for diff in left if diff.file == file] or (left if len({diff.file for diff in left}) == 1 else [])
+    is_input = first.causes[0].kind == "idle" and first.causes[0].name == INPUT
+    if is_input:
+        near = [diff for diff in left if _LOADS.search(diff.function)] or near
     if not near or not near[0].line:
         return list(groups)
     place = _linked(near[0].file, near[0].line, near[0].function, run)
-    return [replace(first, diff=near[0], place=place), *groups[1:]]
+    said = f"{first.sentence}; changed: {visible(near[0].function)}" if is_input else first.sentence
+    return [replace(first, diff=near[0], place=place, sentence=said), *groups[1:]]
 
 
 def _step_changes(judgement: Judgement) -> dict[str, int]:
@@ -318,6 +337,63 @@ def _changed_line(diff: SourceDiff, causes: Sequence[Cause]) -> int:
         if own := [number for number, text in added.items() if call.search(text)]:
             return own[0]
     return diff.line
+
+
+def _edits(diff: SourceDiff) -> tuple[list[int], list[str], list[str]]:
+    """The changed lines of the current file, and the code that was removed and added."""
+    lines: set[int] = set()
+    removed: list[str] = []
+    added: list[str] = []
+    line = 0
+    for text in diff.text.split("\n"):
+        if match := _HUNK.match(text):
+            line = int(match["new"])
+        elif line:
+            if text[:1] in ("+", "-"):
+                lines.add(line)
+                (added if text[0] == "+" else removed).append(text[1:].strip())
+            line += not text.startswith("-")
+    return sorted(lines), removed, added
+
+
+def _changed_lines(diff: SourceDiff) -> str:
+    """The changed lines of a function, "src/model.py:27, 29-31"."""
+    spans: list[list[int]] = []
+    for line in _edits(diff)[0]:
+        if spans and line == spans[-1][1] + 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    return f"{visible(diff.file)}:" + ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _memory_changed(judgement: Judgement, allocated: Place | None) -> str:
+    """The changed lines of the function that allocates what is at the peak, with a removed line that freed memory.
+
+    Empty where the allocating line is itself one of them, and no such line was removed.
+    """
+    cause = next((change.causes[0] for change in judgement.memory if change.causes), None)
+    if cause is None:
+        return ""
+    frames = filter(None, map(FRAME.fullmatch, (cause.row.line, *cause.row.callers)))
+    diffs = [
+        diff for frame in frames for diff in judgement.source_diffs if is_function(frame, diff.file, diff.function)
+    ]
+    diff = next((each for each in (*diffs, *judgement.source_diffs) if _edits(each)[0]), None)
+    if diff is None:
+        return ""
+    lines, removed, added = _edits(diff)
+    gone = [code for code in removed if code not in added]
+    freed = next((code for call in _RELEASES for code in gone if call in code), "")
+    if allocated is not None and allocated.path == diff.file and allocated.line in lines and not freed:
+        return ""
+    return _changed_lines(diff) + (f" (removed: {visible(cut(freed, _MOST_CODE))})" if freed else "")
+
+
+def frame_place(line: str, result: Result, run: Run) -> str:
+    """A line of code in words, with its path from the root directory: "src/model.py:42 in forward"."""
+    match = FRAME.fullmatch(line)
+    return frame_words(line, _from_root(match["path"], result, run) if match else "")
 
 
 def _place(line: str, diff: SourceDiff | None, causes: Sequence[Cause], result: Result, run: Run) -> Place | None:

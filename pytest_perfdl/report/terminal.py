@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_perfdl.judge.alternatives import is_expected
-from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import harmless
 from pytest_perfdl.report import compared, figures, layout, memory, words
-from pytest_perfdl.report.story import Story, cause_line, largest, story
+from pytest_perfdl.report.frames import name_words
+from pytest_perfdl.report.story import Story, cause_line, frame_place, largest, story
 from pytest_perfdl.report.traces import kept, pattern
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.suggestion import first_suggestion
@@ -30,8 +30,8 @@ CODE_PIECES, CODE_INDENT = 3, 8
 """Lines of the terminal that one line of code takes at most, and how far all but the first are indented."""
 TABLE_ROWS = 30
 """Most tests that pass which the summary lists; `-v` lists all."""
-UNPAIRED = "unpaired"
-"""Code of the finding that says why a suspect was not confirmed in pairs: always shown, since it can be fixed."""
+_LEAST_PATH = 12
+"""Columns that a path must have to be shown cut behind a function's name."""
 FAILURE_WIDTH = 80
 """CI logs and JUnit viewers wrap longer lines."""
 _WORD = max(map(len, VERDICTS))
@@ -166,9 +166,7 @@ def _in_brief(result: Result, run: Run, width: int) -> list[str]:
     if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
         return layout.paragraph(_reason(result), 4, width)
     lines += layout.paragraph(_change(about), 4, width)
-    if any(finding.code == UNPAIRED for finding in words.told_findings(result.judgement)):
-        reasons = [each.message for each in result.judgement.integrity if each.code == UNPAIRED]
-        lines += [line for text in reasons for line in layout.paragraph(words.visible(text), 4, width)]
+    lines += [line for text in words.telling_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
     if result.judgement.verdict == "improved":
         return lines
     causes = [_brief_cause(about)] if about.causes or about.memory else []
@@ -200,7 +198,8 @@ def _brief_cause(about: Story) -> str:
     """The first cause in one line, its place first: the end is what is cut on a narrow terminal."""
     if about.memory_first or not about.causes:
         place = f"{about.memory_place.text}: " if about.memory_place else ""
-        return f"cause: {place}{about.memory}"
+        changed = f"; {about.memory_changed}" if about.memory_changed else ""
+        return f"cause: {place}{about.memory}{changed}"
     group = about.causes[0]
     place = f"{group.place.text}: " if group.place else f"{words.visible(group.module)}: " if group.module else ""
     return f"cause: {place}{group.sentence} ({group.amount})"
@@ -258,9 +257,18 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     # What the step lost is explained by its kernels below; without that a slower kernel is the news.
     left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
     metrics = [metric for metric in metrics if metric not in left_out]
+    if verbosity < 1:
+        metrics = [metric for metric in metrics if not words.judged(metric) or words.matters(metric, judgement)]
     lines = _metric_lines(metrics, judgement.verdict, verbosity, width)
+    lines += _paragraph(words.metrics_explained(words.metrics_worst_first(metrics)), 4, width)
+    lines += _paragraph(words.limits_explained(metrics), 4, width)
+    lines += _paragraph(
+        words.verdicts_explained(each for each in metrics if each.verdict != judgement.verdict), 4, width
+    )
+    if verbosity < 1:
+        lines += _paragraph(words.unimportant_sentence(judgement), 4, width)
     if left_out and not of_step:
-        lines.append(TerminalLine(f"    and {plural(len(left_out), 'more kernel')} past their limit (-vv)"))
+        lines.append(TerminalLine(f"    and {plural(len(left_out), 'more kernel')} over their limits (-vv)"))
     for metric in metrics:
         if words.judged(metric) and (reason := words.own_reason(metric, judgement)):
             lines += _paragraph(f"{metric.name}: {reason}", 4, width)
@@ -273,13 +281,14 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
         if words.judged(metric) or verbosity > 0:
             lines += _paragraph(f"{words.environment_words(metric)}: {metric.name} {metric.reason}", 4, width)
     if judgement.verdict != "unchanged" or judgement.counts_changed or verbosity > 1:
-        lines += _why(result, about, verbosity, width)
+        lines += _why(result, about, run, verbosity, width)
     recording = words.recording_notes(result)
+    for note in words.telling_notes(judgement):
+        lines += _paragraph(note if note in recording else f"note: {note}", 4, width)
     for finding in words.told_findings(judgement):
-        if (finding.code == UNPAIRED and verbosity == 0) or finding.message in recording:
-            lines += _paragraph(finding.message, 4, width)
-        elif finding.level == "invalid" or verbosity > 0:
-            lines += _paragraph(f"{finding.level} ({finding.code}): {finding.message}", 4, width)
+        if finding.message in recording or (verbosity > 0 and not words.is_telling(finding, judgement)):
+            said = "" if finding.message in recording else f"note ({finding.code}), does not affect the verdict: "
+            lines += _paragraph(f"{said}{finding.message}", 4, width)
     lines += _growth(result, width)
     for note in words.budget_notes(result):
         lines += _paragraph(note, 4, width)
@@ -293,21 +302,25 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     return lines
 
 
-def _why(result: Result, about: Story, verbosity: int, width: int) -> list[TerminalLine]:
+def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> list[TerminalLine]:
     """Causes with their place and changed lines, whose the memory is, and what the operators did."""
     judgement = result.judgement
     causes = [line for group in about.causes for line in _paragraph(f"cause: {cause_line(group)}", 4, width, more=6)]
     for rest in about.rest if len(judgement.blame) > 1 else ():
         call = f"{words.visible(rest.call)}: " if rest.call else ""
-        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller changes"
+        text = f"{call}rest: {format_quantity(rest.delta_ns, 'ns', signed=True)} in smaller or uncertain changes"
         causes += _paragraph(f"{text}, {format_percent(rest.share, signed=False)}", 4, width)
     source = [TerminalLine(text) for text in _source_lines(about.diffs, verbosity, width)]
-    peaks = [TerminalLine(text) for text in _memory_lines(judgement.memory, verbosity, width)]
+    peaks = [TerminalLine(text) for text in _memory_lines(result, run, verbosity, width)]
+    if about.memory_first and about.memory:
+        place = f", allocated at {about.memory_place.text}" if about.memory_place else ""
+        changed = f"; {about.memory_changed}" if about.memory_changed else ""
+        peaks = [*_paragraph(f"cause: {about.memory}{place}{changed}", 4, width, more=6), *peaks]
     if verbosity == 0 and not about.memory_first and not _is_of_memory(judgement):
         # Within its limit a peak is no news beside a time that is not.
         peaks = []
     table = [TerminalLine(text) for text in _cause_lines(judgement.blame, verbosity, width)]
-    work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change), 4, width)]
+    work = [line for change in judgement.work for line in _paragraph(words.work_sentence(change, judgement), 4, width)]
     suggestion = [TerminalLine(text) for text in _suggestion_lines(result, width)]
     todo = [line for text in [about.advice] if text for line in _paragraph(f"to do: {text}", 4, width, more=6)]
     if about.memory_first:
@@ -354,7 +367,7 @@ def _metric_lines(metrics: Sequence[MetricVerdict], verdict: Verdict, verbosity:
 
 
 def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
-    """What a metric was held to, and its verdict where that is another than its test's."""
+    """What a metric was compared with, and its verdict where that is another than its test's."""
     limit = metric.limit or ""
     if metric.is_held_to_budget:
         limit = f"budget {limit}"
@@ -378,31 +391,33 @@ def _cause_lines(blame: Sequence[Cause], verbosity: int, width: int) -> list[str
     ]
     share = "; share of the step's change" if any(row[4] for row in table) else ""
     lines = layout.paragraph(f"largest changes in the profiled step (per step{share})", 4, width)
-    lines += layout.rows(table, "llrrr", 4, width)
+    lines += layout.rows(table, "llrrr", 4, width, shorten=_shorten)
     if len(shown) < len(blame):
         lines.append(f"      and {len(blame) - len(shown)} more (-vv)")
     return lines
 
 
-def _memory_lines(changes: Sequence[MemoryChange], verbosity: int, width: int) -> list[str]:
+def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[str]:
     """Whose the memory at the peak is that was not there before, and what accumulates."""
     lines: list[str] = []
-    for change in changes:
+    for change in result.judgement.memory:
         if change.causes or verbosity > 0:
             lines += layout.paragraph(memory.peak_sentence(change), 4, width)
         shown = change.causes if verbosity > 1 else change.causes[: memory.CAUSES_SHOWN]
         for cause in shown:
             size = format_quantity(cause.bytes, "B", signed=True)
             lines += layout.paragraph(f"{size}  {memory.cause_name(cause)}", 6, width)
-            lines += layout.paragraph(memory.cause_place(cause, change), 10, width)
+            where = memory.cause_place(cause, change, lambda line: frame_place(line, result, run))
+            lines += layout.paragraph(where, 10, width)
         if len(shown) < len(change.causes):
             rest = sum(cause.bytes for cause in change.causes[len(shown) :])
             lines.append(
-                f"      and {len(change.causes) - len(shown)} more, "
-                f"{format_quantity(rest, 'B', signed=True)} together (-vv)"
+                f"      and {plural(len(change.causes) - len(shown), 'more cause')}, "
+                f"{format_quantity(rest, 'B', signed=True)} in total (-vv)"
             )
+        lead = memory.advice_lead(change, result.judgement)
         for advice in change.advice[:1] if verbosity < 1 else change.advice:
-            lines += layout.paragraph(f"to lower the peak: {memory.advice_sentence(advice)}", 6, width)
+            lines += layout.paragraph(f"{lead}: {memory.advice_sentence(advice)}", 6, width)
     return lines
 
 
@@ -444,7 +459,16 @@ def _suggestion_lines(result: Result, width: int) -> list[str]:
 
 def _cause_name(cause: Cause) -> str:
     call = f"{words.visible(cause.call)}: " if cause.call else ""
-    return f"{figures.cause_sign(cause)} {call}{words.visible(cause.name)}"
+    return f"{figures.cause_sign(cause)} {call}{name_words(cause.name)}"
+
+
+def _shorten(name: str, width: int) -> str:
+    """A name cut in its middle; of a function of Python the path that it is in first."""
+    function, at, path = name.partition(" (")
+    room = width - layout.cells_wide(function) - 2
+    if not at or layout.cells_wide(name) <= width:
+        return layout.shorten(name, width)
+    return f"{function} ({layout.cut_front(path, room)}" if room >= _LEAST_PATH else layout.shorten(function, width)
 
 
 def _legend(shown: Sequence[Result], verbosity: int, width: int) -> list[str]:

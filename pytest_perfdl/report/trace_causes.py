@@ -18,9 +18,9 @@ from pytest_perfdl.analysis.events.threads import is_input
 from pytest_perfdl.diff.account import PYTHON
 from pytest_perfdl.model.step_part import is_inside
 from pytest_perfdl.model.units import format_quantity
-from pytest_perfdl.report.cause_words import INPUT
 from pytest_perfdl.report.chrome_tracks import DEVICE, IDLE
 from pytest_perfdl.report.figures import cause_status
+from pytest_perfdl.report.frames import INPUT
 from pytest_perfdl.report.trace_sides import DrawnSide
 from pytest_perfdl.results.verdict import Cause
 from pytest_perfdl.trace import Event

@@ -146,9 +146,9 @@ def _entries(data: bytes, name: str) -> tuple[list[_Entry], int, int]:
             time for entry, time in zip(timed, times, strict=True) if entry.ph == "X" and entry.name.startswith(STEP)
         ]
     except (TraceError, msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise ChromeTraceError(f"the {name} exemplar trace is damaged: {error}") from error
+        raise ChromeTraceError(f"the recorded {name} trace is damaged: {error}") from error
     if unknown:
-        raise ChromeTraceError(f"the {name} exemplar trace has events of unknown phase {min(unknown)!r}")
+        raise ChromeTraceError(f"the recorded {name} trace has events of unknown phase {min(unknown)!r}")
     first = min(times, default=0)
     return entries, min(steps, default=first), first
 
@@ -211,7 +211,7 @@ def _nanoseconds(raw: msgspec.Raw) -> int:
     try:
         microseconds = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text[:40]!r} is no time") from None
+        raise ValueError(f"{text[:40]!r} is not a time") from None
     # Without its exponent's limit rounding could make a number of a million digits.
     if not microseconds.is_finite() or microseconds.adjusted() > _MOST_DIGITS:
         raise ValueError(f"{text[:40]!r} is not a valid step time")

@@ -128,7 +128,9 @@ def _of_call(run: Run, result: Result, exemplars: Exemplars) -> CallTraces:
                 problems.append(str(error))
             except Exception as error:
                 # Whatever a trace may hold that drawing it does not expect: one picture is no reason to lose the rest.
-                problems.append(f"both sides cannot be drawn in one trace: {type(error).__name__}: {error}")
+                problems.append(
+                    f"baseline and current cannot be combined in one trace: {type(error).__name__}: {error}"
+                )
     return CallTraces(result.id, call, tuple(files), tuple(dict.fromkeys(problems)))
 
 

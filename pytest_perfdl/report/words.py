@@ -12,8 +12,8 @@ from pathlib import Path
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.judge.alternatives import is_expected
 from pytest_perfdl.machine.utilization import TELLING
-from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import SHORT_STEP, Finding
+from pytest_perfdl.model.metrics import general, label
+from pytest_perfdl.model.record import INJECTED, SHORT_STEP, Finding, metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
 from pytest_perfdl.report import figures, memory
@@ -40,6 +40,27 @@ ALWAYS_COUNTED: tuple[Verdict, ...] = ("missing", "incomparable", "unmeasured")
 SETTLED_BY_MEASURING: frozenset[Verdict] = frozenset({"invalid", "suspect", "inconclusive"})
 MANY = 10
 """Above this number of tests a command names their files instead."""
+UNPAIRED = "unpaired"
+"""Code of the finding that says why a suspect was not confirmed in pairs: always shown, since it can be fixed."""
+DISTURBANCES = frozenset(
+    (
+        *("machine-changed", "clock-changed", "throttled", "swapping", "major-faults", "stolen-time"),
+        *("contended", "waiting", "system-time", "unsettled", "recompiled"),
+    )
+)
+"""Codes of findings that make times vary more. Paired rounds and their intervals take that into account, so that they
+matter only where a verdict is not certain, or not from paired rounds."""
+ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled"})
+"""Codes of notes that say something about the result itself."""
+LEAST_CHANGE = 0.0005
+"""Least change that does not read +0.0%."""
+VERDICT_WORDS: dict[Verdict, str] = {
+    "suspect": "probably over its limit, but more paired rounds are needed to be certain",
+    "changed": "differs from the baseline, without exceeding a limit",
+    "inconclusive": "neither a change above the limit nor its absence is certain",
+    "incomparable": "no comparison with the baseline is possible",
+}
+"""What a metric's verdict means, for verdicts whose names do not say it."""
 
 
 def fails_or_warns(result: Result) -> bool:
@@ -68,9 +89,67 @@ def judged(metric: MetricVerdict) -> bool:
     return metric.verdict not in (None, "unchanged", "new")
 
 
+def is_news(metric: MetricVerdict) -> bool:
+    """Whether a metric changed by more than what is shown as +0.0%, or its change cannot be shown."""
+    return metric.effect is None or not math.isfinite(metric.effect) or abs(metric.effect) >= LEAST_CHANGE
+
+
+def matters(metric: MetricVerdict, judgement: Judgement) -> bool:
+    """Whether a metric with a verdict is to be read beside the test's: not a count that is no worse in a slower test.
+
+    Nor is a single kernel or operator that is only suspect, where a metric of the step decided.
+    """
+    if metric.verdict == judgement.verdict or judgement.verdict not in ("regressed", "suspect"):
+        return True
+    if metric.verdict == "changed":
+        worse = metric.effect is None or (metric.effect > 0) == (metric.better == "lower")
+        return worse and is_news(metric)
+    decided = any(each.of_step and each.verdict == judgement.verdict for each in judgement.metrics)
+    return metric.of_step or metric.verdict != "suspect" or not decided
+
+
+def unimportant_sentence(judgement: Judgement) -> str:
+    """Which metrics with a verdict are not worth reading beside the test's; empty where there is none."""
+    found = [
+        f"{visible(metric.name)} {figures.effect(metric)}"
+        for metric in metrics_worst_first(judgement.metrics)
+        if metric.of_step and judged(metric) and not matters(metric, judgement)
+    ]
+    return f"Not listed, because they hardly changed or became better: {', '.join(found)}" if found else ""
+
+
+def metric_words(metric: MetricVerdict) -> str:
+    """What a metric is, in a few words; empty for a metric of the test's author."""
+    if metric.of_step:
+        return label(metric.name)
+    kind = "kernel" if general(metric.name.partition(" ")[0]) == "kernel" else "operator"
+    return f"time of this {kind} per step"
+
+
+def metrics_explained(metrics: Iterable[MetricVerdict]) -> str:
+    """What the metrics of the step are: "step_time: lower quartile of step times; block_time: mean of all step times".
+
+    Each is explained once, whatever the call.
+    """
+    names = dict.fromkeys(general(metric.name) for metric in metrics if metric.of_step and label(metric.name))
+    return "; ".join(f"{name}: {label(name)}" for name in names)
+
+
+def limits_explained(metrics: Iterable[MetricVerdict]) -> str:
+    """What limits of two parts mean: "limit 2%+1MiB: 2% or 1 MiB, whichever is larger"."""
+    found = {each.limit: figures.limit(each) for each in metrics if each.limit and not each.is_held_to_budget}
+    return "; ".join(f"limit {text}: {said.removeprefix('limit ')}" for text, said in found.items() if text not in said)
+
+
+def verdicts_explained(metrics: Iterable[MetricVerdict]) -> str:
+    """What those verdicts of metrics mean whose names do not say it."""
+    shown = {metric.verdict for metric in metrics}
+    return "; ".join(f"{verdict}: {meaning}" for verdict, meaning in VERDICT_WORDS.items() if verdict in shown)
+
+
 def environment_words(metric: MetricVerdict) -> str:
     """What a time of the baseline commit, measured again in this run, shows about the environment."""
-    measured = "(baseline commit, measured again now)"
+    measured = "(the baseline commit was measured again now)"
     changed = judged(metric) and metric.verdict not in ("inconclusive", "incomparable")
     return f"the environment changed, not the code {measured}" if changed else f"the environment {measured}"
 
@@ -168,7 +247,7 @@ def headline(run: Run) -> str:
     if not count:
         return "No perf test ran"
     if not run.judged:
-        return f"{total} measured without isolation: times without verdicts"
+        return f"{total} measured without isolation, so their times have no verdicts"
     if failing := [result for result in run.results if result.fails]:
         return _failed(failing, count)
     recorded = [result for result in run.results if result.updated]
@@ -263,7 +342,7 @@ def budget_notes(result: Result) -> list[str]:
     """Where to change each budget that was exceeded."""
     return [
         f"a new baseline does not change the budget {visible(metric.limit or '')} on {visible(metric.name)}: "
-        f"change it at {visible(result.file)}:{result.line}"
+        f"change the budget at {visible(result.file)}:{result.line}"
         for metric in result.judgement.over_budget
     ]
 
@@ -278,6 +357,39 @@ def own_reason(metric: MetricVerdict, judgement: Judgement) -> str:
 def told_findings(judgement: Judgement) -> list[Finding]:
     """What the measurement noticed about itself, less what the reason already says."""
     return [finding for finding in judgement.integrity if finding.message not in judgement.reason]
+
+
+def is_uncertain(judgement: Judgement) -> bool:
+    """Whether a verdict on a time of the step is not certain, or not from paired rounds."""
+    return any(
+        metric.kind == "timed"
+        and metric.of_step
+        and (
+            metric.verdict in ("suspect", "inconclusive")
+            or (metric.evidence == "unpaired" and metric.verdict not in (None, "unchanged"))
+        )
+        for metric in judgement.metrics
+    )
+
+
+def is_telling(finding: Finding, judgement: Judgement) -> bool:
+    """Whether what the measurement noticed affects the verdict, or what is said of its causes."""
+    if finding.level == "invalid" or finding.code in ALWAYS_TOLD:
+        return True
+    return finding.code in DISTURBANCES and is_uncertain(judgement)
+
+
+def telling_notes(judgement: Judgement) -> list[str]:
+    """What the measurement noticed that affects the verdict, in the words of every report: each disturbance once."""
+    found = []
+    disturbances: set[str] = set()
+    for finding in told_findings(judgement):
+        if is_telling(finding, judgement) and finding.code not in disturbances:
+            disturbances |= {finding.code} & DISTURBANCES
+            invalid = "the measurement is invalid: " if finding.level == "invalid" else ""
+            noise = "the verdict is less certain: " if finding.code in DISTURBANCES else ""
+            found.append(f"{invalid or noise}{visible(finding.message)}")
+    return found
 
 
 def growth_notes(judgement: Judgement) -> list[str]:
@@ -305,15 +417,15 @@ def coverage_notes(judgement: Judgement) -> list[str]:
         known = sum(time for time, dtype in times if dtype)
         if whole and known < TELLING * whole:
             share = format_percent(known / whole, signed=False)
-            what = f"{visible(call)}: o" if call else "O"
-            found.append(
-                f"{what}perators with a cost model take only {share} of the operators' time: FLOP/s, bytes and "
-                "roofline include no other operators"
+            said = (
+                f"Only {share} of the operators' time is in operators with a cost model: FLOP/s, bytes and roofline "
+                "include only these operators"
             )
+            found.append(f"{visible(call)}: {said}" if call else said)
     return found
 
 
-def work_sentence(change: WorkChange) -> str:
+def work_sentence(change: WorkChange, judgement: Judgement | None = None) -> str:
     """Whether a slower step does more work, or does the same work worse, with the figures that say so.
 
     "same arithmetic, but slower: aten::addmm 61.0% -> 38.0% of its roofline"
@@ -322,7 +434,8 @@ def work_sentence(change: WorkChange) -> str:
     call = f"{visible(change.call)}: " if change.call else ""
     operator = visible(change.operator)
     part = _part(change.share)
-    most = f", {part} of it in {operator}" if operator else ""
+    grew = "FLOPs" if change.kind == "more work" else "operator time"
+    most = f", with {part} of the additional {grew} in {operator}" if operator else ""
     same = "same arithmetic" if new.flops else "same bytes (arithmetic not counted)"
     if change.kind == "more work":
         grown = f" ({format_percent(new.flops / base.flops - 1)})" if base.flops else ""
@@ -332,11 +445,18 @@ def work_sentence(change: WorkChange) -> str:
         return f"{call}{same}, slower data type: {_types(new)} instead of {_types(base)}{most}"
     if change.kind == "more traffic or calls":
         moved = f"{format_quantity(base.bytes, 'B')} -> {format_quantity(new.bytes, 'B')}"
-        calls = f"{format_quantity(base.calls, '1')} -> {format_quantity(new.calls, '1')} calls of operators"
-        told = f"{same}, " if new.flops else ""
-        return f"{call}{told}more traffic or calls: {moved} and {calls} per step{most}"
+        # The metric counts calls inside other operators, too, and is what tables show.
+        counted = [
+            each for each in (judgement.metrics if judgement else ()) if each.name == metric_name(change.call, "ops")
+        ]
+        sides = next(((each.base, each.new) for each in counted), (base.calls, new.calls))
+        before_calls, after_calls = (format_quantity(each or 0, "1") for each in sides)
+        calls = f"{before_calls} -> {after_calls} operator calls"
+        told = f"{same}, but " if new.flops else ""
+        grown_bytes = f"{moved} read and written"
+        return f"{call}{told}more memory traffic or operator calls per step: {grown_bytes}, {calls}{most}"
     if not operator:
-        return f"{call}{same}, but slower: the time is outside of operators (Python, waiting)"
+        return f"{call}{same}, but slower: the additional time is outside of operators (Python, waiting)"
     before, after = change.base, change.new
     if before.roofline is not None and after.roofline is not None:
         shares = (format_percent(each, signed=False) for each in (before.roofline, after.roofline))
@@ -350,7 +470,7 @@ def _part(share: float | None) -> str:
     """How much of what grew an operator holds; most where that was not noted."""
     if share is None:
         return "most"
-    return "all" if share > _ALL else "most" if share > _MOST else "half" if share > _HALF else "a part"
+    return "all" if share > _ALL else "most" if share > _MOST else "half" if share > _HALF else "the largest part"
 
 
 _ALL, _MOST, _HALF = 0.98, 0.55, 0.45

@@ -225,8 +225,8 @@ def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, mon
         [
             "*perf summary*",
             "0 compared. *1 unmeasured.*",
-            "perf: the page cannot be drawn: ValueError: ?x1b[[]2Junforeseen; what was measured is in *run.json",
-            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
+            "perf: the HTML report cannot be written: ValueError: ?x1b[[]2Junforeseen; the measured data is in *",
+            "perf: hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "*1 skipped*",
         ]
     )

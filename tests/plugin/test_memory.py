@@ -114,7 +114,7 @@ def test_the_cause_of_a_higher_peak_is_named_everywhere(project):
     (diff, *_) = test["source_diffs"]
     assert (diff["file"], diff["function"]) == ("model.py", "__init__")
     for text in (done.output, (project.root / "perf-report/summary.md").read_text()):
-        assert f"at {place}" in text or f"`{place}`" in text
+        assert f"model.py:{line_of(project, 'self.more = ')}" in text
         assert "Net.more.weight" in text
     page = (project.root / "perf-report/index.html").read_text()
     assert "What the peak consists of" in page
@@ -127,7 +127,7 @@ def test_the_cause_of_a_higher_peak_is_named_everywhere(project):
 
     shown = perfdl(project, "diff", "--memory", "perf-report", "perf-report")
     assert shown.returncode == 0, shown.stderr
-    assert place in shown.stdout
+    assert f"model.py:{line_of(project, 'self.more = ')}" in shown.stdout
     told = json.loads(perfdl(project, "diff", "--memory", "--json", "perf-report", "perf-report").stdout)
     assert told["blame"] == [
         cause | {"call": "test_net.py::test_step"} for cause in test["blame"] if cause["kind"] == "memory"

@@ -53,8 +53,8 @@ CAUSES: tuple[Column, ...] = (
 )
 SHARES: tuple[Column, ...] = (
     ("Own change", "work_delta_ns", "signed"),
-    ("Of the step", "share_ns", "signed"),
-    ("Step without it", "step_without_ns", "ns"),
+    ("Effect on the step", "share_ns", "signed"),
+    ("Step without the change", "step_without_ns", "ns"),
     ("Slack", "slack_ns", "ns"),
 )
 
@@ -190,7 +190,7 @@ def _shares(each: Diff, data: dict[str, Any] | None) -> list[dict[str, Any]]:
             {
                 **row,
                 "name": cause_name(share.cause),
-                "told": list(filter(None, (_where(row), "hidden by other work so far" * row["latent"]))),
+                "told": list(filter(None, (_where(row), "currently hidden by other work" * row["latent"]))),
             }
             for share, row in zip(each.counterfactual.shares, data["shares"], strict=True)
         ),

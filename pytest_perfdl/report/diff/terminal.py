@@ -49,7 +49,7 @@ def reports(diffs: Sequence[tuple[str, Diff]], limit: float, top: int, width: in
     unchanged = [visible(title) for title, each in diffs if each.verdict(limit) == "unchanged"]
     if unchanged:
         lines = [
-            f"unchanged: {plural(len(unchanged), 'test')} (-k TEXT shows one)",
+            f"unchanged: {plural(len(unchanged), 'test')} (use -k TEXT to show one of them)",
             *(f"  {name}" for name in unchanged),
         ]
         pages.append("\n".join(lines))
@@ -159,12 +159,12 @@ def _changed_row(name: str, base_ns: float, new_ns: float, each: Diff) -> tuple[
 
 
 _OF_DEVICE = {
-    "device_busy": "of the time the device is busy",
-    "sm_efficiency": "of the SMs with work",
-    "occupancy": "of the warps that fit (occupancy)",
-    "exposed_copies": "of the time copies without overlap",
-    "overlap": "of communication overlapped with compute",
-    "exposed_communication": "of the time communication without overlap",
+    "device_busy": "share of time with a busy device",
+    "sm_efficiency": "share of SMs with work",
+    "occupancy": "occupancy (share of the warps that fit)",
+    "exposed_copies": "share of time with copies that do not overlap",
+    "overlap": "share of communication that overlaps with compute",
+    "exposed_communication": "share of time with communication that does not overlap",
 }
 """Metrics that a report on one trace has in the section of its device."""
 
@@ -232,21 +232,19 @@ def bound_words(each: Diff) -> list[str]:
         return []
     was = "" if shares[0] is None else f" (baseline: {format_percent(shares[0], signed=False)})"
     now = format_percent(shares[1], signed=False)
-    return [
-        f"The current side is {name}: it spends {now} of its kernel and launch-wait time waiting for launches{was}."
-    ]
+    return [f"The current step is {name}: {now} of its kernel and launch-wait time is spent waiting for launches{was}."]
 
 
 def drift_words(each: Diff) -> list[str]:
     """What the breakdown of the profiled step leaves out, and what of it is the machine's."""
     lines = []
     if regions(each.base).on_device is not regions(each.new).on_device:
-        where = "baseline" if regions(each.base).on_device else "current side"
-        lines.append(f"Only the {where} has device events: the steps of the two sides are not comparable.")
+        where = "baseline step" if regions(each.base).on_device else "current step"
+        lines.append(f"Only the {where} has device events: the two steps are not comparable.")
     if (differs := overhead_ns(each)) is not None:
         overhead = format_quantity(differs, "ns", signed=True)
         lines.append(
-            f"Profiler overhead differs by {overhead} between the two sides (the step time does not contain it)."
+            f"Profiler overhead differs by {overhead} between baseline and current. Step times do not contain it."
         )
     if each.drift.applied and round(each.drift.ns):
         lines.append(
@@ -404,7 +402,7 @@ def _counterfactual(each: Diff, top: int, width: int) -> Iterator[str]:
         yield from layout.paragraph(refused_words(found), 0, width)
         return
     yield "Step time without each change (simulated)"
-    rows = [("", "own change", "of the step", "step without")]
+    rows = [("", "own change", "effect on the step", "step without it")]
     rows += [
         (
             visible(cause_name(share.cause)),
@@ -430,25 +428,29 @@ def counterfactual_words(found: Counterfactual) -> str:
     """What a table of shares shows."""
     orders = "all orders" if found.exact else "sampled orders"
     return (
-        "own change: change of the cause's own work, overlapped or not; of the step: part of the step's change that "
-        f"the cause explains, with overlap (Shapley values over {orders}); not explained by durations: changes of "
-        "overlap and launch order"
+        "own change: change of the cause's own time, whether or not other work overlaps with it; effect on the step: "
+        f"part of the step's change that the cause explains (Shapley values over {orders}); not explained by "
+        "durations: changes of overlap and launch order"
     )
 
 
 def refused_words(found: Counterfactual) -> str:
     """Why there are none."""
-    return f"Step time without each change: not simulated, {found.refused}"
+    return f"Step time without each change cannot be simulated: {found.refused}"
 
 
 def latent_words(found: Counterfactual) -> list[str]:
     """A warning for each slowdown that does not lengthen the step yet."""
-    return [
-        f"warning: {layout.shorten(visible(cause_name(share.cause)), LATENT_NAME)} is slower by "
-        f"{format_quantity(share.cause.delta_ns, 'ns', signed=True)}, but other work hides it. The step slows down "
-        f"once it takes another {'step' if share.slack_ns is None else format_quantity(share.slack_ns, 'ns')} longer."
-        for share in found.latent
-    ]
+    lines = []
+    for share in found.latent:
+        name = layout.shorten(visible(cause_name(share.cause)), LATENT_NAME)
+        slower = format_quantity(share.cause.delta_ns, "ns", signed=True)
+        slack = "a whole step" if share.slack_ns is None else format_quantity(share.slack_ns, "ns")
+        lines.append(
+            f"warning: {name} is slower by {slower}, but other work hides the difference. The step becomes slower if "
+            f"this work takes {slack} longer."
+        )
+    return lines
 
 
 def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
@@ -462,7 +464,7 @@ def _modules(each: Diff, top: int, width: int) -> Iterator[str]:
 
 def _matching(each: Diff, width: int) -> Iterator[str]:
     coverage = format_percent(each.coverage, signed=False)
-    yield f"Matched: {coverage} of the kernel and operator time of both sides"
+    yield f"Matched: {coverage} of the kernel and operator time of baseline and current"
     alone = each.alone
     rows = []
     for unmatched in alone[:UNMATCHED_SHOWN]:

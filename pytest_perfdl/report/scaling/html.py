@@ -49,7 +49,7 @@ def figure_words(curve: JudgedCurve, figure: Figure) -> tuple[str, str]:
     return {
         "overhead": ("Overhead", f"fixed time: value of the fitted line at {curve.axis} 0"),
         "per unit": (f"Per {curve.unit}", f"time per additional {curve.unit}: slope of the fitted line"),
-        "complexity": ("Complexity", f"exponent: the time grows with this power of {curve.axis} at larger sizes"),
+        "complexity": ("Complexity", f"exponent: at larger sizes, the time grows with this power of {curve.axis}"),
     }[figure.kind]
 
 

@@ -100,7 +100,9 @@ def predicted(
     )
     for warning in found.warnings:
         lines += layout.paragraph(
-            f"warning: {visible(warning)}; the interval is made {found.stretch:.3g} times as wide", 0, width
+            f"warning: {visible(warning)}; the interval is widened by a factor of {found.stretch:.3g}",
+            0,
+            width,
         )
     if cost is not None:
         lines += layout.paragraph(_cost(cost), 0, width)
@@ -119,7 +121,7 @@ def _models(choice: Choice, width: int) -> list[str]:
         )
         for fit in choice.fits
     ]
-    legend = "*: chosen; leave-one-out error: mean error on configurations that were left out of the fit"
+    legend = "*: chosen model; leave-one-out error: mean error on configurations that were left out of the fit"
     return [*layout.rows(rows, "lrr", 0, width), *layout.paragraph(legend, 2, width)]
 
 

@@ -50,6 +50,8 @@
     place.append(made);
     return made;
   };
+  // A function of Python as everywhere on the page: "forward (model.py:42)" for "model.py(42): forward".
+  const readable = (name) => name.replace(/^([^<].*)\((\d+)\): (.+)$/s, "$3 ($1:$2)");
   const difference = (value) => [quantity(value, "ns", true), value ?? NaN];
   const time = (value) => [quantity(value, "ns"), value ?? NaN];
   const ratio = (from, to) => (from && to !== null ? [percent(to / from - 1), to / from - 1] : ["", NaN]);
@@ -70,9 +72,9 @@
     names ??= parsed("perfdl-names");
     unfolded(place, "All operators and kernels, per step", (details) => table(
       details,
-      "Every operator, kernel and class of idle time: means of the profiled steps",
+      "Every operator, kernel and kind of idle time (means of the profiled steps)",
       [
-        ["Name", "text", (row) => [(names[row[0]] ? `${names[row[0]]}: ` : "") + names[row[2]]]],
+        ["Name", "text", (row) => [(names[row[0]] ? `${names[row[0]]}: ` : "") + readable(names[row[2]])]],
         ["Kind", "text", (row) => [names[row[1]]]],
         ["Baseline count", "number", (row) => count(row, 3)],
         ["Current count", "number", (row) => count(row, 4)],
@@ -97,12 +99,12 @@
       const room = (high - low) * (innerWidth < 700 ? 0.8 : 0.35) || high * 0.1;
       const from = low - room > high * 0.25 ? low - room : 0;
       const [scale, word] = scaleOf([high], "ns");
-      const label = (name) => plain(shorten(name, innerWidth < 700 ? 18 : 44));
+      const label = (name) => plain(shorten(readable(name), innerWidth < 700 ? 18 : 44));
       const ids = ["baseline", ...bars.map(([name], index) => `${index} ${name}`), "current"];
       const height = 70 + 26 * ids.length;
       if (perfdl.hasCharts) chart(own, {
         title: timed ? "Step time without the profiler" : "Profiled step",
-        note: `bars add up exactly${timed ? "; profiler overhead: change without the profiler minus change with the profiler" : ""}${from ? "; the axis does not start at zero" : ""}`,
+        note: `the bars add up exactly to the difference${timed ? "; profiler overhead: difference between the change without and with the profiler" : ""}${from ? "; the axis does not start at zero" : ""}`,
         label: `From ${quantity(before, "ns")} to ${quantity(now, "ns")}: ${bars.map(([name, ns]) => `${name} ${quantity(ns, "ns", true)}`).join(", ")}.`,
         height,
         make: (colors) => ({
@@ -111,7 +113,7 @@
             measure: ["absolute", ...bars.map(() => "relative"), "total"],
             text: [quantity(before, "ns"), ...bars.map(([, ns]) => quantity(ns, "ns", true)), quantity(now, "ns")],
             textposition: "outside", cliponaxis: false, hoverinfo: "text", textfont: { color: colors.ink },
-            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(name, 200))}<br>${quantity(ns, "ns", true)} per step`), `current: ${quantity(now, "ns")}`],
+            hovertext: [`baseline: ${quantity(before, "ns")}`, ...bars.map(([name, ns]) => `${plain(shorten(readable(name), 200))}<br>${quantity(ns, "ns", true)} per step`), `current: ${quantity(now, "ns")}`],
             increasing: { marker: { color: colors.bad } }, decreasing: { marker: { color: colors.good } }, totals: { marker: { color: colors.quiet } },
             connector: { line: { color: colors.line } },
           }],
@@ -123,7 +125,7 @@
         }),
       });
       folded(own, "The same as a table", (details) => table(details, "Changes of the step time", [
-        ["Part", "text", ([name]) => [name]],
+        ["Part", "text", ([name]) => [readable(name)]],
         ["Change per step", "number", ([, ns]) => difference(ns)],
         ["Share of the change", "number", ([, ns]) => (now === before ? ["", NaN] : [`${((ns / (now - before)) * 100).toFixed(1)}%`, ns / (now - before)])],
       ], bars));
@@ -143,7 +145,7 @@
     if (!rows.length) return;
     names ??= parsed("perfdl-names");
     const own = section(place, "Utilization: operators against the roofline");
-    const named = (row) => (names[row[0]] ? `${names[row[0]]}: ` : "") + (names[row[1]] || "no operator known");
+    const named = (row) => (names[row[0]] ? `${names[row[0]]}: ` : "") + (names[row[1]] || "unknown operator");
     const what = (row) => [shapesOf(names[row[2]]), names[row[3]]].filter(Boolean).join(" ");
     if (perfdl.hasCharts) drawRoofline(own, found.roofline, named, what);
     table(own, "Work and time of the operators of the profiled steps, per step", [
@@ -156,7 +158,7 @@
       ["Bound by", "text", (row) => [both(row, (side) => side[5])]],
       ["On", "text", (row) => [found.compared && !(row[4] && row[5]) ? (row[4] ? "baseline only" : "current only") : ""]],
     ].filter(([heading, , make]) => !["On", "FLOP/s"].includes(heading) || rows.some((row) => make(row)[0])), rows, 12);
-    if (leftOut) own.append(element("p", { className: "note", textContent: `${leftOut} more with less time are left out.` }));
+    if (leftOut) own.append(element("p", { className: "note", textContent: `${leftOut} more operators with less time are not listed.` }));
   };
 
   const drawRoofline = (own, { rows, flops_per_s: peaks, bandwidths }, named, what) => {
@@ -178,7 +180,7 @@
     const hover = (word, row, side) => [`${word}: ${plain(named(row))}`, plain(what(row)), [`${quantity(side[0], "ns")} per step`, speed(side, 2, "flop"), speed(side, 3, "B")].filter(Boolean).join(", "), side[4] === null ? "" : `${share(side[4])} of its roofline, ${side[5]}-bound`].filter(Boolean).join("<br>");
     chart(own, {
       title: "Roofline",
-      note: `one mark for each operator and its shapes, larger for more time${compared ? "; open: baseline, filled: current, joined where shapes and type are the same" : ""}. Solid roof: data from memory; dotted: from the cache. Squares at the left: operators without counted FLOPs, placed by their bytes per second`,
+      note: `one mark per operator and input shapes, larger for more time${compared ? "; open marks: baseline; filled marks: current; lines join the same shapes and type" : ""}. Solid roof: limit for data in memory; dotted roof: limit for data in the cache. Squares at the left: operators without counted FLOPs, at the height of their bytes per second`,
       label: `Achieved FLOP/s over FLOPs per byte. ${shown.slice(0, 5).map((row) => `${named(row)}: ${both(row, (side) => share(side[4])) || both(row, (side) => speed(side, 2, "flop"))}`).join("; ")}. The table below has all of them.`,
       height: 400,
       make: (colors) => {
@@ -234,8 +236,8 @@
         const largest = Math.max(1, ...modules.map(([, before, now]) => Math.abs(now - before)));
         const levels = Math.max(...modules.map(([name]) => name.split(".").length));
         if (perfdl.hasCharts) chart(own, {
-          title: "One observed step of each side, by module",
-          note: "width: time on both sides together; text and color: change from the baseline. Click to look into a module",
+          title: "One observed step of baseline and current, by module",
+          note: "width: sum of baseline and current time; text and color: change from the baseline. Click a module to zoom in",
           label: `Modules by time; the largest changes: ${modules.slice(0, 5).map(([name, before, now]) => `${name} ${quantity(now - before, "ns", true)}`).join(", ")}. The table below has all of them.`,
           height: Math.min(520, 60 + 44 * levels),
           make: (colors) => ({
@@ -260,8 +262,8 @@
       if (lines.length) folded(section(place, `Source lines${named}`), `All lines (${lines.length})`, (details) => places(details, "Line", lines));
     }
   };
-  const places = (parent, heading, rows) => table(parent, `${heading}s of one observed step of each side, with everything inside them`, [
-    [heading, "text", ([name]) => [name]],
+  const places = (parent, heading, rows) => table(parent, `${heading}s in one observed step of baseline and current, including everything that they call`, [
+    [heading, "text", ([name]) => [readable(name)]],
     ["Baseline", "number", ([, before]) => time(before)],
     ["Current", "number", ([, , now]) => time(now)],
     ["Difference", "number", ([, before, now]) => difference(now - before)],
@@ -315,7 +317,7 @@
         const levels = Math.max(...side.nodes.map(([id]) => id.split(".").length));
         chart(own, {
           title: `Allocated at the peak, ${word}: ${quantity(side.peak_bytes, "B")}`,
-          note: `width: bytes${sides.base && side === sides.new ? "; red: more than in the baseline, green: less" : ""}. Click to look into a module`,
+          note: `width: bytes${sides.base && side === sides.new ? "; red: more than in the baseline, green: less" : ""}. Click a module to zoom in`,
           label: `${word}: ${Object.entries(side.categories).map(([name, bytes]) => `${name} ${quantity(bytes, "B")}`).join(", ")}. The table below has all rows.`,
           height: Math.min(520, 40 + 42 * levels),
           make: (colors) => ({
@@ -338,8 +340,8 @@
       const [scale, word] = scaleOf(both.map(([, side]) => side.peak_bytes), "B");
       const [ticks, unit] = scaleOf(both.map(([, side]) => side.step_ns), "ns");
       if (perfdl.hasCharts) chart(own, {
-        title: "Allocated memory over the step, every allocation traced",
-        note: `tracing allocations slows the step, so its time is not comparable; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
+        title: "Allocated memory over one step with traced allocations",
+        note: `this step is slower than others, because every allocation was traced; ${both.map(([side, one]) => `${side}: ${quantity(one.peak_bytes, "B")} at ${quantity(one.at_ns, "ns")}`).join("; ")}`,
         label: both.map(([side, one]) => `${side}: at most ${quantity(one.peak_bytes, "B")}, ${quantity(one.at_ns, "ns")} after the step began.`).join(" "),
         height: 220,
         make: (colors) => ({
@@ -357,7 +359,7 @@
       folded(own, `All rows of the peak (${rows.length}${more ? ` of ${rows.length + more}` : ""})`, (details) => table(details, "Memory allocated at the peak, largest differences first", [
         ["Category", "text", ([category]) => [category]],
         ["Module", "text", ([, module]) => [module]],
-        ["Line", "text", ([, , line]) => [line]],
+        ["Allocated at", "text", ([, , line]) => [readable(line)]],
         ["Operator", "text", ([, , , operator]) => [operator]],
         ["Shape", "text", ([, , , , shape]) => [shape]],
         ["Baseline tensors", "number", (row) => [quantity(row[5], "1"), row[5]]],
@@ -377,7 +379,7 @@
       const [scale, word] = scaleOf(points.flatMap((one) => one.step_time[name]), "ns");
       if (perfdl.hasCharts) chart(own, {
         title: name,
-        note: "one mark per process, by recording; the line joins medians",
+        note: "one mark per process of each recording; the line joins the medians",
         label: points.map((one, index) => `${labels[index]}: median ${quantity(median(one.step_time[name]), "ns")}.`).join(" "),
         height: 260,
         make: (colors) => ({

@@ -82,13 +82,13 @@
     }
     for (const button of root.querySelectorAll("button[data-copy]")) {
       button.addEventListener("click", async () => {
-        say((await copy(button.dataset.copy)) ? "Copied the command." : "The browser refused to copy: select the command instead.");
+        say((await copy(button.dataset.copy)) ? "Copied the command." : "The browser did not allow copying. Select the command and copy it.");
       });
     }
     for (const button of root.querySelectorAll("button[data-link]")) {
       button.addEventListener("click", async () => {
         const url = `${location.href.split("#")[0]}#${button.dataset.link}`;
-        say((await copy(url)) ? "Copied the link to this test." : `The browser refused to copy: ${url}`);
+        say((await copy(url)) ? "Copied the link to this test." : `The browser did not allow copying. The link is ${url}`);
       });
     }
     for (const button of root.querySelectorAll("button[data-perfetto]")) {
@@ -160,7 +160,7 @@
     };
     const child = window.open(selected ? `${PERFETTO}/?${selected}` : PERFETTO);
     if (!child) {
-      warn("The browser blocked the window of ui.perfetto.dev.");
+      warn("The browser blocked the new window with ui.perfetto.dev.");
       return;
     }
     if (alert) alert.hidden = true;

@@ -151,7 +151,7 @@
       this.range = [...this.whole];
       this.selected = this.cursor = this.span = this.mark = this.drag = null;
       this.canvas = element("canvas", { tabIndex: 0, role: "application" });
-      this.canvas.setAttribute("aria-label", `Timeline of one observed step of each side, ${trace.count} slices over ${quantity(trace.last - trace.first, "ns")}.${trace.worst ? ` The slice that gained most is ${trace.worst.name}, ${quantity(trace.worst.end - trace.worst.start, "ns")} long.` : ""} Arrow keys go from slice to slice, Enter selects, plus and minus zoom, M measures, Escape clears.`);
+      this.canvas.setAttribute("aria-label", `Timeline of one observed step of baseline and current, ${trace.count} slices over ${quantity(trace.last - trace.first, "ns")}.${trace.worst ? ` The slice that gained most is ${trace.worst.name}, ${quantity(trace.worst.end - trace.worst.start, "ns")} long.` : ""} Arrow keys go from slice to slice, Enter selects, plus and minus zoom, M measures, Escape clears.`);
       this.tip = element("div", { className: "tip", hidden: true });
       this.details = element("div", { className: "selection", role: "status" });
       this.frame = element("div", { className: "timeline" }, this.canvas, this.tip);
@@ -163,7 +163,7 @@
       ];
       if (trace.worst) buttons.push(["Largest change", () => { this.select(trace.worst); this.zoomToSelection(); }]);
       parent.append(
-        element("p", { className: "note", textContent: "One observed step of each side. Marks: time that a slice of a cause gained (red) or lost (green); the higher the mark, the larger the change. Click or Enter selects a slice and its match on the other side. Drag, or press M at two slices, to measure." }),
+        element("p", { className: "note", textContent: "One observed step of baseline and current. Marks: time that a slice of a cause gained (red) or lost (green); the higher the mark, the larger the change. Click or Enter selects a slice and its match in the other step. Drag, or press M at two slices, to measure." }),
         element("p", { className: "actions" }, ...buttons.map(([text, press]) => {
           const button = element("button", { type: "button", textContent: text });
           button.addEventListener("click", press);

@@ -103,7 +103,7 @@ def step_words(summary: TraceSummary) -> str:
     walls = [step.wall_ns for step in summary.steps]
     mean, low, high = (format_quantity(value, "ns") for value in (sum(walls) / len(walls), min(walls), max(walls)))
     if not numbered(summary):
-        return f"{mean} (the whole trace: it has no steps)"
+        return f"{mean} (the whole trace, because it contains no steps)"
     return f"{mean} (1 step)" if len(walls) == 1 else f"{mean} (mean of {len(walls)} steps, {low} to {high})"
 
 
@@ -128,8 +128,8 @@ def per_step_words(summary: TraceSummary) -> str:
     if covered < LEAST_COVERED:
         share = format_percent(covered, signed=False)
         covers = plural(count, "step covers", "steps cover")
-        return f"Below, numbers are {divided}; {covers} only {share} of the trace's time."
-    return f"Below, numbers are per step: {divided}." if count > 1 else ""
+        return f"The numbers below are {divided}. The {covers} only {share} of the trace's time."
+    return f"The numbers below are per step: {divided}." if count > 1 else ""
 
 
 def mean_account(summary: TraceSummary) -> dict[str, float]:
@@ -161,11 +161,11 @@ def bars(parts: Mapping[str, float], whole: float) -> list[str]:
 
 
 SHOWN = {
-    "flops_utilization": "of the peak FLOP/s",
-    "bandwidth_utilization": "of the peak memory bandwidth",
-    "roofline": "of the roofline while operators run",
-    "tensor_core_share": "of kernel time on tensor cores",
-    "launch_gap": "of the step waiting for launches",
+    "flops_utilization": "share of the peak FLOP/s",
+    "bandwidth_utilization": "share of the peak memory bandwidth",
+    "roofline": "share of the roofline while operators run",
+    "tensor_core_share": "share of kernel time on tensor cores",
+    "launch_gap": "share of the step spent waiting for launches",
 }
 """Metrics of utilization in the order in which they are shown; those of the device are in its section."""
 
@@ -173,7 +173,7 @@ SHOWN = {
 def _utilization(summary: TraceSummary, width: int) -> Iterator[str]:
     found = summary.utilization
     facts = [
-        f"{format_percent(found.values[name], signed=False)} {text}"
+        f"{text}: {format_percent(found.values[name], signed=False)}"
         for name, text in SHOWN.items()
         if name in found.values
     ]
@@ -213,7 +213,9 @@ def _device(summary: TraceSummary, width: int) -> Iterator[str]:
             f"{time(gpu.communication_exposed_ns)} exposed (the device waits for it)"
         )
     if gpu.in_flight_communication_ns:
-        facts.append(f"communication in flight without a kernel: {time(gpu.in_flight_communication_ns)}{unit}")
+        facts.append(
+            f"communication in progress while no kernel of it runs: {time(gpu.in_flight_communication_ns)}{unit}"
+        )
     facts += [_copies(row, steps, unit) for row in summary.copies]
     if summary.sm_efficiency_est is not None:
         facts.append(f"SMs with work: {_share(summary.sm_efficiency_est)} (estimated from launch configurations)")
@@ -225,7 +227,8 @@ def _device(summary: TraceSummary, width: int) -> Iterator[str]:
         facts.append(
             f"kernel launches: {_count(launches.kernel_launches / steps)}{unit}, "
             f"{format_quantity(launches.delay.p50_ns, 'ns')} from the call to the start (median), at most "
-            f"{queue:,} queued; {_count(launches.short_kernels / steps)}{unit} run shorter than their launch call"
+            f"{queue:,} queued; {_count(launches.short_kernels / steps)}{unit} kernels take less time than "
+            "their launch call"
         )
     for fact in facts:
         yield from layout.paragraph(fact, 2, width)
@@ -429,10 +432,8 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
     """What limits the numbers of a trace, one line each."""
     found, lines = summary.integrity, []
     if found.carry_over:
-        lines.append(
-            f"launched before the trace began, so they belong to no step: {plural(found.carry_over, 'device event')} "
-            f"({format_quantity(found.carry_over_ns, 'ns')})"
-        )
+        early = f"{plural(found.carry_over, 'device event')} ({format_quantity(found.carry_over_ns, 'ns')})"
+        lines.append(f"{early} launched before the trace began: their time belongs to no step")
     if found.unlinked > found.carry_over:
         lines.append(
             f"{plural(found.unlinked - found.carry_over, 'device event')} without a launch call in the trace: their "
@@ -450,7 +451,7 @@ def integrity_lines(summary: TraceSummary) -> list[str]:
         )
     if found.early_starts:
         count = plural(found.early_starts, "device event")
-        lines.append(f"{count} starting before the launch call: the clocks of CPU and device differ")
+        lines.append(f"{count} with a start before the launch call: the clocks of CPU and device differ")
     if found.dropped:
         lines.append(f"{plural(found.dropped, 'event')} dropped by the profiler or unreadable, so totals are too small")
     if found.overhead_ns:
@@ -492,7 +493,7 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
             )
         )
     lines = [
-        "Ranks: step is a mean per step, other times are over the whole trace",
+        "Ranks (step: mean of all steps; other times: over the whole trace)",
         *layout.rows(table, "lrrrrrr", 2, width),
     ]
     lines += layout.paragraph(
@@ -510,7 +511,8 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
         )
         if ranks.straggler is not None:
             fact += f"; rank {ranks.straggler} most often starts last"
-        fact += f". Clocks are aligned on the ends of collectives, within {format_quantity(ranks.residual_ns, 'ns')}."
+        within = format_quantity(ranks.residual_ns, "ns")
+        fact += f". The clocks of the ranks are aligned on the ends of collectives, within {within}."
         lines += layout.paragraph(fact, 2, width)
     for finding in ranks.findings:
         lines += layout.item(visible(finding), 2, width)

@@ -23,13 +23,13 @@ def notes(job: Job, span_ns: int) -> list[Note]:
 
     figures = job.figures
     times = plural(len(job.meetings), "time")
-    text = f"step times are of ranks {listing(job)} together, which wait for each other {times}"
+    text = f"step times are for ranks {listing(job)} together: they wait for each other {times}"
     if figures.straggler is not None:
         text += f"; rank {figures.straggler} most often starts last"
     waits = max(figures.ranks, key=lambda rank: rank.waiting_ns)
     if waits.waiting_ns:
         text += f"; rank {waits.rank} waits longest for others, {format_quantity(waits.waiting_ns, 'ns')} in the trace"
-    told = "advice about operators needs the trace of one rank alone"
+    told = "advice about operators needs the trace of a single rank"
     share = min(waits.waiting_ns / max(span_ns, 1), 1.0)
     return [Note("ranks", text, share), *(Note("ranks", finding, 0.0) for finding in (*figures.findings, told))]
 

@@ -87,8 +87,8 @@ def _answers(answers: Answers, width: int) -> Iterator[str]:
                 yield from layout.item(f"{visible(each.name)}: {note}", 2, width)
     if known:
         text = (
-            "gain: share of the step time saved; range: from the most to the least favorable assumptions, widened by "
-            "the error of the simulation (at least 0.5%) and the variation of the steps"
+            "gain: share of the step time that is saved; range: from the most to the least favorable assumptions, "
+            "widened by the error of the simulation (at least 0.5%) and the variation of the steps"
         )
         if any(used):
             text += "; of peak FLOP/s: relative to the peak rate for the element types in the trace"

@@ -107,7 +107,7 @@ def test_the_words(files, capsys, monkeypatch):
     assert "  share: percentage of the profiled step's change\n" in out
     assert re.search(r"^Causes, largest first\n +change +share +baseline +current +calls$", out, re.MULTILINE)
     assert re.search(r"^  gemm_128 +\+2\.000 ms +100% +4\.010 ms +6\.010 ms +1$", out, re.MULTILINE)
-    assert "Matched: 100% of the kernel and operator time of both sides" in out
+    assert "Matched: 100% of the kernel and operator time of baseline and current" in out
     assert "confidence" not in out
 
 
@@ -199,7 +199,7 @@ def test_a_run_alone_is_compared_with_its_own_baseline_side(run, capsys):
             "(95% interval, 10 paired rounds), limit 3%"
         )
         assert re.search(r"^  aten::mm +\+1\.600 ms +100% +7\.00\d ms +8\.60\d ms +4$", out, re.MULTILINE)
-        assert "Profiler overhead differs by +100.0 µs between the two sides" in " ".join(out.split())
+        assert "Profiler overhead differs by +100.0 µs between baseline and current" in " ".join(out.split())
     found = figures(capsys, run, "--fail-on", "regressed", code=1)
     assert (found["id"], found["verdict"], found["step"]["timed"]["effect"]) == (TEST, "regressed", 0.2)
     assert found["base"] == {"label": "baseline", "columns": 10, "unit": "run"}
@@ -223,7 +223,7 @@ def test_unchanged_tests_are_one_line_each(run, capsys):
     data["tests"].append(other)
     run.write_text(json.dumps(data))
     assert main(["diff", str(run)]) == 0
-    assert capsys.readouterr().out.endswith(f"\n\nunchanged: 1 test (-k TEXT shows one)\n  {TEST}_more\n")
+    assert capsys.readouterr().out.endswith(f"\n\nunchanged: 1 test (use -k TEXT to show one of them)\n  {TEST}_more\n")
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,9 @@ def test_what_overlaps_is_simulated_and_what_is_hidden_is_warned_of(tmp_path, ca
     out = capsys.readouterr().out
     assert "\nStep time without each change (simulated)\n" in out
     assert "Shapley values over all orders" in out
-    assert re.search(r"warning: adam is slower by \+2\.000 ms, but other work hides it\. .* another 2\.\d+ ms", out)
+    assert re.search(
+        r"warning: adam is slower by \+2\.000 ms, but other work hides the difference\. .* takes 2\.\d+ ms longer", out
+    )
     assert main(["diff", str(before), str(after), "--html", str(page)]) == 0
     assert "Step time without each change (simulated)" in page.read_text()
     assert "warning: adam is slower by" in page.read_text()
@@ -394,17 +396,18 @@ def training(*, gemm="ampere_sgemm_128", each=400, dtype="float", copy=("Pinned"
     return found
 
 
-OUTSIDE = "same arithmetic, but slower: the time is outside of operators (Python, waiting)"
+OUTSIDE = "same arithmetic, but slower: the additional time is outside of operators (Python, waiting)"
+ALL_OF_IT = ", with all of the additional operator time in aten::mm"
 PLANTED = {
     "float32 instead of TF32": (
         {"gemm": "ampere_s1688gemm_tf32_128"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, slower data type: float32 instead of tf32, all of it in aten::mm",
+        f"same arithmetic, slower data type: float32 instead of tf32{ALL_OF_IT}",
     ),
     "float32 instead of bfloat16": (
         {"gemm": "ampere_bf16_s16816gemm", "dtype": "c10::BFloat16"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        "same arithmetic, slower data type: float32 instead of bfloat16, all of it in aten::mm",
+        f"same arithmetic, slower data type: float32 instead of bfloat16{ALL_OF_IT}",
     ),
     "pageable copies": (
         {},
@@ -424,7 +427,10 @@ PLANTED = {
     "in four parts": (
         {},
         {"parts": 4, "each": 600},
-        "same arithmetic, more traffic or calls: 6.000 MiB -> 12.00 MiB and 4 -> 10 calls of operators per step",
+        (
+            "same arithmetic, but more memory traffic or operator calls per step: 6.000 MiB -> 12.00 MiB read and "
+            "written, 4 -> 10 operator calls"
+        ),
     ),
     "a slower kernel": ({}, {"each": 800}, "same arithmetic, but slower: aten::mm 3.4% -> 1.7% of its roofline"),
 }
@@ -453,7 +459,7 @@ def test_more_work_or_the_same_work_done_worse(name, tmp_path, capsys, monkeypat
     main(["diff", *map(str, paths), "--html", str(tmp_path / "page.html")])
     page = (tmp_path / "page.html").read_text()
     assert said.partition(":")[0] in page
-    assert "of the time the device is busy" in page
+    assert "share of time with a busy device" in page
     capsys.readouterr()
 
 
@@ -535,7 +541,7 @@ def test_what_is_odd_about_a_trace_is_said(files, tmp_path, capsys):
 def test_steps_with_and_without_a_device_are_not_the_same_thing(files, tmp_path, capsys):
     host = tmp_path / "host.json"
     host.write_bytes(text([step(0, 0, 500), x("aten::mm", 0, 400)]))
-    for pair, where in (((files[0], host), "baseline"), ((host, files[0]), "current side")):
+    for pair, where in (((files[0], host), "baseline step"), ((host, files[0]), "current step")):
         assert main(["diff", *map(str, pair)]) == 0
         assert f"Only the {where} has device events" in capsys.readouterr().out
 

@@ -154,7 +154,7 @@ def test_extrapolation_is_asked_for(model, capsys):
     assert "--extrapolate" in refused
     said = call(capsys, "predict", model, *at, "--extrapolate").out
     warning = (
-        "warning: batch 64 is outside the measured range 2 to 8: extrapolated; the interval is made 8 times as wide"
+        "warning: batch 64 is outside the measured range 2 to 8: extrapolated; the interval is widened by a factor of 8"
     )
     assert warning in " ".join(said.split())
 

@@ -128,7 +128,7 @@ def test_the_page_on_the_terminal(file, capsys, monkeypatch):
     assert bottleneck < findings < steps
     assert "Step time 10.00 ms (mean of 2 steps, 10.00 ms to 10.00 ms)" in lines
     assert any(re.match(r"  compute +4\.000 ms +40\.0%  =+$", line) for line in lines)
-    assert "  Below, numbers are per step: totals over the trace divided by 2." in lines
+    assert "  The numbers below are per step: totals over the trace divided by 2." in lines
     assert any(re.match(r" +time +share +calls +per call$", line) for line in lines), "exposed is equal to the time"
     assert any(re.match(r"  gemm_128 +4\.000 ms +80\.0% +1 +4\.000 ms$", line) for line in lines)
     assert "  share: percentage of the time of all kernels and copies" in lines
@@ -181,7 +181,7 @@ def test_work_outside_of_steps_is_named(tmp_path, capsys):
     path.write_bytes(text([step(1, 0, 1000), x("aten::mm", 0, 1000), x("aten::add", 1000, 3000)]))
     assert main(["trace", str(path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Below, numbers are totals over the trace; 1 step covers only 25.0% of the trace's time." in out
+    assert "The numbers below are totals over the trace. The 1 step covers only 25.0% of the trace's time." in out
 
 
 def test_steps_can_be_selected(file, capsys):

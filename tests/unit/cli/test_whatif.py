@@ -197,9 +197,9 @@ def test_the_report_on_ranks(ranks, capsys):
     assert main(["whatif", str(ranks), "--scale", "rank=1,name~gemm:0.2"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "ranks 0 and 1: 3 steps of 1.000 ms (mean)" in out
-    assert "step times are of ranks 0 and 1 together, which wait for each other 3 times" in out
+    assert "step times are for ranks 0 and 1 together: they wait for each other 3 times" in out
     assert "rank 1 most often starts last; rank 0 waits longest for others, 600.0" in out
-    assert "needs the trace of one rank alone" in out
+    assert "needs the trace of a single rank" in out
 
 
 def test_questions_that_ranks_cannot_answer(ranks, tmp_path, capsys):

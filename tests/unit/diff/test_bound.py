@@ -177,8 +177,8 @@ def test_the_words_and_the_data():
     found = diff(side(*MODEL), side(*changed(gemm=12_000)))
     text = terminal.report("", found, 0.03, 10, 100)
     # 1,900 ns late and 13,200 of kernels; before, 10,200.
-    sentence = "it spends 12.6% of its kernel and launch-wait time waiting for launches (baseline: 15.7%)."
-    assert f"The current side is kernel-bound: {sentence}" in " ".join(text.split())
+    sentence = "12.6% of its kernel and launch-wait time is spent waiting for launches (baseline: 15.7%)."
+    assert f"The current step is kernel-bound: {sentence}" in " ".join(text.split())
     data = to_json([("", found)], 0.03)
     assert data["step"]["bound"] == "kernel"
     assert data["step"]["launch_share"] == pytest.approx(1900 / 15_100)

@@ -209,7 +209,7 @@ def test_a_row_that_looks_slower_asks_for_more_rounds_until_it_is_found():
     assert asked[needed:] == [[]] * (20 - needed)
     (gelu,) = rows.promising(measured_rounds[:6])
     assert (gelu.verdict, gelu.times_over, gelu.of_step) == ("suspect", None, False)
-    assert gelu.reason.endswith("limit 5%: more paired rounds needed")
+    assert gelu.reason.endswith("limit 5%: more paired rounds are needed")
     assert rows.promising(rounds(12)) == ()
 
 
@@ -260,7 +260,7 @@ def test_a_row_that_the_budget_left_open_is_a_suspect():
     found = judged(rounds(8, slower={"gelu": 1.5}))
     assert (found.verdict, found.metrics[0].verdict) == ("suspect", "unchanged")
     assert found.reason.startswith("operator gelu +")
-    assert found.reason.endswith("more paired rounds needed")
+    assert found.reason.endswith("more paired rounds are needed")
 
 
 def parts(values, seed):
@@ -312,7 +312,7 @@ def test_profiled_steps_that_went_the_other_way_share_nothing_out():
     assert gelu.delta_ns < 0
     (note,) = [each for each in found.integrity if each.code == "profiled"]
     assert note.level == "note"
-    assert re.match(r"the profiled steps changed by -[\d.]+%, the timed steps by \+(19|20)\.\d%: no", note.message)
+    assert re.match(r"the profiled steps changed by -[\d.]+%, but the timed steps by \+(19|20)\.\d%, so", note.message)
 
 
 @pytest.mark.parametrize(

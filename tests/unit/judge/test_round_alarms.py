@@ -125,6 +125,8 @@ def test_a_fixed_order_is_refused_once_no_coin_gives_it():
     drawn, head_first = rounds(NOISES["the second of a round 5 % slower"], rng("normal, 3 %"), 1, 15, lots=False)
     measured = made(drawn[0], head_first[0])
     assert broken(measured[:14], ["step_time"]) == ""
-    assert broken(measured, ["step_time"]) == "baseline ran first in all 15 paired rounds, so the order was not random"
+    assert broken(measured, ["step_time"]) == (
+        "the baseline code ran first in all 15 paired rounds, so the order was not random"
+    )
     verdicts = Gate(HELD, 40).look(measured).verdicts
     assert {metric.verdict for metric in verdicts.values()} == {"invalid"}

@@ -50,25 +50,27 @@ def test_an_order_that_no_coin_draws_is_refused(count, refused, order):
     # By hand: fourteen equal orders have a chance of 2^-13 > 1e-4, fifteen of 2^-14 < 1e-4.
     why = broken(some(count, order=order), ("step_time",))
     first = {"base first": "baseline", "head first": "current"}[order]
-    assert why == (f"{first} ran first in all {count} paired rounds, so the order was not random" if refused else "")
+    said = f"the {first} code ran first in all {count} paired rounds, so the order was not random"
+    assert why == (said if refused else "")
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf], ids=["zero", "negative", "nan", "infinite"])
 def test_a_value_without_a_logarithm_is_refused(value):
     rounds = changed(some(5), 2, step_time=value)
-    why = f"paired round 3: step_time of current is {value:g}, so no ratio can be computed"
+    why = f"paired round 3: step_time of the current code is {value:g}, so no ratio can be computed"
     assert broken(rounds, ("step_time",)) == why
     assert broken(rounds, ("block_time",)) == ""
 
 
 def test_a_metric_that_a_side_lacks_is_refused():
-    assert broken(some(5), ("step_time", "cpu_time")) == "paired round 1: baseline has no value of cpu_time"
+    assert broken(some(5), ("step_time", "cpu_time")) == "paired round 1: the baseline code has no value of cpu_time"
 
 
 def test_one_measurement_as_both_sides_is_refused():
     rounds, one = some(5), {"step_time": 5.0}
     rounds[3] = Round("base first", one, one)
-    assert broken(rounds, ("step_time",)) == "paired round 4: one measurement is used for both sides"
+    why = broken(rounds, ("step_time",))
+    assert why == "paired round 4: the same measurement is used for baseline and current code"
 
 
 def test_equal_numbers_are_refused_where_half_of_the_rounds_have_them():
@@ -76,7 +78,7 @@ def test_equal_numbers_are_refused_where_half_of_the_rounds_have_them():
     once = changed(rounds, 1, **rounds[1].base)
     assert broken(once, ("step_time", "block_time")) == ""
     twice = changed(once, 3, **rounds[3].base)
-    why = "both sides have identical times in paired rounds 2, 4, so they are not independent"
+    why = "baseline and current code have identical times in paired rounds 2, 4, so they are not independent"
     assert broken(twice, ("step_time", "block_time")) == why
     partly = changed(once, 3, step_time=rounds[3].base["step_time"])
     assert broken(partly, ("step_time", "block_time")) == ""

@@ -154,9 +154,8 @@ def test_another_torch_is_judged_apart_from_the_code(differences, code, slower, 
     assert found.context_changes == (("torch", "2.13.0", "2.14.0"),)
     # Neither replaces the other: what either says fails the test, with its name.
     assert found.verdict == ("regressed" if "regressed" in (code, verdict) else code)
-    assert ("environment: the baseline's code is slower than recorded, step_time +" in found.reason) == (
-        verdict == "regressed"
-    )
+    said = "the environment changed: the baseline's code is now slower than recorded, step_time +"
+    assert (said in found.reason) == (verdict == "regressed")
     if verdict == "regressed":
         assert found.reason.endswith("(torch 2.13.0 -> 2.14.0)")
     if code == "regressed":
@@ -186,7 +185,7 @@ def test_too_few_stored_repeats_cannot_judge_the_environment_and_say_so():
     found = judged([0.001, -0.001, 0.0], new=today(), stored=few, now=today(), base_ns=20.0 * MS)
     (environment,) = found.environment
     assert environment.verdict == "suspect"
-    assert "at least 7 recorded processes needed, the baseline has 2" in environment.reason
+    assert "at least 7 recorded processes are needed, but the baseline has 2" in environment.reason
     assert found.verdict == "unchanged"
 
 

@@ -167,7 +167,7 @@ def test_two_rounds_are_enough_where_a_start_takes_long():
     metric = one(of(*quiet), limit, least=2)
     assert (metric.verdict, metric.rounds) == ("unchanged", 2)
     short = one(of(*quiet[:1]), limit, least=2, spent=ended())
-    assert short.reason.endswith(": at least 2 paired rounds needed, 1 measured (--perf-budget)")
+    assert short.reason.endswith(": at least 2 paired rounds are needed, but only 1 fit into --perf-budget")
 
 
 @pytest.mark.parametrize("order", ["base first", "head first"])
@@ -178,7 +178,9 @@ def test_nothing_is_excluded_while_the_same_side_always_went_first(order):
     assert gate().look(same).open
     metric = one(same, spent=ended())
     assert metric.verdict == "inconclusive"
-    assert metric.reason.endswith("limit 3%: the same side ran first in all paired rounds (--perf-budget)")
+    assert metric.reason.endswith(
+        "limit 3%: the same code ran first in all paired rounds, so more rounds are needed (--perf-budget)"
+    )
     assert one([*same, *quiet]).verdict == "unchanged"
 
 
@@ -237,7 +239,8 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     metric = one(of(*differences))
     assert metric.verdict == "unchanged"
     assert metric.reason.endswith(
-        f": slower, but within the limit; a slowdown above {metric.excluded:.1%} is excluded (97.5% confidence)"
+        f": slower than the baseline, but within the limit; a slowdown above {metric.excluded:.1%} is excluded "
+        "(97.5% confidence)"
     )
     # Where the budget ends first, the limit itself is not excluded: the resolution is.
     differences = noise(12, sd=0.015, seed=3, shift=0.02)
@@ -245,7 +248,10 @@ def test_code_that_is_surely_slower_is_not_called_free_of_a_slowdown():
     assert 0 < found.interval[0] < found.center < LIMIT < found.interval[1] < 2 * LIMIT
     metric = one(of(*differences), spent=ended())
     assert metric.verdict == "unchanged"
-    assert f": slower, possibly within the limit; a slowdown above {metric.excluded:.1%} is excluded" in metric.reason
+    assert (
+        f": slower than the baseline, possibly within the limit; a slowdown above {metric.excluded:.1%} is excluded"
+        in metric.reason
+    )
 
 
 # Improved
@@ -279,14 +285,16 @@ def test_a_suspect_gets_twice_the_budget():
     assert metric.verdict == "suspect"
     # Ten rounds can fail it; four took 240 s.
     assert metric.reason.endswith(
-        "limit 3%: over the limit in all 4 paired rounds; stopped by --perf-budget=120, needs about 600 s"
+        "limit 3%: over the limit in all 4 paired rounds; stopped by --perf-budget=120; "
+        "a certain verdict needs about 600 s"
     )
     assert gate().look(slower).open
 
 
 def test_some_rounds_past_the_limit_are_counted():
     metric = one(of(0.2, 0.21, 0.2, 0.21, 0.2, 0.01, 0.22), spent=twice())
-    assert "over the limit in 6 of 7 paired rounds; stopped by --perf-budget=300, needs about 1200 s" in metric.reason
+    said = "over the limit in 6 of 7 paired rounds; stopped by --perf-budget=300; a certain verdict needs about 1200 s"
+    assert said in metric.reason
 
 
 @pytest.mark.parametrize("side, verdict", [(-1, "suspect"), (1, "inconclusive")], ids=["below", "above"])
@@ -394,7 +402,7 @@ def test_too_few_rounds_say_how_many_are_needed(count):
     assert metric.verdict == "inconclusive"
     rounds = f"{count} paired round{'s' * (count > 1)}"
     assert metric.reason.endswith(
-        f"{rounds}), limit 3%: at least 3 paired rounds needed, {count} measured (--perf-budget)"
+        f"{rounds}), limit 3%: at least 3 paired rounds are needed, but only {count} fit into --perf-budget"
     )
 
 
@@ -412,9 +420,10 @@ def test_broken_rounds_are_invalid():
     fixed = [Round("base first", each.base, each.head) for each in measured]
     metric = one(fixed)
     assert metric.verdict == "invalid"
-    assert metric.reason == "baseline ran first in all 15 paired rounds, so the order was not random"
+    assert metric.reason == "the baseline code ran first in all 15 paired rounds, so the order was not random"
     assert one([Round(each.order, each.base, each.base) for each in measured]).verdict == "invalid"
-    assert one([*measured, Round("base first", {}, {})]).reason == "paired round 16: baseline has no value of step_time"
+    lacking = one([*measured, Round("base first", {}, {})])
+    assert lacking.reason == "paired round 16: the baseline code has no value of step_time"
     outcome = gate(STEP, BLOCK).look(measured)
     assert said(outcome) == {"step_time": "invalid", "block_time": "invalid"}
 
@@ -487,8 +496,8 @@ def test_a_limit_of_zero_asks_for_any_slowdown():
 
 
 @pytest.mark.parametrize("metrics, tests, message", [
-    ((), 1, "no gate for 0 metrics of 1 tests"),
-    ((STEP,), 0, "no gate for 1 metrics of 0 tests"),
+    ((), 1, "cannot decide on 0 metrics of 1 tests"),
+    ((STEP,), 0, "cannot decide on 1 metrics of 0 tests"),
     ((held(limit="off"),), 1, "step_time has no limit"),
     ((Held("speed", parse_limit("speed", "3%+1us"), "1/s"),), 1, "not a quantity"),
     ((Held("speed", parse_limit("speed", "-3%"), "1/s"),), 1, "limits a decrease"),

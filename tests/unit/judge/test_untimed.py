@@ -176,7 +176,7 @@ def test_a_metric_that_is_gone_is_not_passed_over():
         "cpu_time": "changed",
         "wait": None,
     }
-    assert "cpu_time in the baseline, but not in the current measurement; also flops" in judgement.reason
+    assert "cpu_time is in the baseline, but not in the current measurement; also flops" in judgement.reason
 
 
 def test_a_metric_of_another_unit_or_direction_is_incomparable():
@@ -285,7 +285,9 @@ def test_a_baseline_that_lost_a_time_is_a_missing_one(lost):
     base = record({name: series for name, series in whole.items() if name != lost})
     judgement = judged(record(whole), base, (), UNPAIRED)
     assert judgement.verdict == "missing"
-    assert judgement.reason.startswith(f"{lost} is missing in the baseline, which is incomplete: restore it from git")
+    assert judgement.reason.startswith(
+        f"{lost} is missing in the baseline, which is incomplete: restore the baseline from git"
+    )
     assert verdicts(judgement)["ops"] == "unchanged"
     assert "missing" in FAILS_BY_DEFAULT
 
@@ -381,7 +383,7 @@ def test_a_time_that_is_gone_is_no_fact_beside_the_others():
     judgement = judged(now, stored, (), Limits.parse({"mine": "3%"}).over(UNPAIRED))
     assert (judgement.verdict, judgement.reason) == (
         "changed",
-        "mine in the baseline, but not in the current measurement",
+        "mine is in the baseline, but not in the current measurement",
     )
 
 

@@ -28,7 +28,9 @@ def changed(base, new, *, steps=1, grown_ns=10_000.0, peaks=PEAKS, call=""):
 def test_more_arithmetic_is_more_work():
     found = changed([product(), add()], [product(30_000, 1_500_000), add()])
     assert (found.kind, found.operator) == ("more work", "aten::mm")
-    assert work_sentence(found) == ("more work: 1.000 Mflop -> 1.500 Mflop/step (+50.0%), all of it in aten::mm")
+    assert work_sentence(found) == (
+        "more work: 1.000 Mflop -> 1.500 Mflop/step (+50.0%), with all of the additional FLOPs in aten::mm"
+    )
 
 
 @pytest.mark.parametrize("flops, kind", [(1_009_000, "done worse"), (1_012_000, "more work")])
@@ -47,7 +49,10 @@ def test_the_same_work_that_takes_longer_is_done_worse():
 def test_what_grew_outside_of_operators_names_none():
     found = changed([product(), add()], [product(20_500), add()], grown_ns=50_000)
     assert (found.kind, found.operator) == ("done worse", "")
-    assert work_sentence(found) == "same arithmetic, but slower: the time is outside of operators (Python, waiting)"
+    assert (
+        work_sentence(found)
+        == "same arithmetic, but slower: the additional time is outside of operators (Python, waiting)"
+    )
 
 
 @pytest.mark.parametrize("peaks", [PEAKS, None])
@@ -55,7 +60,8 @@ def test_another_element_type_is_dearer(peaks):
     found = changed([product(dtype="bfloat16")], [product(40_000, moved=2000)], peaks=peaks, call="fwd")
     assert found.kind == "dearer type"
     assert work_sentence(found) == (
-        "fwd: same arithmetic, slower data type: float32 instead of bfloat16, all of it in aten::mm"
+        "fwd: same arithmetic, slower data type: float32 instead of bfloat16, "
+        "with all of the additional operator time in aten::mm"
     )
     assert changed([product()], [product(40_000, dtype="bfloat16")], peaks=peaks).kind == "done worse"
 
@@ -75,8 +81,8 @@ def test_more_bytes_or_calls_for_the_same_arithmetic(new, kind):
 def test_the_sentence_of_more_calls():
     found = changed([product(calls=2, moved=4096)], [product(40_000, calls=8, moved=8192)], steps=2)
     assert work_sentence(found) == (
-        "same arithmetic, more traffic or calls: 2.000 KiB -> 4.000 KiB and 1 -> 4 calls of operators per step, "
-        "all of it in aten::mm"
+        "same arithmetic, but more memory traffic or operator calls per step: 2.000 KiB -> 4.000 KiB read and written, "
+        "1 -> 4 operator calls, with all of the additional operator time in aten::mm"
     )
 
 
@@ -136,20 +142,22 @@ class TestOperatorSides:
         assert len(operator_sides("", [], [StepWork(1, work)])) == listed
 
 
-@pytest.mark.parametrize("others, part", [(10, "all"), (300, "most"), (1000, "half"), (2500, "a part")], ids=str)
+@pytest.mark.parametrize(
+    "others, part", [(10, "all"), (300, "most"), (1000, "half"), (2500, "the largest part")], ids=str
+)
 def test_how_much_of_it_the_operator_holds_is_said(others, part):
     base = [product(operator=name) for name in ("aten::mm", "aten::bmm", "aten::baddbmm", "aten::addmm")]
     grown = [product(flops=10**6 + more) for more in (10**6, *[others * 1000 // 3] * 3)]
     new = [replace(each, operator=before.operator) for each, before in zip(grown, base, strict=True)]
     found = changed(base, new)
-    assert work_sentence(found).endswith(f", {part} of it in aten::mm")
+    assert work_sentence(found).endswith(f", with {part} of the additional FLOPs in aten::mm")
 
 
 def test_what_counts_no_arithmetic_does_not_claim_that_it_is_the_same():
     said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0)]))
     assert said.startswith("same bytes (arithmetic not counted), but slower: aten::add 10")
     said = work_sentence(changed([add(flops=0)], [add(50_000, flops=0, calls=3)]))
-    assert said.startswith("more traffic or calls: 1000 B")
+    assert said.startswith("more memory traffic or operator calls per step: 1000 B")
 
 
 def test_what_fits_into_the_cache_is_bound_by_that():

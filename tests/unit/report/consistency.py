@@ -549,8 +549,12 @@ def _plain(name: str) -> str:
 
 
 def _named(title: str, names: Sequence[str] | Json, causes: Sequence[Json]) -> str | None:
-    """The cause that a row is of: its title begins with the name, behind a sign or the call."""
-    text = _restored(title, names)
+    """The cause that a row is of: its title begins with the name, behind a sign or the call.
+
+    A function of Python is shown as "forward (model.py:42)", and is "model.py(42): forward" in run.json.
+    """
+    shown = re.sub(r"(\S+) \(([^()\s]+):(\d+)\)", r"\2(\3): \1", title)
+    text = _restored(shown if any(name in shown for name in names) else title, names)
     for start, name, _ in _windows(text, names):
         before = text[:start].strip(" +-−").removesuffix(":")
         return name if before in {"", *(cause["call"] for cause in causes)} else None
@@ -702,9 +706,10 @@ def _check_groups(checker: Checker, surface: Surface, test: Json) -> None:
 
 
 _REST = re.compile(
-    rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller changes, (?P<share>[+\-−]?{NUMBER})\s?%"
+    rf"\brest: (?P<own>[+\-−]{NUMBER})\s?(?P<unit>ns|µs|ms|s) in smaller (?:or uncertain )?changes, "
+    rf"(?P<share>[+\-−]?{NUMBER})\s?%"
 )
-_REST_ROW = re.compile(r"^(?:smaller changes|everything else|rest)\b", re.I)
+_REST_ROW = re.compile(r"^(?:smaller (?:or uncertain )?changes|everything else|rest)\b", re.I)
 
 
 def _check_memory(checker: Checker, where: str, test: Json) -> None:

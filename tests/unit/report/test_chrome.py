@@ -33,7 +33,7 @@ def check_importer_rules(events):
 
 def original(events):
     """Without what the trace adds to the two exemplars."""
-    ours = {"behind the baseline, observed", "device busy", "achieved FLOP/s", "achieved bytes/s"}
+    ours = {"lag behind the baseline (observed)", "device busy", "achieved FLOP/s", "achieved bytes/s"}
     return [event for event in events if event["name"] not in ours and event.get("cat") not in ("matched", "idle")]
 
 
@@ -235,7 +235,7 @@ def test_what_one_step_says_is_called_observed_and_is_no_verdict(tmp_path):
 
 def test_the_counter_ends_with_how_much_later_the_last_slice_ends(tmp_path):
     events = opened(regression_trace(REGRESSED, "", *sides(tmp_path, mm_ns=900_000)))
-    counter = [event for event in events if event["name"] == "behind the baseline, observed"]
+    counter = [event for event in events if event["name"] == "lag behind the baseline (observed)"]
     assert {event["pid"] for event in counter} == {2}
     # The second aten::mm starts 200 us later and takes 200 us longer.
     assert counter[-1]["args"] == {"ns": 400_000}

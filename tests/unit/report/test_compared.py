@@ -48,7 +48,9 @@ def test_tests_that_the_other_revision_lacks_are_told_with_what_to_do():
 
 @pytest.mark.parametrize("verdict", ["unmeasured", "incomparable", "new"])
 def test_a_run_that_passes_and_compares_nothing_says_so(verdict):
-    assert not_compared([named(verdict, fails=False)]).startswith(f"nothing was compared: 1 {verdict} (--perf-require")
+    assert not_compared([named(verdict, fails=False)]).startswith(
+        f"nothing was compared: 1 {verdict} (use --perf-require"
+    )
     # What fails is read anyway, a recording run compares nothing on purpose, and a requirement speaks for itself.
     assert not not_compared([named(verdict, fails=True)])
     assert not not_compared([named(verdict, fails=False), named("unchanged", 2)])

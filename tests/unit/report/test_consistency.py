@@ -472,9 +472,9 @@ def test_an_amount_that_is_none_of_a_place_is_found(copy, amount, text):
 
 
 @pytest.mark.parametrize("surface, pattern, text", [
-    ("index.html", r"(?s)Smaller changes.*?(\d+\.\d%)", "its shares"),
+    ("index.html", r"(?s)Smaller or uncertain changes.*?(\d+\.\d%)", "its shares"),
     ("summary.md", r"everything else.*?(\d+\.\d%)", "its shares"),
-    ("terminal.txt", r"smaller changes, (\d+\.\d%)", "their shares"),
+    ("terminal.txt", r"smaller or uncertain changes, (\d+\.\d%)", "their shares"),
     ("terminal.txt", r"rest: [+-](\d+)", "their changes"),
 ])  # fmt: skip
 def test_parts_that_do_not_add_up_are_found(copy, surface, pattern, text):

@@ -118,7 +118,7 @@ def test_a_picture_that_fails_in_an_unforeseen_way_is_a_problem_too(tmp_path, mo
 
     monkeypatch.setattr(traces, "regression_trace", fail)
     written = write_all(complete(tmp_path))
-    assert written.problems[0].endswith("both sides cannot be drawn in one trace: KeyError: 'unforeseen'")
+    assert written.problems[0].endswith("baseline and current cannot be combined in one trace: KeyError: 'unforeseen'")
     assert [path.suffixes for path in written.traces][-1] == [".speedscope", ".json"]
 
 
@@ -130,7 +130,9 @@ def test_a_page_that_cannot_be_drawn_costs_neither_the_run_file_nor_the_truth(tm
         raise KeyError("unforeseen")
 
     monkeypatch.setattr(html, "render", fail)
-    with pytest.raises(ReportError, match=r"the page cannot be drawn: KeyError: 'unforeseen'; what was measured is in"):
+    with pytest.raises(
+        ReportError, match=r"HTML report cannot be written: KeyError: 'unforeseen'; the measured data is in"
+    ):
         write_all(replace(run, date="2027-01-01T00:00:00Z"))
     assert json.loads((run.report_dir / "run.json").read_bytes())["date"] == "2027-01-01T00:00:00Z"
     assert not {"index.html", "summary.md"} & set(names(run.report_dir)), "those were of an earlier run"

@@ -7,9 +7,11 @@ import pytest
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryCause, MemoryChange, MemoryRow, RowChange
 from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.report import memory
+from unit.report import runs
 
 KIB, MIB = 1024, 1024**2
 LINE = "model.py(12): Net.forward"
+PLACE = "model.py:12 in Net.forward"
 
 
 def row(size, category="activations", **known):
@@ -81,7 +83,8 @@ def test_the_peak_is_reached_at_another_moment():
 def test_where_memory_grows_the_peak_is_that_of_a_later_step(ends, said):
     new = account(row(MIB), step_ends=ends)
     assert memory.peak_sentence(change(None, new, growth=8, call="a")) == (
-        f"a: {said} that each keep more memory, the peak of 1.000 MiB is reached before the step allocates anything"
+        f"a: {said} that each leave more memory allocated, the peak of 1.000 MiB is reached before the step allocates "
+        "anything"
     )
 
 
@@ -185,16 +188,16 @@ def test_names_are_made_visible():
             cause(row(MIB), movement="longer"),
             (
                 "1 tensor [8, 128] float32 saved for the backward pass, freed later than in the baseline, "
-                "alive at the current peak"
+                "so still alive at the current peak"
             ),
         ),
         (
             cause((row(MIB, "temporaries"), None), movement="shorter"),
-            "1 temporary [8, 128] float32, freed before the current peak",
+            "1 temporary [8, 128] float32, freed before the current peak, unlike in the baseline",
         ),
         (
             cause(row(MIB, "temporaries"), movement="moment"),
-            "1 temporary [8, 128] float32, on both sides, alive at one of the peaks only",
+            "1 temporary [8, 128] float32, allocated in both steps, but alive at only one of the two peaks",
         ),
     ],
 )
@@ -208,20 +211,20 @@ def test_what_a_cause_is(found, said):
 @pytest.mark.parametrize(
     "found, said",
     [
-        (cause(row(MIB)), f"in Net.fc, at {LINE}, alive from 10% of the step to 75%"),
+        (cause(row(MIB)), f"in Net.fc, allocated at {PLACE}, alive from 10% of the step to 75%"),
         (cause(parameter(MIB, line="")), "in Net.fc, alive from before the step to beyond its end"),
         (
             cause(row(MIB, module="", lives_from=0, lives_to=None)),
-            f"at {LINE}, alive from 0% of the step to beyond its end",
+            f"allocated at {PLACE}, alive from 0% of the step to beyond its end",
         ),
         (
             cause(row(MIB, module="Net.h.0.a"), row(KIB, module="Net.h.1.a")),
-            f"in Net.h.*.a, at {LINE}, alive from 10% of the step to 75%",
+            f"in Net.h.*.a, allocated at {PLACE}, alive from 10% of the step to 75%",
         ),
         (
             # Of what is gone, in the other side's step, which is twice as long.
             cause((row(MIB), None), movement="gone"),
-            f"in Net.fc, at {LINE}, alive from 5% of the step to 38%",
+            f"in Net.fc, allocated at {PLACE}, alive from 5% of the step to 38%",
         ),
     ],
 )
@@ -260,10 +263,11 @@ def test_the_terminal_s_text():
         "train: the peak went from 2.001 MiB to 3.500 MiB, reached in the forward pass, in aten::linear of",
         "Net.fc (baseline: before the step allocates anything)",
         "  +2.000 MiB  2 parameters (Net.fc.weight), 3 instead of 1",
-        f"      in Net.fc, at {LINE}, alive from before the step to beyond its end",
+        f"      in Net.fc, allocated at {PLACE}, alive from before the step to beyond its",
+        "      end",
         "  -512.0 KiB  1 tensor [8, 128] float32 saved for the backward pass, smaller",
-        "      in Net.fc, at model.py(9): f, alive from 10% of the step to 75%",
-        "  and 1 more, -1.000 KiB together (--top)",
+        "      in Net.fc, allocated at model.py:9 in f, alive from 10% of the step to 75%",
+        "  and 1 more cause, -1.000 KiB in total (--top shows more)",
         "",
         "at the peak",
         "  parameters   1.000 MiB  ->  3.000 MiB  +2.000 MiB",
@@ -305,12 +309,12 @@ def test_advice(cost, said):
             (row(2 * KIB, tensors=2), row(KIB)),
             (
                 "memory grows: each step keeps 3.000 KiB; most of it, 2.000 KiB, is 2 tensors [8, 128] float32 "
-                f"allocated in Net.fc, at {LINE}"
+                f"allocated in Net.fc, at {PLACE}"
             ),
         ),
         (
             (row(2 * KIB, module="", shape=""),),
-            f"memory grows: each step keeps 3.000 KiB; most of it, 2.000 KiB, is 1 tensor allocated at {LINE}",
+            f"memory grows: each step keeps 3.000 KiB; most of it, 2.000 KiB, is 1 tensor allocated at {PLACE}",
         ),
         (
             (row(2 * KIB, line="", shape=""),),
@@ -435,3 +439,18 @@ def test_the_page_has_so_many_rows():
     page = memory.page_data(change(None, account(*rows)))
     assert (len(page["rows"]), page["more"]) == (memory.MOST_ROWS, 20)
     assert page["rows"][0][-1] == 320
+
+
+@pytest.mark.parametrize(
+    "metric, said",
+    [
+        (runs.counted("peak_memory", 2, KIB, unit="B", verdict="regressed", limit="2%+1MiB"), "is above its limit"),
+        (runs.counted("peak_memory", 2, KIB, unit="B", verdict="unchanged", limit="2%"), "is within its limit"),
+        (runs.counted("peak_memory", 2, KIB, unit="B", verdict="regressed", limit="<= 1kB"), "is above its budget"),
+        (runs.counted("peak_memory", 2, KIB, unit="B"), "has no limit"),
+    ],
+)
+def test_advice_says_whether_the_peak_is_within_its_limit(metric, said):
+    lead = memory.advice_lead(change(), runs.result(metrics=[metric]).judgement)
+    assert said in lead
+    assert lead.endswith("To lower it all the same" if "within" in said else "To lower it")

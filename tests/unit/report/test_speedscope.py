@@ -136,7 +136,7 @@ def test_the_largest_cause_is_on_top_of_the_changes_with_the_pages_numbers():
         runs.cause("aten::mm", call="forward"),
     ]
     file = written(steps.training(), steps.training(), *causes)
-    assert file["profiles"][2]["name"] == "slower causes: measured change per step"
+    assert file["profiles"][2]["name"] == "causes that became slower: measured change per step"
     assert left_heavy(file, 2) == ("GPT", "GPT.h", "GPT.h.1", "aten::softmax")
     assert self_times(file, 2) == {
         "aten::softmax": 400_000,
@@ -247,7 +247,7 @@ def test_equal_input_gives_equal_bytes():
 
 
 def test_a_damaged_exemplar_is_one_line_for_people():
-    with pytest.raises(ChromeTraceError, match="the baseline exemplar trace is damaged") as error:
+    with pytest.raises(ChromeTraceError, match="the recorded baseline trace is damaged") as error:
         speedscope(runs.result(), "", b"not gzip", steps.training())
     assert "\n" not in str(error.value)
 

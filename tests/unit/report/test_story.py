@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_perfdl.model.memory import MemoryAccount, MemoryCause, MemoryChange, MemoryRow, RowChange
 from pytest_perfdl.report.memory import comes_first
 from pytest_perfdl.report.story import cause_line, story
 from pytest_perfdl.results.verdict import (
@@ -117,7 +118,7 @@ def test_an_element_type_that_the_baseline_does_not_know_is_said():
         (cause("aten::mm", (2, 10_000), (2, 20_000)), "mm slower per call"),
         (cause("aten::mm", (0, 0), (2, 20_000)), "mm added"),
         (cause("aten::mm", (2, 20_000), (0, 0)), "mm removed"),
-        (cause("input", (0, 1000), (0, 9000), kind="idle"), "longer wait for the next batch (data loading)"),
+        (cause("input", (0, 1000), (0, 9000), kind="idle"), "longer wait for the next batch"),
         (cause("Python and host", (0, 1), (0, 9000), kind="idle"), "longer time in Python between operators"),
         (
             cause("torch/optim/adamw.py(12): step", (0, 1), (0, 9000), kind="idle"),
@@ -209,3 +210,69 @@ def test_the_line_is_that_of_the_largest_new_operator():
     diff = replace(DIFF, text="\n".join(lines), line=43)
     triu = cause("aten::triu", (0, 0), (2, 150_000))
     assert told(triu, SOFTMAX, diffs=(diff,)).causes[0].place.line == 44
+
+
+def test_time_in_python_is_named_beside_operators_where_it_holds_much_of_the_change():
+    norms = cause("aten::linalg_vector_norm", (0, 0), (76, 1_300_000), line=LINE)
+    python = cause("torch/nn/modules/module.py(9): named_parameters", (0, 1), (0, 3_000_000), kind="idle", line=LINE)
+    said = "linalg_vector_norm added; longer time in Python: named_parameters (torch/nn/modules/module.py:9)"
+    assert told(norms, python).causes[0].sentence == said
+    little = replace(python, new_ns=300_000)
+    assert told(norms, little).causes[0].sentence == "linalg_vector_norm added"
+    longer = cause("aten::mm", (2, 10_000), (2, 1_000_000), line=LINE)
+    assert told(longer, python).causes[0].sentence.startswith("longer time in Python: named_parameters")
+    assert told(longer, python).causes[0].sentence.endswith("; mm slower per call")
+
+
+def test_a_slower_data_loader_names_the_function_that_changed():
+    waiting = cause("input", (0, 1000), (0, 9_000_000), kind="idle", line="", module="")
+    init = SourceDiff("src/data.py", "Images.__init__", "@@", line=3, called=False)
+    item = SourceDiff("src/data.py", "Images.__getitem__", "@@", line=12, called=False)
+    (first, *_) = told(waiting, diffs=(init, item)).causes
+    assert first.sentence == "longer wait for the next batch; changed: Images.__getitem__"
+    assert first.place.text == "src/data.py:12"
+    assert told(waiting, diffs=()).causes[0].sentence == "longer wait for the next batch"
+
+
+@pytest.mark.parametrize(
+    "line, changed",
+    [
+        (43, "changed: src/models/gpt.py:43-45, 47 (removed: loss.backward())"),
+        (50, "changed: src/models/gpt.py:43-45, 47 (removed: loss.backward())"),
+    ],
+)
+def test_the_changed_lines_are_named_beside_the_line_that_allocates(line, changed):
+    lines = ["@@ -43,4 +43,5 @@", "-    loss = f()", "-    loss.backward()", "+    a = f()", "+    b = a"]
+    text = "\n".join([*lines, "+    b.backward()", "     c", "+    d"])
+    about = of_memory(line, replace(DIFF, text=text))
+    assert about.memory_changed == changed
+    assert about.memory_place.text == f"src/models/gpt.py:{line}"
+    assert "the changed lines at src/models/gpt.py:43-45, 47 and" in about.advice
+
+
+def test_a_changed_line_that_allocates_needs_no_other():
+    diff = replace(DIFF, text="@@ -43 +43 @@\n-    a\n+    b")
+    assert of_memory(43, diff).memory_changed == ""
+    assert of_memory(44, diff).memory_changed == "changed: src/models/gpt.py:43"
+    assert "at src/models/gpt.py:43 and" in of_memory(43, diff).advice
+
+
+def of_memory(line, diff):
+    row = MemoryRow(
+        "activations",
+        "GPT",
+        f"models/gpt.py({line}): causal_attention",
+        "forward",
+        "",
+        "float32",
+        "[8]",
+        tensors=1,
+        bytes=64,
+        lives_from=1,
+        lives_to=None,
+    )
+    side = MemoryAccount("cpu", (row,), 64, 1, 9)
+    change = MemoryChange("", None, side, (MemoryCause((RowChange(None, row, "new"),)),))
+    one = runs.result(metrics=[runs.counted("peak_memory", 1, 64, unit="B", verdict="regressed")], source_diffs=(diff,))
+    one = replace(one, judgement=replace(one.judgement, memory=(change,)))
+    return story(one, runs.run(one))

@@ -47,7 +47,7 @@ def test_the_whole_summary(tmp_path):
         passed                          step_time  change  detectable
         tests/perf/test_vit.py::test_0   12.36 ms   +0.2%  above 2.1%
         tests/perf/test_vit.py::test_1   12.36 ms   +0.2%  above 2.1%
-        detectable: a slowdown above this would have been found (with 97.5% probability)
+        detectable: a larger slowdown would be detected with 97.5% probability
         4 compared: 1 regressed, 1 improved, 2 unchanged. 1 missing, 0 incomparable, 0 unmeasured.
         report  perf-report/index.html
         record  pytest --perf-update=new tests/perf/test_moe.py::test_step
@@ -96,7 +96,7 @@ def test_against_a_revision_the_header_names_it_and_the_rounds():
         for number, one in enumerate(rounds)
     ]
     (line, *_) = text(runs.run(*results)).splitlines()
-    assert line == "machine cpu-amd-epyc-9v74-8c   against origin/main at 3f2c1abf9   7-20 paired rounds"
+    assert line == "machine cpu-amd-epyc-9v74-8c   against origin/main at 3f2c1abf9   7 to 20 paired rounds per test"
     (line, *_) = text(runs.run(runs.result("unchanged", against="main"))).splitlines()
     assert line == "machine cpu-amd-epyc-9v74-8c   against main at 3f2c1abf9   counts only"
 
@@ -123,7 +123,7 @@ def test_verbose_adds_unchanged_tests_with_what_was_detectable(tmp_path):
     """)
         in shown
     )
-    assert "detectable: a slowdown above this would have been found" in " ".join(shown.split())
+    assert "detectable: a larger slowdown would be detected" in " ".join(shown.split())
     assert "UNCHANGED" not in text(typical(tmp_path), 0)
 
 
@@ -274,12 +274,14 @@ def test_the_text_of_a_regression_is_complete(tmp_path):
                        baseline -> current  change    95% interval  limit
             step_time    41.20 -> 45.08 ms   +9.4%  [+8.9%, +9.9%]  3%
             ops          1699 -> 1748/step   +2.9%                  changed
+            step_time: lower quartile of step times; ops: operator calls per step
+            changed: differs from the baseline, without exceeding a limit
             cause: scaled_dot_product_flash_attention_backward slower per call: +2.920
                   of +3.792 ms in the profiled step, 77.0%
             cause: elementwise_mul added: +610.0 µs of +3.792 ms in the profiled step,
                   16.0%
             cause: mm slower per call: +270.0 µs of +3.792 ms in the profiled step, 7.0%
-            rest: -7.792 µs in smaller changes, -0.2%
+            rest: -7.792 µs in smaller or uncertain changes, -0.2%
             to do: Revert or rework the code and measure again, or accept the change if
                   it is intended.
             largest changes in the profiled step (per step; share of the step's change)
@@ -413,11 +415,13 @@ def test_what_the_environment_did_to_the_baselines_own_code_is_apart():
     one = runs.result("regressed", metrics=[runs.quiet()])
     one = replace(one, judgement=replace(one.judgement, environment=(slower, alike)))
     line = (
-        "the environment changed, not the code (baseline commit, measured again now): step_time +20.0% [+18.0%, +22.0%]"
+        "the environment changed, not the code (the baseline commit was measured again now): step_time +20.0% "
+        "[+18.0%, +22.0%]"
     )
     assert line in " ".join(failure_text(one, runs.run(one)).split())
     assert "measured now): block_time" not in failure_text(one, runs.run(one))
-    assert "the environment (baseline commit, measured again now): block_time +0.1%" in text(runs.run(one), 1, 120)
+    said = "the environment (the baseline commit was measured again now): block_time +0.1%"
+    assert said in text(runs.run(one), 1, 120)
 
 
 def test_how_rounds_were_run_is_told_to_those_who_ask():

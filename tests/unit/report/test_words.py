@@ -47,7 +47,7 @@ def test_what_an_update_accepted_needs_no_look():
 def test_a_run_without_isolation_claims_no_verdict():
     run = runs.run(runs.result("unchanged"), runs.result("unmeasured", "t.py::b"), judged=False)
     assert words.counts_sentence(run) == "1 measured without verdicts. 1 unmeasured."
-    assert "times without verdicts" in words.headline(run)
+    assert "their times have no verdicts" in words.headline(run)
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,39 @@ def test_figures_that_rest_on_less_than_four_fifths_of_the_time_say_so(known, sa
     judgement = Judgement("t", "unchanged", "", operators=operators)
     notes = words.coverage_notes(judgement)
     assert len(notes) == said
-    assert not said or notes[0].startswith("fwd: operators with a cost model take only 79.9% of the operators' time")
+    assert not said or notes[0].startswith("fwd: Only 79.9% of the operators' time")
     shown = runs.result("regressed", metrics=[runs.timed("roofline", unit="%", better="higher")])
     shown = replace(shown, judgement=replace(shown.judgement, operators=operators))
     text = " ".join(failure_text(shown, runs.run(shown)).split())
-    assert ("take only 79.9%" in text) is bool(said)
+    assert ("nly 79.9% of the operators' time" in text) is bool(said)
+
+
+def test_what_does_not_matter_beside_a_regression_is_named_apart():
+    tiny = runs.counted("alloc_bytes", 100_000, 100_001, unit="B", effect=1e-5)
+    fewer = runs.counted("ops", 1983, 1806, effect=-0.089)
+    more = runs.counted("allocations", 10, 20, effect=1.0)
+    operator = runs.timed("operator aten::mm", verdict="suspect", of_step=False)
+    judgement = runs.result(metrics=[runs.timed(), tiny, fewer, more, operator]).judgement
+    assert [each.name for each in judgement.metrics if words.matters(each, judgement)] == ["step_time", "allocations"]
+    said = "Not listed, because they hardly changed or became better: alloc_bytes +0.0%, ops -8.9%"
+    assert words.unimportant_sentence(judgement) == said
+    changed = runs.result("changed", metrics=[fewer]).judgement
+    assert words.matters(fewer, changed)
+    assert words.unimportant_sentence(changed) == ""
+
+
+def test_notes_are_told_where_they_affect_the_verdict():
+    noise = Finding("note", "machine-changed", "the machine's speed changed by 13%")
+    broken = Finding("invalid", "rounds", "no value")
+    certain = runs.result(metrics=[runs.timed(evidence="paired")], integrity=(noise, broken)).judgement
+    assert words.telling_notes(certain) == ["the measurement is invalid: no value"]
+    unsure = runs.result("suspect", metrics=[runs.timed(verdict="suspect")], integrity=(noise,)).judgement
+    assert words.telling_notes(unsure) == ["the verdict is less certain: the machine's speed changed by 13%"]
+    unpaired = runs.result(metrics=[runs.timed(evidence="unpaired")], integrity=(noise,)).judgement
+    assert words.telling_notes(unpaired) == words.telling_notes(unsure)
+
+
+def test_metrics_are_explained_once_and_an_author_s_own_are_not():
+    metrics = [runs.timed(), runs.timed("fwd.step_time"), runs.timed("tokens"), runs.timed("kernel k", of_step=False)]
+    assert words.metrics_explained(metrics) == "step_time: lower quartile of step times"
+    assert [words.metric_words(each) for each in metrics[2:]] == ["", "time of this kernel per step"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.model.record import Record
 
 _RECORD_AGAIN = "restore the file from git, or record the baseline again with pytest --perf-update=all"
-_ELSEWHERE = "make the file writable, or choose another directory with --perf-dir"
+_ELSEWHERE = "make this path writable, or choose another directory with --perf-dir"
 _MOVE_AWAY = "another file or directory has this name: move it away, or choose another directory with --perf-dir"
 _WHAT_TO_DO = {
     errno.ENOSPC: "free disk space and record again",

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             server.serve_until_fetched()
         except KeyboardInterrupt:
-            say("interrupted before Perfetto loaded it", error=True)
+            say("interrupted before Perfetto loaded the trace", error=True)
             return 130
     return 0
 

@@ -241,7 +241,7 @@ def test_an_option_of_somebody_else_is_named_with_ours(pytester, monkeypatch):
     named = [line for line in config.hook.pytest_report_header(config=config, start_path=pytester.path) if line]
 
     assert config.stash[SETTINGS].clashes == {"--perf-steps": "conftest.py"}
-    assert "--perf-steps is defined by conftest.py, use --perfdl-steps" in str(named)
+    assert "--perf-steps is defined by conftest.py: use --perfdl-steps" in str(named)
 
 
 def test_a_plugin_that_a_conftest_file_asks_for_has_the_short_spelling(pytester, monkeypatch):

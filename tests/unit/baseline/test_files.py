@@ -301,8 +301,8 @@ def fails_with(number):
 
 @pytest.mark.parametrize("number, says", [
     (errno.ENOSPC, "No space left on device: free disk space and record again"),
-    (errno.EROFS, "Read-only file system: make the file writable, or choose another directory with --perf-dir"),
-    (errno.EACCES, "Permission denied: make the file writable"),
+    (errno.EROFS, "Read-only file system: make this path writable, or choose another directory with --perf-dir"),
+    (errno.EACCES, "Permission denied: make this path writable"),
     (errno.EIO, "cannot be written: Input/output error"),
 ])  # fmt: skip
 def test_a_disk_that_refuses_leaves_the_old_files_whole(store, tmp_path, monkeypatch, number, says):
@@ -384,7 +384,7 @@ def test_checking_leaves_nothing_behind(store, tmp_path):
 def test_a_folder_that_cannot_be_written_is_found_before_measuring(store, monkeypatch):
     monkeypatch.setattr(Path, "touch", fails_with(errno.EROFS))
     refused(
-        store.check_writable, "baselines cannot be written: Read-only file system: make the file writable, or choose"
+        store.check_writable, "baselines cannot be written: Read-only file system: make this path writable, or choose"
     )
 
 

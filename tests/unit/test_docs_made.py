@@ -96,7 +96,7 @@ def test_commands_of_a_document_follow_each_other():
     saved = sample(fit, about=" lines=1")
     asked = sample("$ perfdl scaling predict model.json --layers 8 --batch 16 --workers 6\n", about=" lines=1")
     assert "\nlayers 8, batch 16, workers 6: " in SAMPLES.rewritten(saved + asked)
-    with pytest.raises(SAMPLES.SampleError, match=r"model\.json: cannot be read"):
+    with pytest.raises(SAMPLES.SampleError, match=r"model\.json cannot be read"):
         SAMPLES.rewritten(asked)
 
 

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`working-tree`, or each commit's own (`commit`) (default: bad)",
     )
     parser.add_argument(
-        "--no-prior", action="store_true", help="give commits that change blamed functions no preference"
+        "--no-prior", action="store_true", help="do not prefer commits that change a function with causes"
     )
     parser.add_argument(
         "--budget",

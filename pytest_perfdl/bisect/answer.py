@@ -60,8 +60,10 @@ class Answer:
     """Of the commit against its parent; of a range, the whole effect."""
     values: tuple[float, float] | None = None
     """Parent's and commit's value of a counted metric."""
-    proof: Measurement | None = None
-    """The measurement of the commit against its parent."""
+    comparison: Measurement | None = None
+    """What the causes come from: the commit against its parent; of a range, the bad end against the good one."""
+    time: tuple[str, Effect] | None = None
+    """A time of the same comparison, with its full name, where the commit was found by a count."""
     measured: tuple[Commit, ...] = ()
     """Commits that were measured, both ends included."""
     skipped: tuple[tuple[Commit, str], ...] = ()
@@ -93,7 +95,7 @@ class Answer:
 
 def to_json(answer: Answer) -> dict[str, Any]:
     """Plain data for `json`; effects are ratios, and what is not known is null."""
-    effect, culprit, proof = answer.effect, answer.culprit, answer.proof
+    effect, culprit, compared = answer.effect, answer.culprit, answer.comparison
     return {
         "status": answer.status,
         "reason": answer.reason,
@@ -112,8 +114,10 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "measured_commits": len(answer.measured),
         "measured": [commit.sha for commit in answer.measured],
         "skipped": [{"commit": commit.sha, "why": why} for commit, why in answer.skipped],
-        "blame": [] if proof is None else [dict(each) for each in proof.blame],
-        "source_diffs": [] if proof is None else [dict(each) for each in proof.source_diffs],
+        "time": None if answer.time is None else _time(*answer.time),
+        "causes": [] if compared is None else list(compared.causes),
+        "blame": [] if compared is None else [dict(each) for each in compared.blame],
+        "source_diffs": [] if compared is None else [dict(each) for each in compared.source_diffs],
         "notes": list(answer.notes),
         "good": answer.history.good.sha,
         "bad": answer.history.bad.sha,
@@ -121,6 +125,10 @@ def to_json(answer: Answer) -> dict[str, Any]:
         "seconds": round(answer.seconds, 3),
         "commands": list(answer.commands),
     }
+
+
+def _time(metric: str, effect: Effect) -> dict[str, Any]:
+    return {"metric": metric, "effect": effect.ratio, "interval": list(effect.interval)}
 
 
 def finite(number: float) -> float | None:

@@ -31,7 +31,7 @@ from pytest_perfdl.stats.evidence import Estimate
 DEFAULT_TIME = "step_time"
 LIMIT = 0.015
 """Smallest slowdown that is searched for by time."""
-MOST = 4
+MOST = 8
 """Most measurements of one commit between the ends."""
 _CLEARLY = math.log(19)
 """Log odds from which a commit is called slow or not slow."""
@@ -81,6 +81,9 @@ class Search:
         Measures a commit.
     prior
         The probability of the commits 1 to n, given where the causes of the whole change are.
+    undone
+        A later commit at which the changes of a commit are not there, if there is one: it is measured before that
+        commit is named.
     done
         Measurements of earlier runs of the same search, which are not made again.
     keep
@@ -93,6 +96,7 @@ class Search:
     measure: Measure
     options: Options = field(default_factory=Options)
     prior: Callable[[Blamed], Sequence[float]] | None = None
+    undone: Callable[[int], int | None] = lambda _: None
     done: Sequence[Measurement] = ()
     keep: Callable[[Measurement], None] = lambda _: None
     tell: Callable[[Progress], None] = lambda _: None
@@ -103,6 +107,7 @@ class Search:
             self._earlier[each.request].append(each)
         self._made: dict[Request, list[Measurement]] = defaultdict(list)
         self._skipped: dict[int, str] = {}
+        self._reverts: list[str] = []
         self._seconds = 0.0
         self._key = next((each.key for each in self.done if each.key), "")
 
@@ -131,9 +136,8 @@ class Search:
         good, bad = ends.base_counts.get(metric, 0.0), ends.counts[metric]
         values = {0: good, self.history.last: bad}
         posterior = self._start(ends)
-        while not posterior.is_sure and not self._is_spent:
-            number = posterior.next_commit()
-            if number is None:
+        while (number := self._next(posterior)) is not None:
+            if self._is_spent:
                 break
             found = self._one(Request(self.history.commits[number].sha), number, metric, 0.0, posterior)
             if found is not None and metric not in found.counts:
@@ -142,19 +146,22 @@ class Search:
                 values[number] = found.counts[metric]
                 # Most of the change is behind it, or before it.
                 is_worse = values[number] - good > (bad - good) / 2
-                posterior = _with_odds(posterior, number, EXACT if is_worse else -EXACT)
+                posterior = self._updated(posterior, number, EXACT if is_worse else -EXACT)
             posterior = replace(posterior, skipped=frozenset(self._skipped))
-        return self._counted_answer(posterior, metric, values)
+        return self._counted_answer(posterior, metric, values, ends)
 
-    def _counted_answer(self, posterior: Posterior, metric: str, values: dict[int, float]) -> Answer:
+    def _counted_answer(self, posterior: Posterior, metric: str, values: dict[int, float], ends: Measurement) -> Answer:
         last = self.history.last
         whole = Effect.of_counts(values[0], values[last])
         answer = self._answer(posterior, metric, whole)
         if answer.culprit is None:
-            return replace(answer, effect=whole)
+            return replace(answer, effect=whole, comparison=ends)
         number = posterior.best.first
         base, new = values[number - 1], values[number]
-        proof = self._proof(number, timed=False, metric=metric, limit=0.0)
+        # Only rounds locate the lines of a change, and what it costs is of interest too.
+        proof = self._proof(number, DEFAULT_TIME, self.options.limit)
+        timed = [name for name in proof.rounds if general(name) == DEFAULT_TIME]
+        times = [(name, each) for name in timed if (each := self._rounds(proof, name))]
         notes = [*answer.notes]
         rest = (values[last] - values[0]) - (new - base)
         if rest:
@@ -170,7 +177,8 @@ class Search:
             answer,
             effect=Effect.of_counts(base, new),
             values=(base, new),
-            proof=proof,
+            comparison=proof if not proof.skipped else ends,
+            time=max(times, key=lambda each: each[1].ratio, default=None),
             notes=tuple(notes),
             seconds=self._seconds,
             commands=self._commands(number, several=bool(rest)),
@@ -209,9 +217,8 @@ class Search:
         posterior = self._start(found[-1])
         seen: dict[int, list[float]] = defaultdict(list)
         times: dict[int, int] = defaultdict(int)
-        while not posterior.is_sure and not self._is_spent:
-            number = posterior.next_commit(each for each, count in times.items() if count >= MOST)
-            if number is None:
+        while (number := self._next(posterior, [each for each, count in times.items() if count >= MOST])) is not None:
+            if self._is_spent:
                 break
             request = Request(self.history.commits[number].sha, self.history.good.sha, timed=True)
             measured = self._one(request, number, metric, math.expm1(effect / 2), posterior)
@@ -220,33 +227,27 @@ class Search:
             elif measured is not None:
                 times[number] += 1
                 seen[number] += measured.differences(metric)
-                posterior = _with_odds(posterior, number, odds_of_rounds(seen[number], effect))
+                posterior = self._updated(posterior, number, odds_of_rounds(seen[number], effect))
             posterior = replace(posterior, skipped=frozenset(self._skipped))
-        answer = self._answer(posterior, metric, whole)
-        notes = (*answer.notes, *self._reverted(posterior))
-        if answer.culprit is None:
-            return replace(answer, effect=whole, notes=notes)
-        return self._proved(replace(answer, notes=notes), posterior, metric, effect)
+        answer = replace(self._answer(posterior, metric, whole), effect=whole, comparison=found[-1])
+        return answer if answer.culprit is None else self._proved(answer, posterior, metric, effect)
 
     def _proved(self, answer: Answer, posterior: Posterior, metric: str, whole: float) -> Answer:
         """With the comparison of the commit with its parent; a range if that shows no slowdown."""
         number = posterior.best.first
-        proof = self._proof(number, timed=True, metric=metric, limit=math.expm1(whole / 2))
-        differences = [each for made in self._made[proof.request] for each in made.differences(metric)]
-        if not differences:
+        proof = self._proof(number, metric, math.expm1(whole / 2))
+        effect = self._rounds(proof, metric)
+        if effect is None:
             reason = f"{answer.candidates[0].name} could not be compared with its parent: {proof.skipped}"
-            return replace(answer, status="range", reason=reason, effect=answer.whole, seconds=self._seconds)
-        estimate = Estimate(tuple(differences))
-        effect = Effect.of_rounds(differences, sign_of(metric))
+            return replace(answer, status="range", reason=reason, seconds=self._seconds)
+        estimate = Estimate(self._differences(proof, metric))
         if estimate.interval[0] <= 0:
             likely = tuple(self.history.commits[k] for each in posterior.likely for k in each.commits)
             reason = (
                 f"{answer.candidates[0].name} is most likely, but no slower than its parent "
                 f"({effect_in_words(effect)}): several commits may have small effects"
             )
-            return replace(
-                answer, status="range", reason=reason, candidates=likely, effect=answer.whole, seconds=self._seconds
-            )
+            return replace(answer, status="range", reason=reason, candidates=likely, seconds=self._seconds)
         notes = list(answer.notes)
         several = estimate.interval[1] < whole and whole - estimate.center > _REST * whole
         if several:
@@ -255,7 +256,7 @@ class Search:
         return replace(
             answer,
             effect=effect,
-            proof=proof,
+            comparison=proof,
             notes=tuple(notes),
             seconds=self._seconds,
             commands=self._commands(number, several=several),
@@ -273,20 +274,22 @@ class Search:
         reason = f"{bad} is not measurably slower than {good}: {change}"
         return self._nothing("no difference", metric, reason, whole)
 
-    def _reverted(self, posterior: Posterior) -> list[str]:
-        """Measured commits that contradict that the test is slow from the found commit on."""
-        first, last = posterior.best.first, posterior.best.last
-        odds = posterior.log_odds.items()
-        fast = [self.history.commits[j].name for j, each in odds if j > last and each < -_CLEARLY]
-        slow = [self.history.commits[j].name for j, each in odds if j < first and each > _CLEARLY]
-        notes = []
-        if fast:
-            notes.append(f"a commit in between reverts it: {', '.join(fast)} as fast as {self.history.good.name}")
-        if slow:
-            notes.append(f"there was an earlier slowdown, which was reverted: {', '.join(slow)} slow too")
-        return notes
-
     # What both have in common
+
+    def _next(self, posterior: Posterior, exhausted: Sequence[int] = ()) -> int | None:
+        """The commit to measure next; `None` when the answer is known, or nothing that is left would tell it."""
+        if not posterior.is_sure:
+            return posterior.next_commit(exhausted)
+        later = self.undone(posterior.best.last) if posterior.best.first == posterior.best.last else None
+        return None if later in (*posterior.log_odds, *self._skipped) else later
+
+    def _updated(self, posterior: Posterior, number: int, odds: float) -> Posterior:
+        """The posterior with another measured commit; where that shows a revert, only of the commits after it."""
+        if posterior.is_sure and odds < -_CLEARLY:
+            first, name = self.history.commits[posterior.best.last].name, self.history.commits[number].name
+            self._reverts.append(f"there was an earlier slowdown: {first} is slow too, and {name} no longer")
+            return posterior.after(number)
+        return replace(posterior, log_odds={**posterior.log_odds, number: odds})
 
     def _ends(self, *, timed: bool, metric: str = DEFAULT_TIME, limit: float = 0.0) -> Measurement:
         good, bad = self.history.good, self.history.bad
@@ -305,12 +308,21 @@ class Search:
             return None
         return made
 
-    def _proof(self, number: int, *, timed: bool, metric: str, limit: float) -> Measurement:
+    def _proof(self, number: int, metric: str, limit: float) -> Measurement:
+        """Compare a commit with its parent in rounds, if that was not done on the way."""
         commit, parent = self.history.commits[number], self.history.commits[number - 1]
-        request = Request(commit.sha, parent.sha, timed)
+        request = Request(commit.sha, parent.sha, timed=True)
         if made := [each for each in self._made[request] if not each.skipped]:
             return made[-1]
         return self._measured(request, commit, metric, limit, None)
+
+    def _differences(self, measured: Measurement, metric: str) -> tuple[float, ...]:
+        """Those of all measurements of the same request."""
+        return tuple(each for made in self._made[measured.request] for each in made.differences(metric))
+
+    def _rounds(self, measured: Measurement, metric: str) -> Effect | None:
+        differences = self._differences(measured, metric)
+        return Effect.of_rounds(differences, sign_of(metric)) if differences else None
 
     def _measured(
         self, request: Request, commit: Commit, metric: str, limit: float, posterior: Posterior | None
@@ -354,7 +366,7 @@ class Search:
     def _answer(self, posterior: Posterior, metric: str, whole: Effect) -> Answer:
         """The commit or the range that the posterior names, without the comparison of the commit with its parent."""
         best = posterior.best
-        notes = self.history.notes
+        notes = (*self.history.notes, *self._reverts)
         if posterior.is_sure:
             candidates, probability = [self.history.commits[k] for k in best.commits], best.probability
         else:
@@ -420,7 +432,3 @@ class Search:
 
 def _revision(commit: Commit) -> str:
     return "" if commit.is_working_tree else commit.sha
-
-
-def _with_odds(posterior: Posterior, number: int, odds: float) -> Posterior:
-    return replace(posterior, log_odds={**posterior.log_odds, number: odds})

@@ -24,6 +24,8 @@ from pytest_perfdl.workers.overlay import overlay
 
 COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")
 """Counts need no timed steps."""
+BUDGET = "--perf-budget=120"
+"""Of the rounds of one measurement; a commit that stays undecided is measured again."""
 OWN_TESTS = "commit"
 """In place of a commit: every commit runs its own version of the test."""
 
@@ -176,7 +178,7 @@ class Child:
             *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
             # An empty folder: no baseline of the project is compared with.
             *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),
-            *(() if request.timed else COUNTING_STEPS),
+            *((BUDGET,) if request.timed else COUNTING_STEPS),
             *suite.options,
             *(f"--perf-limit={name}:{text}" for name, text in limits.items()),
             *(() if request.against is None else (f"--perf-against={request.against}",)),

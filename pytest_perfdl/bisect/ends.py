@@ -15,7 +15,7 @@ from pytest_perfdl.stats.evidence import Estimate, evidence
 
 COUNTS = ("ops", "kernels", "launches", "flops", "h2d_bytes", "allocations", "alloc_bytes")
 """Counted metrics that explain time, the one that decides first."""
-END_MEASUREMENTS = 3
+END_MEASUREMENTS = 4
 """Most measurements of the ends, as long as they leave open whether these differ."""
 EVIDENCE = 200.0
 """Evidence (`stats.evidence`) at which the ends differ: equal ends do so in at most 1 of 200 searches."""

@@ -98,6 +98,22 @@ def read_history(folder: Path, good: str, bad: str | None = None) -> History:
     return History(top, tuple(commits), notes)
 
 
+def undone(history: History, number: int) -> int | None:
+    """The first commit after one at which all files that it changed are as before it; `None` if there is none.
+
+    Where the bad end has the change again, this is a revert in between.
+    """
+    files = frozenset(history.commits[number].files)
+    before = history.commits[number - 1].sha
+    for later in range(number + 1, history.last):
+        commit = history.commits[later]
+        if not files.isdisjoint(commit.files):
+            same = git(history.top, "--literal-pathspecs", "diff", "--quiet", before, commit.sha, "--", *files)
+            if same is not None:
+                return later
+    return None
+
+
 def working_tree_state(top: Path) -> str:
     """A hash of the uncommitted changes, by which a later run knows whether it is still the same code."""
     parts = [git(top, "rev-parse", "HEAD"), git(top, "diff", "HEAD", "--binary"), *_untracked(top)]

@@ -27,11 +27,12 @@ def page(answer: Answer, commands: Sequence[str], width: int) -> str:
     if answer.culprit is not None and answer.whole is not None and answer.parent != answer.history.good:
         between = f"{answer.history.good.name} -> {answer.history.bad.name}"
         lines += layout.paragraph(f"{between}  {_effect(answer.whole)}", 2, width, more=2)
-    proof = answer.proof
-    if proof is not None:
-        for cause in proof.causes[:MOST_CAUSES]:
+    if answer.time is not None:
+        lines += layout.paragraph(f"{answer.time[0]}  {_effect(answer.time[1])}", 2, width, more=2)
+    if answer.comparison is not None:
+        for cause in answer.comparison.causes[:MOST_CAUSES]:
             lines += layout.paragraph(f"cause: {cause}", 2, width, more=2)
-        for each in proof.source_diffs:
+        for each in answer.comparison.source_diffs:
             diff = SourceDiff(**each)
             lines += layout.paragraph(source_title(diff), 2, width)
             lines += [f"    {line}" for line in diff_lines(diff)]

@@ -27,6 +27,7 @@ from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
 
 INTERRUPTED = 130
+_LIMIT = 0.015
 _OURS = (
     *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf", "--perf-against", "--perf-skip-same"),
     *("--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir", "--rootdir", "-c"),
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
         type=_percent,
-        default=0.015,
+        default=_LIMIT,
         metavar="PERCENT",
         help="smallest slowdown to search for by time (default: 1.5)",
     )
@@ -62,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tests",
         metavar="WHICH",
         default="bad",
-        help="whose test, conftest and ini files run on every commit: those of BAD (`bad`), of another REVISION, or "
-        "each commit's own (`commit`) (default: bad)",
+        help="whose test, conftest and ini files run on every commit: those of BAD (`bad`), of a revision, of the "
+        "`working-tree`, or each commit's own (`commit`) (default: bad)",
     )
     parser.add_argument(
-        "--no-prior", action="store_true", help="give commits that change blamed functions no preference"
+        "--no-prior", action="store_true", help="do not prefer commits that change a function with causes"
     )
     parser.add_argument(
         "--budget",
@@ -99,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.bisect import child
     from pytest_perfdl.bisect.answer import to_json
     from pytest_perfdl.bisect.campaign import Options, Search
+    from pytest_perfdl.bisect.history import undone
     from pytest_perfdl.bisect.log import Log
     from pytest_perfdl.bisect.measurements import Measurement
     from pytest_perfdl.bisect.prior import prior_of
@@ -132,14 +134,15 @@ def run(arguments: argparse.Namespace) -> int:
             measure,
             Options(arguments.metric, arguments.limit, arguments.budget),
             None if arguments.no_prior else lambda blamed: prior_of(history, blamed, laid_over),
+            lambda number: undone(history, number),
             done,
             keep,
             lines.begins,
         )
         try:
             answer = search.run()
-            if arguments.output is not None and answer.proof is not None:
-                request = answer.proof.request
+            if arguments.output is not None and answer.comparison is not None:
+                request = answer.comparison.request
                 if not (measure.report(request) / "index.html").is_file():
                     _say("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
@@ -150,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
         except PerfdlError:
             lines.failed()
             raise
-    commands = tuple(_command(arguments, words) for words in answer.commands)
+    commands = tuple(_command(arguments, words, suite) for words in answer.commands)
     if arguments.json:
         print_json({**to_json(answer), "commands": list(commands)})
     else:
@@ -241,11 +244,13 @@ def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, 
     source = history.bad.sha
     if tests == "commit":
         source = OWN_TESTS
+    elif tests == "working-tree":
+        source = WORKING_TREE
     elif tests != "bad":
         found = None if tests.startswith("-") else commit_of(history.top, tests)
         if found is None:
-            raise CommandError(f"--tests: no git revision {tests!r}: use bad, commit or a revision")
-        if history.bad.sha == WORKING_TREE:
+            raise CommandError(f"--tests: no git revision {tests!r}: use bad, commit, working-tree or a revision")
+        if history.bad.is_working_tree:
             raise CommandError("--tests: the working tree has its own tests: use bad or commit, or name BAD")
         source = found
     return Suite(
@@ -357,12 +362,20 @@ def _write(made: Path, output: Path) -> None:
     _say(f"report {shown(output)}\n")
 
 
-def _command(arguments: argparse.Namespace, revisions: str) -> str:
-    """A whole command line, for the same test and options."""
+def _command(arguments: argparse.Namespace, revisions: str, suite: Any) -> str:
+    """A whole command line for other ends, with the same test, the same version of it, and the same options."""
+    from pytest_perfdl.bisect.child import OWN_TESTS
+    from pytest_perfdl.bisect.history import WORKING_TREE
+
     _, test, options = _words(arguments.arguments)
+    ends = revisions.split()
     words = ["perfdl", "bisect"]
     words += ["--metric", arguments.metric] if arguments.metric is not None else []
-    return shlex.join([*words, *revisions.split(), test, *(["--", *options] if options else [])])
+    words += ["--limit", f"{arguments.limit * 100:g}"] if arguments.limit != _LIMIT else []
+    tests = {OWN_TESTS: "commit", WORKING_TREE: "working-tree"}.get(suite.tests_of, suite.tests_of)
+    ends_with_them = suite.tests_of == ends[1] if len(ends) > 1 else suite.tests_of == WORKING_TREE
+    words += [] if ends_with_them else ["--tests", tests]
+    return shlex.join([*words, *ends, test, *(["--", *options] if options else [])])
 
 
 def _say(text: str) -> None:

@@ -96,7 +96,11 @@ def test_other_examples_of_help_texts(file, capsys):
 
 
 COMMANDS = {name: shlex.split(example) for name, example in EXAMPLES.items()}
-SLOW = {"qualify": "runs a suite for hours", "constants": "measures for 20 s, and needs torch"}
+SLOW = {
+    "qualify": "runs a suite for hours",
+    "bisect": "needs a repository, and measures for minutes",
+    "constants": "measures for 20 s, and needs torch",
+}
 """Examples that are only parsed."""
 
 

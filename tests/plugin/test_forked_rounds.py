@@ -239,7 +239,7 @@ def test_a_forked_process_that_hangs_says_where_and_is_ended(project):
     project.write("test_speed.py", IN_FORKS.replace("WHAT", "time.sleep(600)"))
     run = project.run("--perf", *NOT_JUDGED, "-p", "drive", "--perf-timeout=25")
     assert run.code == 1
-    assert "the benchmark of this machine did not finish within 25 s (--perf-timeout) at test_speed.py:" in run.output
+    assert "the test did not finish within 25 s (--perf-timeout) at test_speed.py:" in run.output
     assert "in in_a_fork" in run.output
     (pid,) = project.note("forked")
     assert not alive(pid)

@@ -220,7 +220,7 @@ MESSAGES = {
     "test_metric_twice": "perf.metric('loss') was called twice for one perf(...) call",
     "test_bad_period": "period=0: expected an integer of at least 1",
     "test_bad_name": "name='a.b': expected a string without a dot",
-    "test_coroutine": "an awaitable that was not awaited; pass `lambda: asyncio.run(STEP(...))` instead",
+    "test_coroutine": "an awaitable that was not awaited: measure lambda: asyncio.run(STEP(...))",
     "test_coroutine_with_setup": "the step returned an awaitable",
     "test_generator": "the step returned a generator, which does no work until it is iterated: measure lambda: list(",
 }
@@ -330,9 +330,7 @@ def test_a_step_that_never_returns(deaths):
     text = cases["test_hangs"].text
 
     assert cases["test_hangs"].outcome == "failure"
-    assert (
-        text.count("the benchmark of this machine did not finish within 12 s (timeout) at ") == 2
-    )  # the message and the text
+    assert text.count("the test did not finish within 12 s (timeout) at ") == 2  # the message and the text
     assert "in hang_forever" in text
     assert no_traceback(text)
 

@@ -184,7 +184,7 @@ def test_a_commit_without_the_test(project):
     moved.write_text(text)
     shutil.rmtree(baseline.parent)
     _, test = judged(project)
-    assert "does not exist in git revision" in unpaired(test)
+    assert "does not exist at" in unpaired(test)
 
 
 def test_a_baseline_whose_counts_its_code_does_not_give_again(project):

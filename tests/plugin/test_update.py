@@ -201,7 +201,7 @@ def test_appending_what_does_not_belong_changes_nothing(recorded):
     finished = recorded.run("--perf-update=append", "--perf-repeats=1", *WIDE, EXTRA_OPERATOR="1")
 
     assert finished.code == 1
-    assert "cannot append to the baseline of test_speed.py::test_step: " in finished.output
+    assert "cannot append to the baseline of test_speed.py::test_step, which has different " in finished.output
     assert "record the baseline again with pytest --perf-update=all" in finished.output
     assert recorded.baselines() == before
 

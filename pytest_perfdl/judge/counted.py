@@ -91,13 +91,13 @@ def judge(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, 
 
 def _unstable(shown: MetricVerdict, base: Series, new: Series, limit: Limit | None, sign: int) -> MetricVerdict:
     side = "the current measurement" if base.stable else "the baseline" if new.stable else "both sides"
-    reason = f"varies between the processes of {side}, so it is not compared"
+    reason = f"the value varies between the processes of {side}, so it is not compared"
     if limit is None:
         return replace(shown, reason=reason)
     best = min(sign * value for value in base.values)
     worst = max(sign * value for value in new.values)
     if worst - best <= limit.allowed(sign * best, new.unit):
-        reason = f"varies between processes, within the limit {limit_words(limit.text)}"
+        reason = f"the value varies between processes, within the limit {limit_words(limit.text)}"
         return replace(shown, limit=limit.text, verdict="unchanged", reason=reason)
     return replace(shown, limit=limit.text, verdict="inconclusive", reason=reason)
 

@@ -22,7 +22,7 @@ SD_FLOOR = 0.01
 """Minimum standard deviation of log times between processes; smaller ones occur by chance."""
 ASSUMED_SD = 0.10
 """Assumed standard deviation for a baseline of one process: the upper end on shared machines."""
-NO_RATIO = "has values of 0 or below, so no ratio can be computed"
+NO_RATIO = "a value is 0 or below, so no ratio can be computed"
 
 
 @dataclass(frozen=True, slots=True)

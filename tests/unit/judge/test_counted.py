@@ -116,7 +116,7 @@ def test_a_count_that_differs_between_repeats_is_not_judged(base, new, side):
     judgement, metric = judge(base, new)
     assert metric.verdict is None
     assert metric.effect is None
-    assert metric.reason == f"varies between the processes of {side}, so it is not compared"
+    assert metric.reason == f"the value varies between the processes of {side}, so it is not compared"
     assert judgement.verdict == "unchanged"
 
 

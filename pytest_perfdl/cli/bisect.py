@@ -29,10 +29,12 @@ from pytest_perfdl.model.errors import CommandError, PerfdlError
 INTERRUPTED = 130
 _LIMIT = 0.015
 _OURS = (
-    *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf", "--perf-against", "--perf-skip-same"),
-    *("--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir", "--rootdir", "-c"),
+    *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf", "--perf-against", "--perf-against-python"),
+    *("--perf-skip-same", "--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir"),
 )
 """Options of pytest that every run is given, or that would make it another kind of run."""
+_OF_CHECKOUTS = ("--rootdir", "-c")
+"""The same for runs in checkouts."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,7 +220,8 @@ def _words(given: Sequence[str], wanted: str = "GOOD [BAD] TEST") -> tuple[tuple
 def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
     from pytest_perfdl.bisect.ends import is_searchable
 
-    ours = [word for word in options if word.partition("=")[0].replace("--perfdl-", "--perf-") in _OURS]
+    refused = _OURS if arguments.environments else (*_OURS, *_OF_CHECKOUTS)
+    ours = [word for word in options if word.partition("=")[0].replace("--perfdl-", "--perf-") in refused]
     if ours:
         raise CommandError(f"{ours[0]} cannot be used with bisect: remove it")
     if arguments.metric is not None and not is_searchable(arguments.metric):

@@ -1,4 +1,4 @@
-"""Benchmark this machine: peak rates, and inputs of perfdl whatif.
+"""Measure the peak rates of this machine, and the constants that perfdl whatif needs.
 
 Without a trace: FLOP/s by element type and memory bandwidth, into baselines/<machine ID>/machine.json, where tests find
 them for utilization; --again measures those that the file has. `perfdl constants TRACE --form bfloat16 -o machine.json`

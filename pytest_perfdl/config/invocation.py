@@ -60,6 +60,13 @@ class Invocation:
         options = [option for option in self.options if _flag(option) not in _NOT_WHEN_UPDATING]
         return self._command([self.update + (f"={mode}" if mode else "")], options, tests)
 
+    def between_environments(self, old: str, new: str, test: str) -> str:
+        """The command that finds the package that made a test (node id) slower between two interpreters."""
+        ours = ("--perfdl-against", "--perfdl-against-python", "--perfdl-inject")
+        options = [word for option in self.options if _flag(option) not in ours for word in option]
+        words = ["perfdl", "bisect", "--environments", old, new, self._path(test)]
+        return visible(shlex.join([*words, *(["--", *options] if options else [])]))
+
     def _command(self, words: list[str], options: Sequence[tuple[str, ...]], tests: Sequence[str]) -> str:
         given = [word for option in options for word in option]
         end = ["--"] if self.is_open else []

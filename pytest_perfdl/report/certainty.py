@@ -23,8 +23,8 @@ def certainty(run: Run) -> list[str]:
     if "paired" in evidence:
         chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
         sentences.append(
-            "Times were compared in paired rounds: one fresh process of the baseline commit and one of the current "
-            "code, interleaved, in random order. "
+            "Times were compared in paired rounds: a fresh process of the baseline commit and one of the current "
+            "code take turns timing blocks of steps, and which one goes first is random. "
             f"False-positive rate for the whole run: at most {chance}."
         )
     if any(metric.in_every_round for metric in metrics):

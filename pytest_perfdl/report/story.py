@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_perfdl.analysis.events.source_lines import FRAME, is_function
 from pytest_perfdl.model.record import metric_name
 from pytest_perfdl.model.step_part import common_module
-from pytest_perfdl.model.units import format_percent, format_quantity
+from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import memory, words
 from pytest_perfdl.report.breakdown import timed_sides
@@ -196,6 +196,12 @@ def _advice(result: Result, place: str) -> str:
     judgement = result.judgement
     if judgement.verdict not in ("regressed", "suspect") or not (judgement.blame or judgement.memory):
         return ""
+    if words.interpreters_of(result) is not None:
+        packages = sum(name != "interpreter" for name, _, _ in judgement.context_changes)
+        return (
+            f"Both sides run the same code, and {plural(packages, 'field')} of their environments differ: find the "
+            "package with the command below."
+        )
     lines = "the changed lines" if judgement.source_diffs else "the code"
     where = f" at {place}" if place else ""
     accept = ", or accept the change if it is intended" if words.acceptable(result) else ""

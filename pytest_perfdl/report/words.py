@@ -537,6 +537,14 @@ def bound(of: Bound) -> str:
     return f"{of}-bound" if of else ""
 
 
+def interpreters_of(result: Result) -> tuple[str, str] | None:
+    """Paths of the baseline's and the current interpreter, where only the environments were compared; else `None`."""
+    if not result.against_python or result.against:
+        return None
+    changes = result.judgement.context_changes
+    return next(((base, new) for name, base, new in changes if name == "interpreter"), None)
+
+
 def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     """What can be done about one test: (purpose, command) pairs, accepting the change last."""
     verdict = result.judgement.verdict
@@ -545,7 +553,10 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
     if verdict == "unmeasured" or result.judgement.is_test_error:
         return []
     if result.other_side:
-        return [measure]
+        interpreters = interpreters_of(result)
+        if verdict not in ("regressed", "suspect") or interpreters is None:
+            return [measure]
+        return [measure, ("find the package", invocation.between_environments(*interpreters, result.id))]
     if result.updated or (verdict in ("unchanged", "new") and not result.judgement.counts_changed):
         return [measure]
     if verdict in UNRECORDED:

@@ -122,6 +122,12 @@ class Project:
         command = [str(python), "-m", "pytest", *named, *map(str, args)]
         return Running(command, self.root, {**inherited, **settings, **env})
 
+    def command(self, *args, python=sys.executable, timeout=300):
+        """Run `perfdl` to its end."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        env = {**inherited, "COLUMNS": "120", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        return Running([str(python), "-m", "pytest_perfdl.cli", *map(str, args)], self.root, env).finish(timeout)
+
     def run(self, *args, timeout=300, **options):
         """Run pytest to its end; see `start`."""
         return self.start(*args, **options).finish(timeout)

@@ -36,7 +36,7 @@ def test_step(perf):
 """
 ID = "tests/test_speed.py::test_step"
 QUICK = ("--", *SHORT, "--perf-budget=20")
-COUNTED = ("--", *SHORT, "--perf-budget=2")
+COUNTED = ("--", *SHORT, "--perf-budget=1")
 """Where rounds do not matter."""
 BROKEN = "import nothing_there\n"
 

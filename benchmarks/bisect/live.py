@@ -30,7 +30,7 @@ def row(name: str, share: float, commits: int, seed: int, root: Path) -> str:
         "HEAD",
         "test_speed.py::test_step",
     ]
-    done = subprocess.run([sys.executable, *words], cwd=root, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(words, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
     minutes = (time.monotonic() - started) / 60
     if not done.stdout:
         return f"| {name} | {commits} | exit code {done.returncode} | | | | | {minutes:.1f} min |"

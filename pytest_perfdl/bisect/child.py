@@ -174,7 +174,7 @@ class Child:
         return (
             *(sys.executable, "-m", "pytest", f"{checkout.path(suite.test)}{suite.name}"),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
-            *("--perf", "--perf-github=off", "--perf-calibrate=off", "--perf-traces=none", "-p", "no:cacheprovider"),
+            *("--perf", "--perf-github=off", "--perf-calibrate=off", "--perf-traces=none"),
             *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
             # An empty folder: no baseline of the project is compared with.
             *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),

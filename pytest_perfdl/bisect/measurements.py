@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_perfdl.model.errors import OutcomeError
-from pytest_perfdl.model.metrics import better, general
+from pytest_perfdl.model.metrics import better, is_utilization
 
 SCHEMA = 1
 """Version of the JSON form. Raised when an older reader would misread a newer file."""
@@ -73,11 +73,7 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
             request,
             counts=_numbers(counted, "new"),
             base_counts=_numbers(counted, "base"),
-            rounds={
-                name: _pairs(zip(each["base_values"], each["new_values"], strict=True))
-                for name, each in metrics.items()
-                if each["evidence"] == "paired" and general(name) in _KEPT
-            },
+            rounds={name: pairs for name, each in metrics.items() if (pairs := _rounds(name, each))},
             blame=tuple(test["blame"]),
             source_diffs=tuple(test["source_diffs"]),
             seconds=seconds,
@@ -87,8 +83,12 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
         raise OutcomeError(f"is not of one perf test ({type(error).__name__}: {error})") from error
 
 
-_KEPT = frozenset({"step_time", "block_time", "kernel_time", "cpu_time", "throughput", "data_wait", "compile_time"})
-"""Times of which rounds are kept."""
+def _rounds(name: str, metric: Mapping[str, Any]) -> Pairs:
+    """The rounds of a time; none of what has no rounds, is no time, or is 0 in some round (waiting for data)."""
+    if metric["kind"] != "timed" or metric["evidence"] != "paired" or is_utilization(name):
+        return ()
+    pairs = list(zip(metric["base_values"], metric["new_values"], strict=True))
+    return _pairs(pairs) if all(base and new and min(base, new) > 0 for base, new in pairs) else ()
 
 
 def to_json(measurement: Measurement) -> dict[str, Any]:

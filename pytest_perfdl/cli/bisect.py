@@ -16,15 +16,19 @@ import os
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl import __version__
 from pytest_perfdl.cli.common import print_json, say, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.bisect.campaign import Progress
+    from pytest_perfdl.bisect.child import Suite
+    from pytest_perfdl.bisect.measurements import Measurement
 
 INTERRUPTED = 130
 _LIMIT = 0.015
@@ -104,7 +108,6 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_perfdl.bisect.campaign import Options, Search
     from pytest_perfdl.bisect.history import undone
     from pytest_perfdl.bisect.log import Log
-    from pytest_perfdl.bisect.measurements import Measurement
     from pytest_perfdl.bisect.prior import prior_of
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.checkout import sweep
@@ -230,7 +233,7 @@ def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
         raise CommandError(f"--output: no folder {shown(arguments.output.resolve().parent)}: create it first")
 
 
-def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, ...]) -> Any:
+def _suite(tests: str, revisions: Sequence[str], test: str, options: tuple[str, ...]) -> Suite:
     """What runs on every commit."""
     from pytest_perfdl.bisect.child import OWN_TESTS, Suite
     from pytest_perfdl.bisect.history import WORKING_TREE, read_history
@@ -273,7 +276,7 @@ def _value(values: Mapping[str, Any], key: str) -> str:
     return str(values.get(key.replace("perf_", "perfdl_", 1)) or values.get(key) or "").strip()
 
 
-def _log(arguments: argparse.Namespace, suite: Any, tests: Path) -> tuple[Path, dict[str, Any]]:
+def _log(arguments: argparse.Namespace, suite: Suite, tests: Path) -> tuple[Path, dict[str, Any]]:
     """The file of the search, and what makes its measurements interchangeable."""
     from pytest_perfdl.bisect.history import working_tree_state
     from pytest_perfdl.workers.checkout import common_folder
@@ -307,7 +310,7 @@ def _log(arguments: argparse.Namespace, suite: Any, tests: Path) -> tuple[Path, 
 class _Lines:
     """Progress on stderr: one line for each measurement."""
 
-    def begins(self, progress: Any) -> None:
+    def begins(self, progress: Progress) -> None:
         """A measurement begins."""
         from pytest_perfdl.model.units import duration
 
@@ -320,7 +323,6 @@ class _Lines:
             likely = progress.posterior.likely
             number = sum(len(each.commits) for each in likely)
             candidates = f"{number} candidates{left}; "
-        self._began = time.monotonic()
         _say(f"{candidates}{kind} {commit.name}{against} ... ")
 
     def mixture_begins(self, name: str, timed: bool) -> None:
@@ -331,7 +333,7 @@ class _Lines:
             what = f"the old environment with {len(parts)} packages of the new one"
         _say(f"{'timing' if timed else 'counting'} {what} ... ")
 
-    def ended(self, measurement: Any) -> None:
+    def ended(self, measurement: Measurement) -> None:
         """It has ended."""
         from pytest_perfdl.bisect.answer import Effect
         from pytest_perfdl.model.units import duration, format_percent, plural
@@ -365,7 +367,7 @@ def _write(made: Path, output: Path) -> None:
     _say(f"report {shown(output)}\n")
 
 
-def _command(arguments: argparse.Namespace, revisions: str, suite: Any) -> str:
+def _command(arguments: argparse.Namespace, revisions: str, suite: Suite) -> str:
     """A whole command line for other ends, with the same test, the same version of it, and the same options."""
     from pytest_perfdl.bisect.child import OWN_TESTS
     from pytest_perfdl.bisect.history import WORKING_TREE

@@ -242,3 +242,11 @@ def test_a_folder_that_the_revision_lacks_is_the_nearest_that_it_has(tmp_path):
     checkout = Checkout(tmp_path / "repo", tmp_path / "other")
     assert checkout.folder(tmp_path / "repo/there/new/deep") == str(tmp_path / "other/there")
     assert checkout.folder(tmp_path) == str(tmp_path)
+
+
+def test_only_the_working_tree_s_own_editable_installs_come_first_on_the_import_path(tmp_path, monkeypatch):
+    """Where this process runs in a checkout (`perfdl bisect`), the installed repository is another folder."""
+    tree, other, root = tmp_path / "tree", tmp_path / "installed", tmp_path / "root"
+    monkeypatch.setattr(checkout_module, "editable_folders", lambda: [str(other / "src"), str(tree / "src")])
+    monkeypatch.setattr(sys, "path", [str(tree / "lib"), "/usr/lib/python"])
+    assert Checkout(tree, root).import_path() == [str(root / "src"), str(root / "lib"), "/usr/lib/python"]

@@ -53,13 +53,13 @@ def alive(mark: str) -> list[int]:
     return found
 
 
-def trial(made: Made, log: Path, number: int, lots: random.Random) -> list[str]:
+def trial(made: Made, log: Path, number: int, longest: float, lots: random.Random) -> list[str]:
     """What was wrong in one trial."""
     mark = f"{os.getpid()}-{number}"
     before = log.read_bytes() if log.exists() else b""
     running = start(made, mark, log)
     how = lots.choice([signal.SIGKILL, signal.SIGINT])
-    time.sleep(lots.uniform(0.3, 12))
+    time.sleep(lots.uniform(0.3, longest))
     running.send_signal(how)
     running.communicate()
     end = time.monotonic() + 15
@@ -77,13 +77,16 @@ def main() -> None:
     """Run the trials, then the search to its end."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument(
+        "--longest", type=float, default=12.0, help="seconds after which a search is interrupted at last"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     lots, wrong = random.Random(arguments.seed), []
     with tempfile.TemporaryDirectory() as folder:
         made, log = generate(Path(folder) / "repository", 0.0, 64, arguments.seed), Path(folder) / "log.jsonl"
         for number in range(arguments.count):
-            wrong += trial(made, log, number, lots)
+            wrong += trial(made, log, number, arguments.longest, lots)
         kept = log.read_bytes().count(b"\n") - 1 if log.exists() else 0
         done = start(made, "last", log).communicate()[0]
         found = json.loads(done) if done else {"status": "no answer", "culprit": None}

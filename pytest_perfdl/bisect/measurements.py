@@ -64,7 +64,12 @@ def measurement_of(run: Any, request: Request, seconds: float) -> Measurement:
     OutcomeError
     """
     try:
-        (test,) = run["tests"]
+        tests = run["tests"]
+        if len(tests) != 1:
+            names = ", ".join(str(test["id"]) for test in tests[:3])
+            why = f"it is {len(tests)} perf tests ({names}): name one of them" if tests else "no perf test was measured"
+            return Measurement(request, why, seconds=seconds)
+        test = tests[0]
         metrics: Mapping[str, Any] = test["metrics"]
         if not metrics:
             return Measurement(request, str(test["reason"]), seconds=seconds)

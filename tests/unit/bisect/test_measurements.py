@@ -40,7 +40,13 @@ def test_a_test_that_was_not_measured():
     assert measurement_of(run_of(), REQUEST, 1.0).skipped == "not measured: the test itself failed"
 
 
-@pytest.mark.parametrize("run", [{}, {"tests": []}, {"tests": [1, 2]}, {"tests": [{"metrics": {"ops": {}}}]}, []])
+def test_no_test_and_several():
+    assert measurement_of({"tests": []}, REQUEST, 1.0).skipped == "no perf test was measured"
+    several = measurement_of({"tests": [{"id": "a"}, {"id": "b"}]}, REQUEST, 1.0)
+    assert several.skipped == "it is 2 perf tests (a, b): name one of them"
+
+
+@pytest.mark.parametrize("run", [{}, {"tests": [1, 2]}, {"tests": [{"metrics": {"ops": {}}}]}, []])
 def test_what_is_no_run_file_of_one_test(run):
     with pytest.raises(OutcomeError, match="is not of one perf test"):
         measurement_of(run, REQUEST, 1.0)

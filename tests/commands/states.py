@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from commands.shown import ROOT
+from plugin.project import environment as environment_of
 
 from pytest_perfdl.qualify.outcomes import outcome_of, to_json
 
@@ -142,7 +143,61 @@ def orphan(state, folder):
     return folder
 
 
-STATES = {"laptop": laptop, "orphan": orphan}
+TRAINING = """
+import torch
+
+try:
+    from fast_kernels import activation
+except ImportError:
+    activation = torch.tanh
+
+x = torch.randn(64, 64)
+
+def train_step():
+    y = x
+    for _ in range({layers}):
+        y = activation(y)
+    return y
+"""
+OF_TRAINING = """
+from training import train_step
+
+def test_train_step(perf):
+    perf(train_step)
+"""
+
+
+def history(state, folder):
+    """Commits after the tag, one of which makes a step do more; its test is there since then."""
+    copy_of(state, folder)
+    ini = folder / "pytest.ini"
+    ini.write_text(ini.read_text() + "pythonpath = .\n")
+
+    def commit(message, layers):
+        (folder / "training.py").write_text(TRAINING.format(layers=layers), encoding="utf-8")
+        (folder / "notes.txt").write_text(message)
+        must(f"git add --all . && git commit -q -m '{message}'", folder)
+
+    commit("Train", 4)
+    must("git tag -f v1.2", folder)
+    commit("Rename things", 4)
+    commit("Twice the layers", 8)
+    (folder / "tests" / "perf" / "test_train.py").write_text(OF_TRAINING, encoding="utf-8")
+    commit("A perf test", 8)
+    return folder
+
+
+def environments(state, folder):
+    """Two virtual environments, the new one with a library that does more."""
+    history(state, folder)
+    library = "import torch\n\ndef activation(x):\n    return torch.tanh(x){}\n"
+    for name, version, more in (("old", "1.0", ""), ("new", "2.0", ".clone()")):
+        both = {"fast_kernels": (version, library.format(more)), "equal": ("1.0", "")}
+        environment_of(folder / "venvs" / name, **both)
+    return folder
+
+
+STATES = {"laptop": laptop, "orphan": orphan, "history": history, "environments": environments}
 """What a document calls a state in `with:`, made of `recorded`."""
 
 

@@ -1,4 +1,4 @@
-"""Searches between environments whose guilty distribution is known: how often it is named, and after how many builds.
+"""Searches between environments whose culprit is known: how often it is named, and after how many builds.
 
 Two virtual environments differ in eight small wheels, made and installed here. One of the new ones makes the step
 slower: by time alone (a busy wait of a share of the step), or by one more copy of its input, which counts show. Each
@@ -87,21 +87,21 @@ def environment(path: Path, wheels: list[Path]) -> Path:
     return python
 
 
-def pair(root: Path, guilty: str, kind: str, share: float) -> tuple[Path, Path]:
-    """The two environments of a trial; nobody is guilty where the kind is `same`."""
+def pair(root: Path, culprit: str, kind: str, share: float) -> tuple[Path, Path]:
+    """The two environments of a trial; there is no culprit where the kind is `same`."""
     slow = {"time": WAITS.format(nanoseconds=round(share * step_ns())), "copy": COPIES, "same": PLAIN}[kind]
     new_version = "1.0" if kind == "same" else "2.0"
     found = []
     for side, version in (("old", "1.0"), ("new", new_version)):
         folder = root / f"wheels-{side}"
         folder.mkdir(parents=True)
-        sources = {name: slow if side == "new" and name == guilty else PLAIN for name in NAMES}
+        sources = {name: slow if side == "new" and name == culprit else PLAIN for name in NAMES}
         found.append(environment(root / side, [wheel(folder, name, version, text) for name, text in sources.items()]))
     return found[0], found[1]
 
 
 def step_ns() -> float:
-    """How long the step takes, in nanoseconds, without anybody guilty."""
+    """How long the step takes, in nanoseconds, without a culprit."""
     import torch
 
     torch.set_num_threads(1)
@@ -127,15 +127,15 @@ def main() -> None:
     arguments = parser.parse_args()
     draw, tally = random.Random(arguments.seed), Counter[str]()
     for number in range(arguments.trials):
-        guilty = draw.choice(NAMES)
+        culprit = draw.choice(NAMES)
         kind = ("time", "copy")[number % 2] if arguments.kind == "both" else arguments.kind
         kind = "same" if arguments.same else kind
         with tempfile.TemporaryDirectory(prefix="bench-environments-") as folder:
             root = Path(folder)
-            old, new = pair(root, guilty, kind, arguments.share)
+            old, new = pair(root, culprit, kind, arguments.share)
             (root / "test_step.py").write_text(TEST)
             (root / "pytest.ini").write_text("[pytest]\nperf_calibrate = off\nperf_memory = off\n")
-            tally[alike(root, old, new) if arguments.same else searched(root, old, new, guilty, kind)] += 1
+            tally[alike(root, old, new) if arguments.same else searched(root, old, new, culprit, kind)] += 1
     print(json.dumps(dict(tally)))
 
 
@@ -150,8 +150,8 @@ def alike(root: Path, old: Path, new: Path) -> str:
     return str(test["verdict"])
 
 
-def searched(root: Path, old: Path, new: Path, guilty: str, kind: str) -> str:
-    """Whether the guilty distribution is named, within five builds."""
+def searched(root: Path, old: Path, new: Path, culprit: str, kind: str) -> str:
+    """Whether the culprit is named, within five builds."""
     command = [sys.executable, "-m", "pytest_perfdl.cli", "bisect", "--environments", "--json", old, new]
     started = time.monotonic()
     done = subprocess.run(
@@ -163,7 +163,7 @@ def searched(root: Path, old: Path, new: Path, guilty: str, kind: str) -> str:
         return "failed"
     found = json.loads(done.stdout)
     names = [each["name"] for each in found["culprits"]]
-    right = names == [guilty.replace("_", "-")]
+    right = names == [culprit.replace("_", "-")]
     effect = f"{found['effect']:+.1%}" if found["effect"] is not None else ""
     built = found["built_environments"]
     print(

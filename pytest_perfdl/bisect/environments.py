@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from pytest_perfdl.analysis.events.source_lines import FRAME
 from pytest_perfdl.bisect.answer import EXIT_CODES, Effect, Status, finite
 from pytest_perfdl.bisect.child import COUNTING_STEPS, causes_in_words
+from pytest_perfdl.bisect.culprit_set import Chosen, culprit_set
 from pytest_perfdl.bisect.ends import (
     END_MEASUREMENTS,
     SURE_OVER,
@@ -26,7 +27,6 @@ from pytest_perfdl.bisect.ends import (
     sign_of,
     worse_count,
 )
-from pytest_perfdl.bisect.guilty_set import Chosen, guilty_set
 from pytest_perfdl.bisect.measurements import Measurement, Request, measurement_of
 from pytest_perfdl.bisect.mixtures import Environments, complaints, owners
 from pytest_perfdl.bisect.posterior import odds_of_rounds
@@ -152,24 +152,24 @@ class EnvironmentAnswer:
     metric: str
     reason: str
     """One sentence."""
-    guilty: tuple[str, ...] = ()
+    culprits: tuple[str, ...] = ()
     """Names of the distributions; as small a set as was found."""
     whole: Effect | None = None
     """Of the new environment against the old one."""
     effect: Effect | None = None
-    """Of the guilty distributions alone against the old environment."""
+    """Of the culprits alone against the old environment."""
     built: int = 0
     """How many environments were built."""
     skipped: tuple[tuple[str, str], ...] = ()
     """Mixtures that cannot be measured, by their distributions of the new environment, and why."""
     proof: Measurement | None = None
-    """The measurement of the guilty distributions alone."""
+    """The measurement of the culprits alone."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:
-        """0 for the guilty distributions, 1 for a set that may be too large, 3 if there is nothing to find."""
+        """0 for the culprits, 1 for a set that may be too large, 3 if there is nothing to find."""
         return EXIT_CODES[self.status]
 
 
@@ -181,7 +181,8 @@ def to_json(answer: EnvironmentAnswer) -> dict[str, Any]:
         "status": answer.status,
         "reason": answer.reason,
         "culprits": [
-            {"name": name, "old": answer.differing[name][0], "new": answer.differing[name][1]} for name in answer.guilty
+            {"name": name, "old": answer.differing[name][0], "new": answer.differing[name][1]}
+            for name in answer.culprits
         ],
         "metric": answer.metric,
         "effect": None if effect is None else finite(effect.ratio),
@@ -269,24 +270,26 @@ class EnvironmentSearch:
             return replace(answer, whole=whole, effect=whole)
         effect = Estimate(pooled).center
         if count is not None and self.metric is None and len(differing) > 1:
-            search = guilty_set(list(differing), self._counting(found[-1], count), self._suspects(found[-1], differing))
-            answer = self._proved(search.guilty, search.is_smallest, metric, effect, whole, differing)
+            search = culprit_set(
+                list(differing), self._counting(found[-1], count), self._suspects(found[-1], differing)
+            )
+            answer = self._proved(search.culprits, search.is_smallest, metric, effect, whole, differing)
             explained = answer.effect is not None and math.log1p(answer.effect.ratio) * sign_of(metric) > effect / 2
             if explained and answer.status == "found":
                 return answer
         self._rounds[frozenset(differing)] = list(pooled)
         self._proofs[frozenset(differing)] = found[-1]
-        search = guilty_set(list(differing), self._timing(metric, effect), self._suspects(found[-1], differing))
-        return self._proved(search.guilty, search.is_smallest, metric, effect, whole, differing)
+        search = culprit_set(list(differing), self._timing(metric, effect), self._suspects(found[-1], differing))
+        return self._proved(search.culprits, search.is_smallest, metric, effect, whole, differing)
 
     def _by_counts(self, ends: Measurement, metric: str, differing: Mapping[str, tuple[str, str]]) -> EnvironmentAnswer:
-        search = guilty_set(list(differing), self._counting(ends, metric), self._suspects(ends, differing))
+        search = culprit_set(list(differing), self._counting(ends, metric), self._suspects(ends, differing))
         whole = Effect.of_counts(ends.base_counts[metric], ends.counts[metric])
-        proof = self._one(search.guilty, timed=False, metric=metric, limit=0.0, against=OLD)
+        proof = self._one(search.culprits, timed=False, metric=metric, limit=0.0, against=OLD)
         status: Status = "found" if search.is_smallest else "range"
-        answer = self._answer(status, metric, _reason(search.guilty, differing, status), differing)
+        answer = self._answer(status, metric, _reason(search.culprits, differing, status), differing)
         effect = whole if proof.skipped else Effect.of_counts(ends.base_counts[metric], proof.counts[metric])
-        return replace(answer, guilty=_in_order(search.guilty, differing), whole=whole, effect=effect, proof=proof)
+        return replace(answer, culprits=_in_order(search.culprits, differing), whole=whole, effect=effect, proof=proof)
 
     def _counting(self, ends: Measurement, metric: str) -> Callable[[Chosen], bool | None]:
         """A trial by an exact count: most of the change is there, or not."""
@@ -320,20 +323,22 @@ class EnvironmentSearch:
 
     def _proved(
         self,
-        guilty: Chosen,
+        culprits: Chosen,
         is_smallest: bool,
         metric: str,
         whole_effect: float,
         whole: Effect,
         differing: Mapping[str, tuple[str, str]],
     ) -> EnvironmentAnswer:
-        """With the comparison of the guilty distributions alone with the old environment."""
-        earlier = self._proofs.get(guilty)
-        proof = earlier or self._one(guilty, timed=True, metric=metric, limit=math.expm1(whole_effect / 2), against=OLD)
-        differences = self._rounds.get(guilty) or list(proof.differences(metric))
+        """With the comparison of the culprits alone with the old environment."""
+        earlier = self._proofs.get(culprits)
+        proof = earlier or self._one(
+            culprits, timed=True, metric=metric, limit=math.expm1(whole_effect / 2), against=OLD
+        )
+        differences = self._rounds.get(culprits) or list(proof.differences(metric))
         status: Status = "found" if is_smallest and differences else "range"
-        answer = self._answer(status, metric, _reason(guilty, differing, status), differing)
-        answer = replace(answer, guilty=_in_order(guilty, differing), whole=whole, effect=whole, proof=proof)
+        answer = self._answer(status, metric, _reason(culprits, differing, status), differing)
+        answer = replace(answer, culprits=_in_order(culprits, differing), whole=whole, effect=whole, proof=proof)
         if not differences:
             return replace(answer, notes=(f"they could not be measured alone: {proof.skipped}",))
         estimate = Estimate(tuple(differences))
@@ -406,12 +411,12 @@ class EnvironmentSearch:
         )
 
 
-def _in_order(guilty: Chosen, differing: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
-    return tuple(name for name in differing if name in guilty)
+def _in_order(culprits: Chosen, differing: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(name for name in differing if name in culprits)
 
 
-def _reason(guilty: Chosen, differing: Mapping[str, tuple[str, str]], status: Status) -> str:
-    names = ", ".join(_in_order(guilty, differing))
+def _reason(culprits: Chosen, differing: Mapping[str, tuple[str, str]], status: Status) -> str:
+    names = ", ".join(_in_order(culprits, differing))
     of = plural(len(differing), "distribution")
     if status == "found":
         return f"{names} made the test slower, of {of} that differ"

@@ -47,7 +47,7 @@ class Environments:
             raise CheckoutError(
                 f"{self.old.executable} is Python {self.old.python} and {self.new.executable} is Python "
                 f"{self.new.python}: distributions cannot be mixed across minor versions of Python. Compare both as "
-                f"they are: pytest --perf-against-python={self.old.executable}"
+                f"they are, with --perf-against-python {self.old.executable}"
             )
         versions = {} if self.old.python == self.new.python else {PYTHON: (self.old.python, self.new.python)}
         return versions | differences(self.old, self.new)

@@ -51,13 +51,13 @@ def page(answer: Answer, commands: Sequence[str], width: int) -> str:
 def page_of_environments(answer: EnvironmentAnswer, width: int) -> str:
     """The distributions, how large the change is, where it comes from, and what was left out."""
     lines = layout.paragraph(f"{answer.status}: {visible(answer.reason)}", 0, width)
-    for name in answer.guilty:
+    for name in answer.culprits:
         old, new = answer.differing[name]
         lines += layout.paragraph(f"{visible(name)}  {visible(old)} -> {visible(new)}", 2, width, more=2)
     lines.append("")
     if answer.effect is not None:
         lines += layout.paragraph(f"{answer.metric}  {_effect(answer.effect)}", 2, width, more=2)
-    if answer.guilty and answer.whole is not None:
+    if answer.culprits and answer.whole is not None:
         lines += layout.paragraph(f"old -> new environment  {_effect(answer.whole)}", 2, width, more=2)
     if answer.proof is not None:
         for cause in answer.proof.causes[:MOST_CAUSES]:

@@ -170,7 +170,7 @@ def odds_of_rounds(differences: Iterable[float], effect: float) -> float:
         The bad end's, on the log scale.
 
     >>> round(odds_of_rounds([0.05, 0.04, 0.06], 0.05), 1), round(odds_of_rounds([0.0, 0.01, -0.01], 0.05), 1)
-    (2.7, -2.7)
+    (3.9, -3.9)
     """
     over = Estimate(tuple(differences)).over(effect / 2)
     return max(-CLIP, min(CLIP, _log_odds(over)))

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the subcommand's arguments."""
     parser.usage = (
         "perfdl bisect [options] GOOD [BAD] TEST [-- PYTEST_OPTION ...]\n"
-        "       perfdl bisect --environments [options] OLD_PYTHON NEW_PYTHON TEST [-- PYTEST_OPTION ...]"
+        "       perfdl bisect --environments [options] OLD_PYTHON NEW_PYTHON TEST"
     )
     parser.add_argument(
         "--environments",

@@ -24,7 +24,7 @@ def certainty(run: Run) -> list[str]:
         chance = format_percent(ALPHA + 2 * ROW_ALPHA, signed=False)
         sentences.append(
             "Times were compared in paired rounds: a fresh process of the baseline commit and one of the current "
-            "code take turns timing blocks of steps, and which one goes first is random. "
+            "code alternate in blocks of timed steps, and which one goes first is random. "
             f"False-positive rate for the whole run: at most {chance}."
         )
     if any(metric.in_every_round for metric in metrics):

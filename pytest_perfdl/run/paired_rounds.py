@@ -1,4 +1,4 @@
-"""Paired rounds: one fresh process of each side, which take turns timing blocks of steps.
+"""Paired rounds: one fresh process of each side, which alternate in blocks of timed steps.
 
 Both processes are alive at once and time their steps in alternating blocks, so that other load on the machine affects
 both; which one runs first is random in every round. If two processes do not fit into memory, they run one after the

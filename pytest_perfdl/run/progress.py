@@ -164,9 +164,9 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     >>> estimate([ExpectedDuration(4.0, 10, recorded=True), ExpectedDuration(5.0, 10, recorded=True)], 300, 9)
     'Measuring 2 perf tests, about 1 min 30 s'
     >>> estimate([ExpectedDuration(4.0, 1), ExpectedDuration(None, 1)], 300, 9)
-    'Measuring 2 perf tests, about 20 s to 56 s (no estimate for 1 of them without a baseline)'
+    'Measuring 2 perf tests, about 20 s to 56 s (no time estimate for 1 of them without a baseline)'
     >>> estimate([ExpectedDuration(40.0, 1)], 100, 9)
-    'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, but a regression needs 9'
+    'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, but a regression needs 9 rounds'
 
     Parameters
     ----------

@@ -126,4 +126,4 @@ def test_it_records_no_baselines(project):
     done = project.run("--perf-update", f"--perf-against-python={sys.executable}")
 
     assert done.code == 4
-    assert "--perf-against-python compares two sides and records no baselines: drop --perf-update" in done.output
+    assert "--perf-against-python compares two sides and records no baselines: remove --perf-update" in done.output

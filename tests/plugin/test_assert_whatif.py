@@ -72,7 +72,10 @@ def test_without_perf_only_the_arguments_are_checked(project):
             "'fast', gains_less_than='3%'",
             "perf.assert_whatif: there is no optimization 'fast'; known optimizations: amp, ",
         ),
-        ("'amp', gains_less_than='3%', type='int8'", "perf.assert_whatif: amp has no parameter 'type': it has dtype"),
+        (
+            "'amp', gains_less_than='3%', type='int8'",
+            "perf.assert_whatif: amp has no parameter 'type'; known parameters: dtype",
+        ),
         ("'data_parallel', gains_less_than='3%'", "perf.assert_whatif: data_parallel needs a parameter: "),
         ("'workers', gains_less_than='3%', workers='x'", "workers:workers=x: expected a whole number"),
         ("3, gains_less_than='3%'", "perf.assert_whatif(3): expected the name of an optimization"),

@@ -226,7 +226,7 @@ def test_a_report_that_fails_costs_neither_the_summary_nor_the_status(inner, mon
             "*perf summary*",
             "0 compared. *1 unmeasured.*",
             "perf: the HTML report cannot be written: ValueError: ?x1b[[]2Junforeseen; the measured data is in *",
-            "perf: hook pytest_perfdl_report failed: KeyError: 'of a hook'",
+            "perf: the hook pytest_perfdl_report failed: KeyError: 'of a hook'",
             "*1 skipped*",
         ]
     )

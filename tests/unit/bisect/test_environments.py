@@ -23,7 +23,7 @@ def interpreter(version, names=NAMES):
 
 
 class Simulated:
-    """Rounds with noise of 1 %, slower where the guilty are of the new environment; counts likewise."""
+    """Rounds with noise of 1 %, slower where the culprits are of the new environment; counts likewise."""
 
     def __init__(self, effects, *, counts=None, refused=frozenset(), seed=0):
         self.effects, self.counts, self.refused = effects, counts or {}, refused
@@ -49,36 +49,36 @@ def searched(simulated, **options):
     return EnvironmentSearch(Environments(interpreter("1"), interpreter("2")), simulated, **options).run()
 
 
-@pytest.mark.parametrize("guilty", NAMES)
-def test_one_that_costs_time_alone(guilty):
+@pytest.mark.parametrize("culprit", NAMES)
+def test_one_that_costs_time_alone(culprit):
     for seed in range(3):
-        answer = searched(Simulated({guilty: 0.1}, seed=seed))
-        assert (answer.status, answer.guilty, answer.metric) == ("found", (guilty,), "step_time")
+        answer = searched(Simulated({culprit: 0.1}, seed=seed))
+        assert (answer.status, answer.culprits, answer.metric) == ("found", (culprit,), "step_time")
         assert answer.built <= 5
         low, high = answer.effect.interval
         assert low < 0.1 < high
         assert answer.exit_code == 0
 
 
-@pytest.mark.parametrize("guilty", NAMES)
-def test_one_that_changes_counts_is_found_by_counts_and_proved_by_time(guilty):
-    simulated = Simulated({guilty: 0.1}, counts={guilty: 8})
+@pytest.mark.parametrize("culprit", NAMES)
+def test_one_that_changes_counts_is_found_by_counts_and_proved_by_time(culprit):
+    simulated = Simulated({culprit: 0.1}, counts={culprit: 8})
     answer = searched(simulated)
 
-    assert (answer.status, answer.guilty, answer.metric) == ("found", (guilty,), "step_time")
+    assert (answer.status, answer.culprits, answer.metric) == ("found", (culprit,), "step_time")
     assert [request.timed for request in simulated.asked] == [True, *[False] * (len(simulated.asked) - 2), True]
 
 
 def test_a_count_that_is_not_what_costs_the_time():
     answer = searched(Simulated({"c": 0.1}, counts={"f": 8}))
 
-    assert (answer.status, answer.guilty) == ("found", ("c",))
+    assert (answer.status, answer.culprits) == ("found", ("c",))
 
 
 def test_only_counts_got_worse():
     answer = searched(Simulated({}, counts={"f": 8}))
 
-    assert (answer.status, answer.guilty, answer.metric) == ("found", ("f",), "ops")
+    assert (answer.status, answer.culprits, answer.metric) == ("found", ("f",), "ops")
     assert answer.effect.ratio == pytest.approx(0.08)
     assert "step_time did not get slower" in answer.notes[0]
 
@@ -86,14 +86,14 @@ def test_only_counts_got_worse():
 def test_two_that_have_each_a_part():
     answer = searched(Simulated({"b": 0.1, "g": 0.06}))
 
-    assert answer.guilty == ("b",)
+    assert answer.culprits == ("b",)
     assert "other distributions have a part too" in answer.notes[0]
 
 
 def test_packages_that_only_work_together():
     answer = searched(Simulated({"d": 0.1}, refused=frozenset("dg")))
 
-    assert answer.guilty == ("d", "g")
+    assert answer.culprits == ("d", "g")
     assert answer.status == "range"
     assert {why for _, why in answer.skipped} == {"pip check: a 1 requires b==2"}
     assert answer.exit_code == 1

@@ -50,12 +50,12 @@ NOTHING = '{"traceEvents": []}'
         (["diff", "HEAD", "HEAD"], "perfdl diff: HEAD is not a file, a folder or a git revision"),
         (["whatif", "folder"], "perfdl whatif: folder contains no traces: expected files named *.json or *.json.gz"),
         (["constants", "none.json", "-o", "folder"], "perfdl constants: folder cannot be read: Is a directory"),
-        (["export", "folder"], "perfdl export: folder/run.json: cannot be read: No such file or directory"),
+        (["export", "folder"], "perfdl export: folder/run.json cannot be read: No such file or directory"),
         (
             ["export", "none.json"],
             "perfdl export: none.json is not a run file of pytest --perf: it has no list of tests",
         ),
-        (["report", "folder"], "perfdl report: folder/run.json: cannot be read: No such file or directory"),
+        (["report", "folder"], "perfdl report: folder/run.json cannot be read: No such file or directory"),
         (
             ["accept", "none.json"],
             "perfdl accept: none.json is not a run file of pytest --perf: it has no list of tests",

@@ -116,8 +116,7 @@ def test_a_missing_constant_fails_nothing(measured):
     found = asked(measured(host_training()), "fused_optimizer", "3%", None)
     assert (found.verdict, found.new) == ("inconclusive", None)
     assert found.reason == (
-        "no prediction: the bandwidth of the memory is not in the trace: "
-        "set it with machine=Machine(memory_bytes_per_s=...)"
+        "no prediction: the memory bandwidth is not in the trace: set it with machine=Machine(memory_bytes_per_s=...)"
     )
 
 

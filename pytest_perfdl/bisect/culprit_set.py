@@ -1,6 +1,6 @@
 """Which of several differences make a step slow: as few as do, found with few trials.
 
-One guilty difference is the usual case, so halving comes first: the half that is slow goes on, and where the first half
+One culprit is the usual case, so halving comes first: the half that is slow goes on, and where the first half
 is not, the other one is taken to be, without a trial. What is left in the end is tried. Where that shows that no single
 half is slow, since several differences act together, delta debugging decides (Zeller and Hildebrandt, IEEE Trans.
 Software Eng. 2002, "Simplifying and isolating failure-inducing input", the algorithm ddmin): its result is slow, and
@@ -23,13 +23,13 @@ Trial = Callable[[Chosen], bool | None]
 class Search:
     """The end of a search."""
 
-    guilty: Chosen
+    culprits: Chosen
     """The set that is slow, and was tried."""
     is_smallest: bool
     """Whether every smaller one that the search came to was not slow; false where trials could not tell."""
 
 
-def guilty_set(differing: Sequence[str], trial: Trial, likely: Sequence[str] = ()) -> Search:
+def culprit_set(differing: Sequence[str], trial: Trial, likely: Sequence[str] = ()) -> Search:
     """Find a smallest set of differences that make the step slow.
 
     Parameters
@@ -46,7 +46,7 @@ def guilty_set(differing: Sequence[str], trial: Trial, likely: Sequence[str] = (
         if search.is_slow(frozenset((name,))):
             return Search(frozenset((name,)), is_smallest=True)
     rest = [name for name in differing if name not in likely]
-    # What is suspected was tried alone, and comes last: another one is guilty, or it acts together with others.
+    # What is suspected was tried alone, and comes last: another one is the culprit, or it acts together with others.
     return search.run([*rest, *likely])
 
 

@@ -32,13 +32,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _LIMIT = 0.015
-_OURS = (
-    *("--perf-update", "--perf-inject", "--perf-isolate", "--no-perf", "--perf-against", "--perf-against-python"),
-    *("--perf-skip-same", "--perf-json", "--perf-report", "--perf-fail-on", "--perf-traces", "--perf-dir"),
-)
-"""Options of pytest that every run is given, or that would make it another kind of run."""
 _OF_CHECKOUTS = ("--rootdir", "-c")
-"""The same for runs in checkouts."""
+"""Options of pytest that every run in a checkout is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,9 +217,10 @@ def _words(given: Sequence[str], wanted: str = "GOOD [BAD] TEST") -> tuple[tuple
 
 def _check(arguments: argparse.Namespace, options: Sequence[str]) -> None:
     from pytest_perfdl.bisect.ends import is_searchable
+    from pytest_perfdl.config.invocation import is_of_bisect
 
-    refused = _OURS if arguments.environments else (*_OURS, *_OF_CHECKOUTS)
-    ours = [word for word in options if word.partition("=")[0].replace("--perfdl-", "--perf-") in refused]
+    of_checkouts = () if arguments.environments else _OF_CHECKOUTS
+    ours = [word for word in options if is_of_bisect(word) or word.partition("=")[0] in of_checkouts]
     if ours:
         raise CommandError(f"{ours[0]} cannot be used with bisect: remove it")
     if arguments.metric is not None and not is_searchable(arguments.metric):

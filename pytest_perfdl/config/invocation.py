@@ -62,8 +62,7 @@ class Invocation:
 
     def between_environments(self, old: str, new: str, test: str) -> str:
         """The command that finds the package that made a test (node id) slower between two interpreters."""
-        ours = ("--perfdl-against", "--perfdl-against-python", "--perfdl-inject")
-        options = [word for option in self.options if _flag(option) not in ours for word in option]
+        options = [word for option in self.options if not is_of_bisect(option[0]) for word in option]
         words = ["perfdl", "bisect", "--environments", old, new, self._path(test)]
         return visible(shlex.join([*words, *(["--", *options] if options else [])]))
 
@@ -82,6 +81,14 @@ class Invocation:
 
 
 _NOT_WHEN_UPDATING = frozenset({"--perfdl-against", "--perfdl-against-python", "--perfdl-inject", "--perfdl-require"})
+_OF_BISECT = frozenset(
+    long_name(f"--{name}")
+    for name in (
+        *("no-perf", "perf-update", "perf-inject", "perf-isolate", "perf-against", "perf-against-python"),
+        *("perf-skip-same", "perf-json", "perf-report", "perf-fail-on", "perf-traces", "perf-dir", "perf-require"),
+        *("perf-github", "perf-calibrate"),
+    )
+)
 _OURS_TO_DROP = frozenset(
     long_name(f"--{name}")
     for name in ("perf", "no-perf", "perf-update", "perf-report", "perf-json", "perf-github", "perf-require")
@@ -91,6 +98,15 @@ _PYTESTS_TO_KEEP = frozenset(
 )
 """pytest's options to keep, by attribute; the others select tests or affect output only."""
 _SECRET = re.compile(r"token|secret|passw|credential|auth|api-?key", re.IGNORECASE)
+
+
+def is_of_bisect(word: str) -> bool:
+    """Whether `perfdl bisect` gives an option to every run, or the option would make it another kind of run.
+
+    >>> is_of_bisect("--perf-fail-on=all"), is_of_bisect("--perfdl-update"), is_of_bisect("--perf-steps=9")
+    (True, True, False)
+    """
+    return _flag((word,)) in _OF_BISECT
 
 
 def invocation(config: pytest.Config, settings: Settings) -> Invocation:

@@ -229,7 +229,7 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
                 _cell(figures.value(metric.base, metric)),
                 _cell(figures.value(metric.new, metric)),
                 figures.effect(metric),
-                figures.interval(metric),
+                figures.interval(metric) or ("exact" if metric.kind == "counted" and words.judged(metric) else ""),
                 _cell(figures.limit_cell(metric)),
                 f"**{metric.verdict}**" if words.judged(metric) else metric.verdict or "",
             )
@@ -292,7 +292,10 @@ def _memory(change: MemoryChange, result: Result, run: Run) -> str:
         )
         parts.append(_table(("what is alive at the peak", "bytes", "module", "allocated at"), "lrll", rows))
     lead = memory.advice_lead(change, result.judgement)
-    parts += [f"{lead}: {code(memory.advice_sentence(each), _SENTENCE)}." for each in change.advice[:1]]
+    parts += [
+        f"{lead}: {code(memory.advice_sentence(each, change, result.judgement), _SENTENCE)}."
+        for each in change.advice[:1]
+    ]
     return "\n\n".join(parts)
 
 

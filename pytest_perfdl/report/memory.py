@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytest_perfdl.diff.memory import subtracted
+from pytest_perfdl.model.limits import parse_limit
 from pytest_perfdl.model.memory import (
     OF_PARAMETERS,
     Category,
@@ -23,7 +24,7 @@ from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import figures, layout
 from pytest_perfdl.report.frames import frame_words
-from pytest_perfdl.results.verdict import Judgement
+from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 
 CAUSES_SHOWN = 3
 _COUNTER = 8
@@ -237,17 +238,33 @@ def terminal(change: MemoryChange, most: int, width: int) -> str:
     return "\n".join(lines)
 
 
-def advice_sentence(advice: MemoryAdvice) -> str:
-    """What would lower the peak, how far, and what that costs in time."""
+def advice_sentence(advice: MemoryAdvice, change: MemoryChange, judgement: Judgement) -> str:
+    """What would lower the peak, how far, whether that is far enough, and what it costs in time."""
     cost = "" if advice.step_change is None else f", step time {format_percent(advice.step_change)}"
     saved = f"{_bytes(advice.predicted_peak_bytes)} ({_signed(-advice.saved_bytes)})"
-    return f"{advice.how}: predicted peak {saved}{cost}"
+    most = _allowed_peak(change, judgement)
+    still = most is not None and advice.predicted_peak_bytes > most
+    limit = f", still above the limit of {_bytes(most)}" if still and most is not None else ""
+    return f"{advice.how}: predicted peak {saved}{limit}{cost}"
+
+
+def _peak_of(change: MemoryChange, judgement: Judgement) -> MetricVerdict | None:
+    name = metric_name(change.call, "peak_memory")
+    return next((each for each in judgement.metrics if each.name == name), None)
+
+
+def _allowed_peak(change: MemoryChange, judgement: Judgement) -> float | None:
+    """The largest peak within its limit, in bytes; `None` where it has none, or an absolute one."""
+    metric = _peak_of(change, judgement)
+    if metric is None or metric.limit is None or metric.base is None or metric.is_held_to_budget:
+        return None
+    limit = parse_limit(metric.name, metric.limit)
+    return None if limit.off else metric.base + limit.allowed(metric.base, metric.unit)
 
 
 def advice_lead(change: MemoryChange, judgement: Judgement) -> str:
     """Whether the measured peak is within its limit, which says how much the advice on it matters."""
-    name = metric_name(change.call, "peak_memory")
-    metric = next((each for each in judgement.metrics if each.name == name), None)
+    metric = _peak_of(change, judgement)
     if metric is None or metric.limit is None or metric.new is None:
         return "The peak has no limit. To lower it"
     what = f"The measured peak of {_bytes(metric.new)}"

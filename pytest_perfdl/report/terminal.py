@@ -417,7 +417,7 @@ def _memory_lines(result: Result, run: Run, verbosity: int, width: int) -> list[
             )
         lead = memory.advice_lead(change, result.judgement)
         for advice in change.advice[:1] if verbosity < 1 else change.advice:
-            lines += layout.paragraph(f"{lead}: {memory.advice_sentence(advice)}", 6, width)
+            lines += layout.paragraph(f"{lead}: {memory.advice_sentence(advice, change, result.judgement)}", 6, width)
     return lines
 
 

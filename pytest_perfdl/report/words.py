@@ -428,7 +428,7 @@ def coverage_notes(judgement: Judgement) -> list[str]:
 def work_sentence(change: WorkChange, judgement: Judgement | None = None) -> str:
     """Whether a slower step does more work, or does the same work worse, with the figures that say so.
 
-    "same arithmetic, but slower: aten::addmm 61.0% -> 38.0% of its roofline"
+    "same FLOPs in operators, but slower: aten::addmm 61.0% -> 38.0% of its roofline"
     """
     base, new = change.base_step, change.new_step
     call = f"{visible(change.call)}: " if change.call else ""
@@ -436,7 +436,7 @@ def work_sentence(change: WorkChange, judgement: Judgement | None = None) -> str
     part = _part(change.share)
     grew = "FLOPs" if change.kind == "more work" else "operator time"
     most = f", with {part} of the additional {grew} in {operator}" if operator else ""
-    same = "same arithmetic" if new.flops else "same bytes (arithmetic not counted)"
+    same = "same FLOPs in operators" if new.flops else "same bytes (arithmetic not counted)"
     if change.kind == "more work":
         grown = f" ({format_percent(new.flops / base.flops - 1)})" if base.flops else ""
         flops = f"{format_quantity(base.flops, 'flop')} -> {format_quantity(new.flops, 'flop')}/step{grown}"

@@ -75,7 +75,7 @@ def test_a_blocked_window_is_reported(opened, report):
     page = opened(report).page
     page.evaluate("window.open = () => null")
     page.locator("[data-perfetto]").first.click()
-    assert "blocked the window" in page.get_by_role("alert").inner_text()
+    assert "blocked the new window" in page.get_by_role("alert").inner_text()
 
 
 def test_a_site_that_does_not_answer_is_reported_with_what_to_do_instead(opened, report):

@@ -396,23 +396,23 @@ def training(*, gemm="ampere_sgemm_128", each=400, dtype="float", copy=("Pinned"
     return found
 
 
-OUTSIDE = "same arithmetic, but slower: the additional time is outside of operators (Python, waiting)"
+OUTSIDE = "same FLOPs in operators, but slower: the additional time is outside of operators (Python, waiting)"
 ALL_OF_IT = ", with all of the additional operator time in aten::mm"
 PLANTED = {
     "float32 instead of TF32": (
         {"gemm": "ampere_s1688gemm_tf32_128"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        f"same arithmetic, slower data type: float32 instead of tf32{ALL_OF_IT}",
+        f"same FLOPs in operators, slower data type: float32 instead of tf32{ALL_OF_IT}",
     ),
     "float32 instead of bfloat16": (
         {"gemm": "ampere_bf16_s16816gemm", "dtype": "c10::BFloat16"},
         {"gemm": "ampere_sgemm_128", "each": 800},
-        f"same arithmetic, slower data type: float32 instead of bfloat16{ALL_OF_IT}",
+        f"same FLOPs in operators, slower data type: float32 instead of bfloat16{ALL_OF_IT}",
     ),
     "pageable copies": (
         {},
         {"copy": ("Pageable", 450)},
-        "same arithmetic, but slower: aten::copy_ 50.00 µs -> 450.0 µs per step",
+        "same FLOPs in operators, but slower: aten::copy_ 50.00 µs -> 450.0 µs per step",
     ),
     "lost overlap": (
         {},
@@ -428,11 +428,15 @@ PLANTED = {
         {},
         {"parts": 4, "each": 600},
         (
-            "same arithmetic, but more memory traffic or operator calls per step: 6.000 MiB -> 12.00 MiB read and "
-            "written, 4 -> 10 operator calls"
+            "same FLOPs in operators, but more memory traffic or operator calls per step: 6.000 MiB -> 12.00 MiB read "
+            "and written, 4 -> 10 operator calls"
         ),
     ),
-    "a slower kernel": ({}, {"each": 800}, "same arithmetic, but slower: aten::mm 3.4% -> 1.7% of its roofline"),
+    "a slower kernel": (
+        {},
+        {"each": 800},
+        "same FLOPs in operators, but slower: aten::mm 3.4% -> 1.7% of its roofline",
+    ),
 }
 FELL = {"lost overlap": "overlap", "a slower kernel": "roofline"}
 ROSE = {"pageable copies": "exposed_copies", "late launches": "launch_gap", "lost overlap": "exposed_communication"}
@@ -469,7 +473,7 @@ def test_where_nothing_got_slower_nothing_is_said_of_the_work(tmp_path, capsys):
         path.write_bytes(text(training(each=each)))
     assert figures(capsys, *paths)["utilization"]["work"] is None
     main(["diff", *map(str, paths)])
-    assert "same arithmetic" not in capsys.readouterr().out
+    assert "same FLOPs in operators" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

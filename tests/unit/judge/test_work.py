@@ -41,9 +41,9 @@ def test_a_hundredth_more_is_the_same_arithmetic(flops, kind):
 def test_the_same_work_that_takes_longer_is_done_worse():
     found = changed([product(), add()], [product(40_000), add()])
     assert (found.kind, found.operator) == ("done worse", "aten::mm")
-    assert work_sentence(found) == "same arithmetic, but slower: aten::mm 50.0% -> 25.0% of its roofline"
+    assert work_sentence(found) == "same FLOPs in operators, but slower: aten::mm 50.0% -> 25.0% of its roofline"
     without = changed([product(), add()], [product(40_000), add()], peaks=None)
-    assert work_sentence(without) == "same arithmetic, but slower: aten::mm 20.00 µs -> 40.00 µs per step"
+    assert work_sentence(without) == "same FLOPs in operators, but slower: aten::mm 20.00 µs -> 40.00 µs per step"
 
 
 def test_what_grew_outside_of_operators_names_none():
@@ -51,7 +51,7 @@ def test_what_grew_outside_of_operators_names_none():
     assert (found.kind, found.operator) == ("done worse", "")
     assert (
         work_sentence(found)
-        == "same arithmetic, but slower: the additional time is outside of operators (Python, waiting)"
+        == "same FLOPs in operators, but slower: the additional time is outside of operators (Python, waiting)"
     )
 
 
@@ -60,7 +60,7 @@ def test_another_element_type_is_dearer(peaks):
     found = changed([product(dtype="bfloat16")], [product(40_000, moved=2000)], peaks=peaks, call="fwd")
     assert found.kind == "dearer type"
     assert work_sentence(found) == (
-        "fwd: same arithmetic, slower data type: float32 instead of bfloat16, "
+        "fwd: same FLOPs in operators, slower data type: float32 instead of bfloat16, "
         "with all of the additional operator time in aten::mm"
     )
     assert changed([product()], [product(40_000, dtype="bfloat16")], peaks=peaks).kind == "done worse"
@@ -81,8 +81,8 @@ def test_more_bytes_or_calls_for_the_same_arithmetic(new, kind):
 def test_the_sentence_of_more_calls():
     found = changed([product(calls=2, moved=4096)], [product(40_000, calls=8, moved=8192)], steps=2)
     assert work_sentence(found) == (
-        "same arithmetic, but more memory traffic or operator calls per step: 2.000 KiB -> 4.000 KiB read and written, "
-        "1 -> 4 operator calls, with all of the additional operator time in aten::mm"
+        "same FLOPs in operators, but more memory traffic or operator calls per step: 2.000 KiB -> 4.000 KiB read and "
+        "written, 1 -> 4 operator calls, with all of the additional operator time in aten::mm"
     )
 
 
@@ -102,7 +102,7 @@ def test_what_an_operator_is_bound_by_now_is_said():
     # 10 µs of arithmetic beside 9.8 and 10.2 µs of bytes.
     found = changed([product(moved=98_000)], [product(40_000, moved=102_000)])
     assert (found.base.bound, found.new.bound) == ("compute", "memory")
-    said = "same arithmetic, but slower: aten::mm 50.0% -> 25.5% of its roofline: memory-bound now"
+    said = "same FLOPs in operators, but slower: aten::mm 50.0% -> 25.5% of its roofline: memory-bound now"
     assert work_sentence(found) == said
 
 

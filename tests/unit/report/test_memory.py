@@ -7,6 +7,7 @@ import pytest
 from pytest_perfdl.model.memory import MemoryAccount, MemoryAdvice, MemoryCause, MemoryChange, MemoryRow, RowChange
 from pytest_perfdl.model.record_json import converted
 from pytest_perfdl.report import memory
+from pytest_perfdl.results.verdict import Judgement, MetricVerdict
 from unit.report import runs
 
 KIB, MIB = 1024, 1024**2
@@ -298,7 +299,21 @@ def test_the_terminal_s_text_of_one_side():
 )
 def test_advice(cost, said):
     advice = MemoryAdvice("checkpoint the blocks", 3 * MIB, MIB, cost, "")
-    assert memory.advice_sentence(advice) == said
+    assert memory.advice_sentence(advice, change(), Judgement("t", "regressed", "")) == said
+
+
+@pytest.mark.parametrize(
+    "limit, said",
+    [
+        ("2%+1MiB", "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB)"),
+        ("2%", "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB), still above the limit of 2.040 MiB"),
+        ("<= 2MiB", "checkpoint the blocks: predicted peak 3.000 MiB (-1.000 MiB)"),
+    ],
+)
+def test_advice_that_does_not_reach_the_limit_says_so(limit, said):
+    advice = MemoryAdvice("checkpoint the blocks", 3 * MIB, MIB, None, "")
+    peak = MetricVerdict("peak_memory", "counted", "B", "lower", 2 * MIB, 4 * MIB, limit=limit, verdict="regressed")
+    assert memory.advice_sentence(advice, change(), Judgement("t", "regressed", "", (peak,))) == said
 
 
 @pytest.mark.parametrize(

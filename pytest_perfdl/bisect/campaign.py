@@ -9,16 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pytest_perfdl.bisect.answer import Answer, Effect, Status
-from pytest_perfdl.bisect.ends import (
-    END_MEASUREMENTS,
-    SURE_OVER,
-    effect_in_words,
-    is_counted,
-    is_slower,
-    pooled_rounds,
-    sign_of,
-    worse_count,
-)
+from pytest_perfdl.bisect.ends import compared_ends, effect_in_words, is_counted, is_slower, sign_of, worse_count
 from pytest_perfdl.bisect.history import Commit, History
 from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.posterior import EXACT, Posterior, odds_of_rounds, uniform
@@ -201,20 +192,12 @@ class Search:
 
     def _by_time(self, wanted: str) -> Answer:
         limit = self.options.limit
-        found: list[Measurement] = []
-        metric = wanted
-        pooled: tuple[float, ...] = ()
-        while len(found) < END_MEASUREMENTS:
-            found.append(self._ends(timed=True, metric=wanted, limit=limit))
-            metric, pooled = pooled_rounds(found, wanted)
-            over = Estimate(pooled).over(math.log1p(limit))
-            if is_slower(pooled, limit) or over < 1 - SURE_OVER:
-                break
+        ends, metric, pooled = compared_ends(lambda: self._ends(timed=True, metric=wanted, limit=limit), wanted, limit)
         whole = Effect.of_rounds(pooled, sign_of(metric))
         if not is_slower(pooled, limit):
             return self._not_slower(metric, pooled, whole)
         effect = Estimate(pooled).center
-        posterior = self._start(found[-1])
+        posterior = self._start(ends)
         seen: dict[int, list[float]] = defaultdict(list)
         times: dict[int, int] = defaultdict(int)
         while (number := self._next(posterior, [each for each, count in times.items() if count >= MOST])) is not None:
@@ -229,7 +212,7 @@ class Search:
                 seen[number] += measured.differences(metric)
                 posterior = self._updated(posterior, number, odds_of_rounds(seen[number], effect))
             posterior = replace(posterior, skipped=frozenset(self._skipped))
-        answer = replace(self._answer(posterior, metric, whole), effect=whole, comparison=found[-1])
+        answer = replace(self._answer(posterior, metric, whole), effect=whole, comparison=ends)
         return answer if answer.culprit is None else self._proved(answer, posterior, metric, effect)
 
     def _proved(self, answer: Answer, posterior: Posterior, metric: str, whole: float) -> Answer:

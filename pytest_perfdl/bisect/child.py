@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.bisect import pytest_run
 from pytest_perfdl.bisect.history import WORKING_TREE, History
-from pytest_perfdl.bisect.measurements import Measurement, Request, measurement_of
-from pytest_perfdl.model.errors import CheckoutError, OutcomeError, RunFailed
-from pytest_perfdl.report.reading import read_run
-from pytest_perfdl.report.story import cause_line, story
-from pytest_perfdl.system import child_pytest, folders
+from pytest_perfdl.bisect.measurements import Measurement, Request
+from pytest_perfdl.model.errors import CheckoutError, RunFailed
 from pytest_perfdl.system.git import run_git
 from pytest_perfdl.workers.checkout import Checkout, checked_out
 from pytest_perfdl.workers.overlay import overlay
 
-COUNTING_STEPS = ("--perf-warmup=2", "--perf-steps=4", "--perf-memory=off")
-"""Counts need no timed steps."""
 BUDGET = "--perf-budget=120"
 """Of the rounds of one measurement; a commit that stays undecided is measured again."""
 OWN_TESTS = "commit"
@@ -84,8 +78,7 @@ class Child:
 
     def report(self, request: Request) -> Path:
         """The folder of the report of a comparison, if that was made."""
-        against = "" if request.against is None else request.against
-        return self._reports / f"{request.commit}-{against}-{'time' if request.timed else 'counts'}".replace(" ", "-")
+        return pytest_run.report_folder(self._reports, request)
 
     def measure(self, request: Request, metric: str, limit: float) -> Measurement:
         """Measure a commit; one that cannot be measured is said to be skipped.
@@ -136,32 +129,14 @@ class Child:
         file = Path(checkout.path(self._suite.test))
         if not file.is_file():
             return Measurement(request, f"there is no {self._suite.test.name}", seconds=time.monotonic() - started)
-        with folders.for_a_while("bisect") as scratch:
-            run_file, output = scratch / "run.json", scratch / "output.txt"
-            words = self.command(request, checkout, scratch, metric, limit)
-            code = child_pytest.run(
-                words,
-                output,
-                folder=Path(checkout.folder(Path.cwd())),
-                environment={**os.environ, **_import_path(checkout)},
-            )
-            seconds = round(time.monotonic() - started, 3)
-            if code not in child_pytest.CAME_TO_ITS_END or not run_file.is_file():
-                why = child_pytest.raised(output) or child_pytest.reason(output)
-                return Measurement(request, why, seconds=seconds)
-            try:
-                found = measurement_of(json.loads(run_file.read_bytes()), request, seconds)
-            except (OutcomeError, ValueError) as error:
-                why = child_pytest.raised(output) or f"the run file that pytest wrote {error}"
-                return Measurement(request, why, seconds=seconds)
-            if found.skipped:
-                raised = child_pytest.raised(output)
-                return Measurement(request, f"{found.skipped}: {raised}" if raised else found.skipped, seconds=seconds)
-            if request.against is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copytree(scratch / "report", self.report(request), dirs_exist_ok=True)
-                found = replace(found, causes=causes_in_words(run_file))
-            return found
+        return pytest_run.measured(
+            request,
+            lambda scratch: self.command(request, checkout, scratch, metric, limit),
+            self._reports,
+            started,
+            folder=Path(checkout.folder(Path.cwd())),
+            environment={**os.environ, **_import_path(checkout)},
+        )
 
     def command(
         self, request: Request, checkout: Checkout, scratch: Path, metric: str, limit: float
@@ -170,26 +145,14 @@ class Child:
         suite = self._suite
         ini = None if suite.ini is None else checkout.path(suite.ini)
         tests = "base" if suite.tests_of == OWN_TESTS else "head"
-        limits = {"step_time": "off", "block_time": "off"} | ({metric: f"{limit * 100:.6g}%"} if request.timed else {})
+        further = (*((BUDGET,) if request.timed else ()), *suite.options)
         return (
             *(sys.executable, "-m", "pytest", f"{checkout.path(suite.test)}{suite.name}"),
             *(f"--rootdir={checkout.path(suite.root)}", *(["-c", ini] if ini is not None else [])),
-            *("--perf", "--perf-github=off", "--perf-calibrate=off", "--perf-traces=none"),
-            *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
-            # An empty folder: no baseline of the project is compared with.
-            *(f"--perf-dir={scratch / 'baselines'}", "--perf-fail-on=invalid", "--perf-require=0"),
-            *((BUDGET,) if request.timed else COUNTING_STEPS),
-            *suite.options,
-            *(f"--perf-limit={name}:{text}" for name, text in limits.items()),
+            *pytest_run.options(request, scratch, further, metric, limit),
             *(() if request.against is None else (f"--perf-against={request.against}",)),
             *("-o", f"perf_against_tests={tests}"),
         )
-
-
-def causes_in_words(run_file: Path) -> tuple[str, ...]:
-    """The causes of a change in words, as pytest's own report has them."""
-    run = read_run(run_file, run_file.parent / "report")
-    return tuple(cause_line(group) for group in story(run.results[0], run).causes)
 
 
 def _import_path(checkout: Checkout) -> dict[str, str]:

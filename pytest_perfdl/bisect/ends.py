@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pytest_perfdl.bisect.answer import Effect
 from pytest_perfdl.bisect.measurements import Measurement
@@ -58,6 +58,39 @@ def pooled_rounds(found: Sequence[Measurement], wanted: str) -> tuple[str, tuple
         raise RunFailed(f"the test has no rounds of {wanted}: name a time that it measures with --metric")
     name = max(rounds, key=lambda each: sum(rounds[each]) / max(len(rounds[each]), 1))
     return name, tuple(rounds[name])
+
+
+def compared_ends(
+    measure: Callable[[], Measurement], wanted: str, limit: float
+) -> tuple[Measurement, str, tuple[float, ...]]:
+    """Measure the ends by rounds until these tell whether they differ.
+
+    Parameters
+    ----------
+    measure
+        Measures the bad end against the good one.
+    wanted
+        A time by its general or full name.
+    limit
+        Smallest slowdown (a fraction) that counts.
+
+    Returns
+    -------
+    tuple
+        The last measurement, the full name of the time, and log(bad / good) of all rounds, above zero for worse.
+
+    Raises
+    ------
+    RunFailed
+        The test has no such time.
+    """
+    found: list[Measurement] = []
+    while True:
+        found.append(measure())
+        metric, pooled = pooled_rounds(found, wanted)
+        told = is_slower(pooled, limit) or Estimate(pooled).over(math.log1p(limit)) < 1 - SURE_OVER
+        if told or len(found) == END_MEASUREMENTS:
+            return found[-1], metric, pooled
 
 
 def is_slower(differences: Sequence[float], limit: float) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_perfdl.bisect.answer import Answer, Effect
-from pytest_perfdl.bisect.environments import EnvironmentAnswer
+from pytest_perfdl.bisect.environment_answer import EnvironmentAnswer
 from pytest_perfdl.bisect.history import Commit
 from pytest_perfdl.model.metrics import METRICS, general
 from pytest_perfdl.model.units import duration, format_percent, format_quantity, plural

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_perfdl import __version__
-from pytest_perfdl.cli.common import print_json, say, shown, width
+from pytest_perfdl.cli.common import print_json, say, say_progress, seconds_above_0, shown, width
 from pytest_perfdl.cli.project import find_project
 from pytest_perfdl.model.errors import CommandError, PerfdlError
 
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--budget",
-        type=_seconds,
+        type=seconds_above_0,
         default=3600.0,
         metavar="SECONDS",
         help="time of all measurements after which no further commit is measured (default: 3600)",
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     suite = _suite(arguments.tests, revisions, test, options)
     history = suite.history
     for note in history.notes:
-        _say(f"{note}\n")
+        say_progress(f"{note}\n")
     sweep(history.top)
     with folders.for_a_while("bisect") as scratch:
         tests = scratch / "tests"
@@ -120,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         log = Log(*_log(arguments, suite, tests))
         done = log.read()
         if done:
-            _say(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
+            say_progress(f"going on from {shown(log.path)}, which has {len(done)} measurements\n")
         laid_over = [file.relative_to(history.top).as_posix() for file in suite.laid_over]
         lines = _Lines()
 
@@ -144,11 +144,11 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.output is not None and answer.comparison is not None:
                 request = answer.comparison.request
                 if not (measure.report(request) / "index.html").is_file():
-                    _say("measuring the commit against its parent again, for the report\n")
+                    say_progress("measuring the commit against its parent again, for the report\n")
                     measure.measure(request, answer.metric, arguments.limit)
                 _write(measure.report(request) / "index.html", arguments.output)
         except KeyboardInterrupt:
-            _say(f"interrupted: the same command goes on from {shown(log.path)}\n")
+            say_progress(f"interrupted: the same command goes on from {shown(log.path)}\n")
             return INTERRUPTED
         except PerfdlError:
             lines.failed()
@@ -164,7 +164,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _between_environments(arguments: argparse.Namespace) -> int:
-    from pytest_perfdl.bisect.environments import EnvironmentSearch, MixtureChild, to_json
+    from pytest_perfdl.bisect.environment_answer import to_json
+    from pytest_perfdl.bisect.environments import EnvironmentSearch
+    from pytest_perfdl.bisect.mixture_child import MixtureChild
     from pytest_perfdl.bisect.mixtures import Environments
     from pytest_perfdl.system import folders
     from pytest_perfdl.workers.interpreter import check_version, describe
@@ -188,7 +190,7 @@ def _between_environments(arguments: argparse.Namespace) -> int:
         try:
             answer = search.run()
         except KeyboardInterrupt:
-            _say("interrupted\n")
+            say_progress("interrupted\n")
             return INTERRUPTED
         except PerfdlError:
             lines.failed()
@@ -319,7 +321,7 @@ class _Lines:
             likely = progress.posterior.likely
             number = sum(len(each.commits) for each in likely)
             candidates = f"{number} candidates{left}; "
-        _say(f"{candidates}{kind} {commit.name}{against} ... ")
+        say_progress(f"{candidates}{kind} {commit.name}{against} ... ")
 
     def mixture_begins(self, name: str, timed: bool) -> None:
         """A measurement of an environment begins."""
@@ -327,7 +329,7 @@ class _Lines:
         what = "the new environment" if name == "new" else f"the old environment with the new {', '.join(parts)}"
         if len(parts) > 3:
             what = f"the old environment with {len(parts)} packages of the new one"
-        _say(f"{'timing' if timed else 'counting'} {what} ... ")
+        say_progress(f"{'timing' if timed else 'counting'} {what} ... ")
 
     def ended(self, measurement: Measurement) -> None:
         """It has ended."""
@@ -335,7 +337,7 @@ class _Lines:
         from pytest_perfdl.model.units import duration, format_percent, plural
 
         if measurement.skipped:
-            _say(f"skipped: {measurement.skipped}\n")
+            say_progress(f"skipped: {measurement.skipped}\n")
             return
         texts = []
         for name in sorted(measurement.rounds):
@@ -344,11 +346,11 @@ class _Lines:
                 texts.append(f"{name} {format_percent(effect.ratio)} in {plural(effect.rounds, 'round')}")
         if not measurement.rounds:
             texts = [f"{name} {value:g}" for name, value in measurement.counts.items() if name.endswith("ops")]
-        _say(f"{', '.join(texts) or 'done'} ({duration(measurement.seconds)})\n")
+        say_progress(f"{', '.join(texts) or 'done'} ({duration(measurement.seconds)})\n")
 
     def failed(self) -> None:
         """It was not ended."""
-        _say("\n")
+        say_progress("\n")
 
 
 def _write(made: Path, output: Path) -> None:
@@ -360,7 +362,7 @@ def _write(made: Path, output: Path) -> None:
         beside.replace(output)
     except OSError as error:
         raise CommandError(f"--output: {shown(output)} cannot be written: {error.strerror}") from error
-    _say(f"report {shown(output)}\n")
+    say_progress(f"report {shown(output)}\n")
 
 
 def _command(arguments: argparse.Namespace, revisions: str, suite: Suite) -> str:
@@ -379,11 +381,6 @@ def _command(arguments: argparse.Namespace, revisions: str, suite: Suite) -> str
     return shlex.join([*words, *ends, test, *(["--", *options] if options else [])])
 
 
-def _say(text: str) -> None:
-    """Progress goes to stderr."""
-    say(text, error=True, end="")
-
-
 def _percent(text: str) -> float:
     try:
         percent = float(text.strip().removesuffix("%"))
@@ -392,13 +389,3 @@ def _percent(text: str) -> float:
     if not 0 < percent < 100:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, such as 1.5")
     return percent / 100
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds

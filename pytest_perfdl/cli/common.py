@@ -82,6 +82,27 @@ def table(rows: list[tuple[str, ...]]) -> str:
     )
 
 
+def seconds_above_0(text: str) -> float:
+    """The value of an option that is a time budget.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def say_progress(text: str) -> None:
+    """Print a part of a line about the progress, which goes to stderr."""
+    say(text, error=True, end="")
+
+
 def say(text: str, *, error: bool = False, end: str = "\n") -> None:
     """Print lines, as every subcommand does: whatever they name, a terminal and a CI runner see plain text."""
     _print(harmless(text) + end, sys.stderr if error else sys.stdout)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_perfdl.cli.common import say, say_json, width
+from pytest_perfdl.cli.common import say, say_json, say_progress, seconds_above_0, width
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.model.errors import CommandError, RunFailed
 from pytest_perfdl.model.units import duration, format_percent, plural
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="slowdowns to inject, in percent (default: 3,5,10,20)",
     )
-    parser.add_argument("--seconds", type=_seconds, metavar="S", help="time budget in seconds")
+    parser.add_argument("--seconds", type=seconds_above_0, metavar="S", help="time budget in seconds")
     parser.add_argument(
         "--out",
         type=Path,
@@ -102,24 +102,24 @@ def _make(arguments: argparse.Namespace, log: Log, done: list[Outcome]) -> bool:
             spent = time.monotonic() - started
             ahead = expected_seconds(done, share) if done else 0.0
             if arguments.seconds is not None and spent + ahead > arguments.seconds:
-                _say(f"stopped by --seconds after {duration(spent)}: {plural(total - len(done), 'run')} left\n")
+                say_progress(f"stopped by --seconds after {duration(spent)}: {plural(total - len(done), 'run')} left\n")
                 break
-            _say(f"run {len(done) + 1} of {total}, {_condition(share)} ... ")
+            say_progress(f"run {len(done) + 1} of {total}, {_condition(share)} ... ")
             outcome = run_suite(given, share, first=first, folder=folder)
             if done and outcome.key != done[0].key:
-                _say("\n")
+                say_progress("\n")
                 raise CommandError(
                     f"{log.path} contains runs of another machine ({done[0].key}): choose another file with --out"
                 )
             log.append(outcome)
             done.append(outcome)
             first = False
-            _say(f"{_counts(outcome)} ({duration(outcome.seconds)}){_left(done, wanted)}\n")
+            say_progress(f"{_counts(outcome)} ({duration(outcome.seconds)}){_left(done, wanted)}\n")
     except KeyboardInterrupt:
-        _say("interrupted\n")
+        say_progress("interrupted\n")
         return False
     except RunFailed:
-        _say("failed\n")
+        say_progress("failed\n")
         raise
     return True
 
@@ -281,26 +281,11 @@ def _size(share: float) -> str:
     return format_percent(share, signed=False)
 
 
-def _say(text: str) -> None:
-    """Progress goes to stderr."""
-    say(text, error=True, end="")
-
-
 def _number(text: str) -> int:
     number = int(text) if text.strip().isdecimal() else -1
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs: expected an integer of at least 0")
     return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
 
 
 def _effects(text: str) -> tuple[float, ...]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.model import json_lines
 from pytest_perfdl.model.errors import LogError, OutcomeError
 from pytest_perfdl.qualify.outcomes import Outcome, from_json, to_json
-from pytest_perfdl.system import line_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +25,12 @@ class Log:
         ------
         LogError
         """
-        try:
-            lines = line_file.read(self.path)
-        except OSError as error:
-            raise LogError(f"{self.path} cannot be read: {error.strerror}") from error
         found = []
-        for number, line in enumerate(lines, start=1):
+        for number, data in enumerate(json_lines.read(self.path), start=1):
             try:
-                found.append(from_json(json.loads(line)))
+                found.append(from_json(data))
             except OutcomeError as error:
                 raise LogError(f"{self.path}: line {number}: {error}") from error
-            except ValueError as error:
-                raise LogError(f"{self.path}: line {number} is not JSON ({error})") from error
         return found
 
     def append(self, outcome: Outcome) -> None:
@@ -47,7 +40,4 @@ class Log:
         ------
         LogError
         """
-        try:
-            line_file.append(self.path, json.dumps(to_json(outcome), allow_nan=False).encode("ascii"))
-        except OSError as error:
-            raise LogError(f"{self.path} cannot be written: {error.strerror}") from error
+        json_lines.append(self.path, to_json(outcome))

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -254,7 +254,8 @@ class Revisions:
         ------
         CheckoutError
         """
-        code = self.checkout(commit) if commit else Checkout(*2 * (self.top or self._config.rootpath,))
+        top = self.top or self._config.rootpath
+        code = self.checkout(commit) if commit else Checkout(working_tree=top, root=top)
         return replace(code, interpreter=self.interpreter)
 
     @cached_property
@@ -278,11 +279,17 @@ class Revisions:
         """Records of both sides with the distributions that differ in their contexts, where interpreters differ."""
         if self.interpreter is None:
             return new, base
-        here = describe(sys.executable)
-        places = (("interpreter", (self.interpreter.executable, here.executable)),)
-        found = (*places, *differences(self.interpreter, here).items())
-        before, after = ({name: texts[side] for name, texts in found} for side in (0, 1))
+        found = self._environment_differences
+        before, after = ({name: texts[side] for name, texts in found.items()} for side in (0, 1))
         return replace(new, context={**new.context, **after}), replace(base, context={**base.context, **before})
+
+    @cached_property
+    def _environment_differences(self) -> Mapping[str, tuple[str, str]]:
+        """What differs between the two interpreters: name -> (the other side's, this one's); the same for all tests."""
+        assert self.interpreter is not None
+        here = describe(sys.executable)
+        places = {"interpreter": (self.interpreter.executable, here.executable)}
+        return places | differences(self.interpreter, here)
 
     def checkout(self, commit: str) -> Checkout:
         """A commit's code on disk, made when first asked for; it stays there until the run ends, and for later runs.

@@ -8,8 +8,10 @@ import types
 import pytest
 from plugin.project import Project, environment
 
-from pytest_perfdl.bisect.environments import NEW, EnvironmentSearch, MixtureChild, to_json
+from pytest_perfdl.bisect.environment_answer import to_json
+from pytest_perfdl.bisect.environments import NEW, EnvironmentSearch
 from pytest_perfdl.bisect.measurements import Measurement, Request
+from pytest_perfdl.bisect.mixture_child import MixtureChild
 from pytest_perfdl.bisect.mixtures import Environments
 from pytest_perfdl.model.errors import RunFailed
 from pytest_perfdl.workers.interpreter import Distribution, Interpreter
@@ -144,6 +146,18 @@ def test_the_command_of_a_mixture(tmp_path):
     assert {"--perf-against-python=/old/python", "--perf-limit=step_time:5%", "-k"} <= set(timed)
     assert not any("against-python=/" in word for word in counted)
     assert "--perf-limit=step_time:off" in counted
+
+
+def test_each_comparison_keeps_its_own_report(tmp_path):
+    """The one of the culprits alone is written with --output, and it need not be the last that was made."""
+    child = MixtureChild(types.SimpleNamespace(), "test_a.py", (), tmp_path)
+    requests = [
+        Request(name, "old", timed) for name in (NEW, "a", "b", ",".join(NAMES * 50)) for timed in (True, False)
+    ]
+    folders = {child.report(request) for request in requests}
+
+    assert len(folders) == len(requests)
+    assert all(len(folder.name) < 255 for folder in folders)
 
 
 @pytest.mark.torch

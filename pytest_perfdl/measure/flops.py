@@ -73,6 +73,7 @@ def _listing_mode(unknown: set[str]) -> tuple[Any, tuple[type, ...]]:
 
     # Older versions of torch have one class for both.
     dispatching: Any = getattr(flop_counter, "_FlopCounterMode", flop_counter.FlopCounterMode)
+    is_older = dispatching is flop_counter.FlopCounterMode
     plain = (torch.Tensor, torch.nn.Parameter)
 
     def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,6 +84,8 @@ def _listing_mode(unknown: set[str]) -> tuple[Any, tuple[type, ...]]:
         counts = counter.flop_counts["Global"]
         before = dict(counts)
         try:
+            if is_older and (out := _taken_apart(self, counter, func, args, kwargs or {})) is not NotImplemented:
+                return out
             out = dispatching.__torch_dispatch__(self, func, types, args, kwargs)
         except Exception:
             # Run as a whole, it works, or fails as it does without a counter.
@@ -114,7 +117,7 @@ def _listing_mode(unknown: set[str]) -> tuple[Any, tuple[type, ...]]:
                 return out
             return super()._count_flops(func_packet, out, args, kwargs)
 
-    if dispatching is flop_counter.FlopCounterMode:
+    if is_older:
         one: Any = type("Counting", (Counting,), {"__torch_dispatch__": dispatch})
         return one(), (dispatching, one)
     own: Any = type("Dispatching", (dispatching,), {"__torch_dispatch__": dispatch})
@@ -127,6 +130,25 @@ def _listing_mode(unknown: set[str]) -> tuple[Any, tuple[type, ...]]:
             return self
 
     return Entering(), (dispatching, own)
+
+
+def _taken_apart(mode: Any, counter: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """What a composite operator without a formula gives, run as its parts; `NotImplemented` for others.
+
+    Under `inference_mode` a convolution comes as a whole. Newer counters of torch take it apart themselves, that of
+    2.4 counts nothing.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    packet = getattr(func, "_overloadpacket", None)
+    if packet is None or packet in counter.flop_registry or not hasattr(func, "decompose"):
+        return NotImplemented
+    # The counter's own `__enter__` would begin a new count.
+    TorchDispatchMode.__enter__(mode)
+    try:
+        return func.decompose(*args, **kwargs)
+    finally:
+        TorchDispatchMode.__exit__(mode, None, None, None)
 
 
 @contextlib.contextmanager

@@ -94,9 +94,12 @@ def _head(run: Run) -> str:
     lines = [MARKER, f"### {words.headline(run)}", "", words.counts_sentence(run), "", " · ".join(facts)]
     if table := _overall(run):
         lines += ["", table, ""]
-    for name, base, new, number in words.context_changes(run)[:20]:
+    changes: dict[str, str] = {}
+    for name, base, new, number in words.context_changes(run):
         of = f" ({plural(number, 'test')})" if number < len(run.results) else ""
-        lines.append(f"- context differs: {code(name)} {code(base)} → {code(new)}{of}")
+        said = f"{code(base)} → {code(new)}{of}"
+        changes[name] = f"{changes[name]}, {said}" if name in changes else f"{code(name)} {said}"
+    lines += [f"- context differs: {said}" for said in words.context_list(changes)]
     lines += [f"- {_prose(note)}" for note in run.notes]
     return "\n".join(lines) + "\n"
 

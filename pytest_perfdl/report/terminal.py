@@ -100,7 +100,8 @@ def failure_text(result: Result, run: Run) -> str:
         return "\n".join(lines)
     facts = []
     if result.judgement.context_changes:
-        facts.append(("context differs", ", ".join(_shift(*change) for change in result.judgement.context_changes)))
+        said = {change[0]: _shift(*change) for change in result.judgement.context_changes}
+        facts.append(("context differs", ", ".join(words.context_list(said))))
     if result.other_side:
         facts.append(("against", words.visible(compared.against([result]))))
     elif result.base is not None:
@@ -128,12 +129,13 @@ def _header(run: Run, width: int) -> list[str]:
         parts.append(span)
     line = "   ".join(parts)
     lines = [line] if line and layout.cells_wide(line) <= width else parts
-    changes = [
-        _shift(name, base, new) + (f" ({plural(number, 'test')})" if number < len(run.results) else "")
-        for name, base, new, number in words.context_changes(run)
-    ]
+    changes: dict[str, str] = {}
+    for name, base, new, number in words.context_changes(run):
+        of = f" ({plural(number, 'test')})" if number < len(run.results) else ""
+        said = _shift(name, base, new) + of
+        changes[name] = f"{changes[name]}, {said}" if name in changes else said
     if changes:
-        lines += layout.paragraph(f"context differs: {', '.join(changes)}", 0, width)
+        lines += layout.paragraph(f"context differs: {', '.join(words.context_list(changes))}", 0, width)
     return lines + _notes(run, width)
 
 

@@ -6,7 +6,7 @@ Each function takes a `Run` or a `Result` and returns text or sorted values; not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
@@ -285,6 +285,11 @@ _FAILED = {
 """What failing tests that all have this verdict are said to do: one of them, and several."""
 
 
+_FIRST_IN_CONTEXT = ("interpreter", "python", "torch", "triton", "cuda", "cudnn", "driver", "numpy")
+_CONTEXT_SHOWN = 8
+"""Changes of the context that a report lists: two releases of torch differ in thirty packages for devices."""
+
+
 def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
     """What differs from the baselines' context: (name, baseline's value, this run's, number of tests)."""
     found: dict[tuple[str, str, str], int] = {}
@@ -292,6 +297,16 @@ def context_changes(run: Run) -> list[tuple[str, str, str, int]]:
         for change in result.judgement.context_changes:
             found[change] = found.get(change, 0) + 1
     return [(*change, number) for change, number in found.items()]
+
+
+def context_list(said: Mapping[str, str]) -> list[str]:
+    """What to say of changes of the context, given by name: what usually matters first, and how many more there are."""
+    place = {name: number for number, name in enumerate(_FIRST_IN_CONTEXT)}
+    names = sorted(said, key=lambda name: (place.get(name, len(place)), name))
+    more = len(names) - _CONTEXT_SHOWN
+    if more <= 1:
+        return [said[name] for name in names]
+    return [*(said[name] for name in names[:_CONTEXT_SHOWN]), f"{more} more (see run.json)"]
 
 
 def baseline_commits(results: Iterable[Result]) -> list[str]:

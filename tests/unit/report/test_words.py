@@ -339,3 +339,12 @@ def test_metrics_are_explained_once_and_an_author_s_own_are_not():
     metrics = [runs.timed(), runs.timed("fwd.step_time"), runs.timed("tokens"), runs.timed("kernel k", of_step=False)]
     assert words.metrics_explained(metrics) == "step_time: lower quartile of step times"
     assert [words.metric_words(each) for each in metrics[2:]] == ["", "time of this kernel per step"]
+
+
+def test_of_many_changes_of_the_context_those_that_matter_first_are_listed():
+    packages = {f"nvidia-{number:02d}": f"nvidia-{number:02d} 1 -> 2" for number in range(30)}
+    said = words.context_list({"alpha": "alpha 1 -> 2", **packages, "torch": "torch 2.4.1 -> 2.15.0"})
+
+    assert said[:3] == ["torch 2.4.1 -> 2.15.0", "alpha 1 -> 2", "nvidia-00 1 -> 2"]
+    assert said[8:] == ["24 more (see run.json)"]
+    assert len(words.context_list(dict(list(packages.items())[:9]))) == 9, "one more takes no more room than saying so"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,12 @@ class Block(torch.nn.Module):
         return x
 
 
+def spin(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+
+
 def scale(x):
     """Version {other}."""
     return x * {other}
@@ -44,8 +51,19 @@ def test_step(perf):
     net, x = model.Block(), torch.randn(128, 256)
     perf(lambda: net(x).sum().backward())
 """
-STEP_SECONDS = 0.004
-"""About what the step takes, of which the culprit's delay is a share."""
+MEASURE = """import statistics, time
+import torch
+import model
+
+torch.set_num_threads(1)
+net, x = model.Block(), torch.randn(128, 256)
+times = []
+for _ in range(300):
+    started = time.perf_counter()
+    net(x).sum().backward()
+    times.append(time.perf_counter() - started)
+print(statistics.median(times[100:]))
+"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +92,7 @@ def generate(root: Path, share: float, commits: int, seed: int) -> Made:
     root.mkdir(parents=True)
     _git(root, "init", "--quiet", "-b", "main")
     state = {"touched": 0, "other": 1}
+    delay = 0.0
     hashes = []
     for number in range(commits + 1):
         state["touched"] += number in like_it
@@ -82,12 +101,14 @@ def generate(root: Path, share: float, commits: int, seed: int) -> Made:
         text = MODEL.format(
             broken="import nothing_there\n" if number in broken else "",
             extra=".relu()" if slow and not share else "",
-            wait=f"time.sleep({share * STEP_SECONDS if slow else 0:.6f})" if share else "pass",
+            wait=f"spin({delay:.7f})" if share and slow else "pass",
             **state,
         )
         (root / "model.py").write_text(text)
         (root / "notes.md").write_text(f"{number}\n")
         if number == 0:
+            # The delay is a share of what the step takes on this machine.
+            delay = share * float(_output(root, sys.executable, "-c", MEASURE)) if share else 0.0
             (root / "pytest.ini").write_text("[pytest]\npythonpath = .\nperf_calibrate = off\n")
             (root / ".gitignore").write_text("__pycache__/\nperf-report/\n")
         if number == commits:
@@ -109,6 +130,8 @@ def _commit(root: Path, number: int, *, is_merge: bool) -> None:
 
 def _git(root: Path, *words: str) -> str:
     identity = ("-c", "user.name=Author", "-c", "user.email=author@example.org")
-    return subprocess.run(
-        ["git", *identity, *words], cwd=root, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return _output(root, "git", *identity, *words)
+
+
+def _output(root: Path, *words: str) -> str:
+    return subprocess.run(words, cwd=root, capture_output=True, text=True, check=True).stdout.strip()

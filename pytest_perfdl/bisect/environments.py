@@ -251,7 +251,7 @@ def _in_order(culprits: Chosen, differing: Mapping[str, tuple[str, str]]) -> tup
 
 def _reason(culprits: Chosen, differing: Mapping[str, tuple[str, str]], status: Status) -> str:
     names = ", ".join(_in_order(culprits, differing))
-    of = plural(len(differing), "distribution")
+    of = f", of {len(differing)} distributions that differ" if len(differing) > 1 else ", the only difference"
     if status == "found":
-        return f"{names} made the test slower, of {of} that differ"
-    return f"the change is in {names}, of {of} that differ: smaller sets could not be measured"
+        return f"{names} made the test slower{of}"
+    return f"the change is in {names}{of}: smaller sets could not be measured"

@@ -57,7 +57,7 @@ def page_of_environments(answer: EnvironmentAnswer, width: int) -> str:
     lines.append("")
     if answer.effect is not None:
         lines += layout.paragraph(f"{answer.metric}  {_effect(answer.effect)}", 2, width, more=2)
-    if answer.culprits and answer.whole is not None:
+    if answer.culprits and answer.whole is not None and answer.whole != answer.effect:
         lines += layout.paragraph(f"old -> new environment  {_effect(answer.whole)}", 2, width, more=2)
     if answer.proof is not None:
         for cause in answer.proof.causes[:MOST_CAUSES]:
@@ -68,7 +68,8 @@ def page_of_environments(answer: EnvironmentAnswer, width: int) -> str:
         lines += layout.paragraph(
             f"skipped: the new {visible(names.replace(',', ', '))}: {visible(why)}", 2, width, more=2
         )
-    built = f"{plural(answer.built, 'environment')} built, {plural(len(answer.differing), 'distribution')} differ"
+    differing = plural(len(answer.differing), "different distribution")
+    built = f"{plural(answer.built, 'environment')} built, {differing}"
     lines += ["", *layout.paragraph(f"{built}, in {duration(answer.seconds)}", 2, width)]
     return "\n".join(lines)
 
@@ -77,7 +78,7 @@ def _headline(answer: Answer, width: int) -> list[str]:
     if answer.culprit is not None:
         lines = layout.paragraph(f"found: {_commit(answer.culprit)}", 0, width)
         if answer.culprit.date:
-            lines.append(f"  {answer.culprit.date}")
+            lines.append(f"  author date {answer.culprit.date}")
         return lines
     lines = layout.paragraph(f"{answer.status}: {visible(answer.reason)}", 0, width)
     for commit in answer.candidates[:MOST_CANDIDATES]:

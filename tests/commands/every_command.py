@@ -4,13 +4,14 @@ Each document is a story of its own: its commands run in order in one folder. Th
 they show, on the terminal, in annotations, in summary.md and on the page, is run on a copy of what they left.
 """
 
+import os
 import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from commands import states
+from commands import printed, states
 from commands.shown import DOCUMENTS, ROOT, Shown, in_annotations, in_document, in_page, in_summary, in_terminal
 from commands.states import NOT_RUN, must, shell
 
@@ -28,16 +29,26 @@ class Story:
 
     def __init__(self):
         self.wrong = []
+        self.outputs = []
 
     def run(self, shown, folder, said="", **more):
         try:
             output = run(shown.text, folder, shown.exits, **more)
             assert said in output, f"{shown.text} did not say {said!r}:\n{output}"
+            if shown.printed is not None:
+                lines = printed.told(output, folder)
+                if os.environ.get("PERFDL_OUTPUTS") == "write":
+                    self.outputs.append((shown, lines))
+                else:
+                    assert printed.form(lines) == printed.form(shown.printed), f"{shown.place}: printed\n{output}"
         except AssertionError as error:
             say(f"         WRONG  {shown.place}: {str(error)[-2000:]}")
             self.wrong.append(f"{shown.place}: {error}")
 
     def end(self):
+        # The last first: those before it keep their lines.
+        for shown, lines in reversed(self.outputs):
+            printed.write(shown, lines)
         assert not self.wrong, f"{len(self.wrong)} commands\n\n" + "\n\n".join(self.wrong)
 
 

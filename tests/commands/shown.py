@@ -14,12 +14,13 @@ beside it, in a comment before the fence or block or on the line of the backtick
     # ... exit code 1 ...      behind a command in a fence: this exit code, or 0
     <!-- with: PATCH -->       in the state that states.py calls PATCH
     <!-- only parsed -->       not run: a part of a command, or one that is explained in states.NOT_RUN
+    <!-- printed -->           the lines behind the command are what it prints; see printed.py
 """
 
 import ast
 import html
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,9 @@ DOCUMENTS = (
 )
 
 _FENCE = re.compile(r"^ *```(\w*)")
-_NOTE = re.compile(r"<!-- (exit: (?P<exits>\d+(?: or \d+)*)|with: (?P<state>\w+)|(?P<parsed>only parsed)) -->")
+_NOTE = re.compile(
+    r"<!-- (exit: (?P<exits>\d+(?: or \d+)*)|with: (?P<state>\w+)|(?P<parsed>only parsed)|(?P<printed>printed)) -->"
+)
 _SPAN = re.compile(r"(?<!`)`((?:pytest|perfdl|python) [^`]+)`(?!`)")
 _STARTS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python|make|pip|git|xdg-open)\b")
 WHOLE = ("perfdl list", "perfdl check", "perfdl prune", "perfdl prune --apply", "perfdl whatif --list")
@@ -50,6 +53,8 @@ class Shown:
     state: str = ""
     runs: bool = True
     """Whether it is a whole command, rather than a part or a form of one."""
+    printed: tuple[str, ...] | None = None
+    """The lines that it is said to print; `None` if nothing is said."""
 
     def __str__(self):
         return f"{self.place}: {self.text}"
@@ -64,6 +69,8 @@ def in_document(name):
         if mark := _FENCE.match(line):
             fence = mark[1] if fence is None else None
             note, pending = (pending, {}) if fence is not None else ({}, {})
+        elif fence == "console" and not line.startswith("$ ") and note.get("printed") is not None:
+            found[-1] = replace(found[-1], printed=(*found[-1].printed, line))
         elif fence == "console" and line.startswith("$ "):
             found.append(Shown(_without_comment(line[2:]), place, **{**note, **_comment(line)}))
         elif fence == "yaml" and (run := re.match(r"[ -]*(?:run|entry): (?!\|)(.+)", line)):
@@ -147,6 +154,8 @@ def _notes(line):
             said["state"] = note["state"]
         if note["parsed"]:
             said["runs"] = False
+        if note["printed"]:
+            said["printed"] = ()
     return said
 
 

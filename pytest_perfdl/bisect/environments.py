@@ -17,7 +17,7 @@ from pytest_perfdl.bisect.measurements import Measurement, Request
 from pytest_perfdl.bisect.mixtures import Environments, owners
 from pytest_perfdl.bisect.posterior import odds_of_rounds
 from pytest_perfdl.model.errors import RunFailed
-from pytest_perfdl.model.units import format_percent, plural
+from pytest_perfdl.model.units import format_percent
 from pytest_perfdl.stats.evidence import Estimate
 
 DEFAULT_TIME = "step_time"

@@ -1,8 +1,8 @@
 """Outputs that documents show of commands: compared with, or written from, what the commands print.
 
-`<!-- printed -->` before a console fence says that the lines behind its command are its output. `make commands` compares
-them with what the command prints; `PERFDL_OUTPUTS=write make commands` writes them. Numbers, hashes and the
-words of causes differ from run to run, and so are not compared.
+`<!-- printed -->` before a console fence says that the lines behind its command are its output. `make commands`
+compares them with what the command prints, and writes them if PERFDL_OUTPUTS is "write". Numbers, hashes and the words
+of causes differ from run to run, and so are not compared.
 """
 
 import re

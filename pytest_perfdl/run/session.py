@@ -159,7 +159,8 @@ class PerfSession:
         """The estimated time of the measurement, from baselines; `None` if nothing is measured."""
         if not self.tests:
             return None
-        least = least_rounds(self._collected / ALPHA)
+        assert self._context is not None
+        least = least_rounds(self._context.collected / ALPHA)
         return estimate([*self._expected(self.tests).values()], self.settings.budget, least, self._shard)
 
     def _expected(self, tests: Mapping[str, PerfTest]) -> dict[str, ExpectedDuration]:

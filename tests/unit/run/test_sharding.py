@@ -51,6 +51,12 @@ def test_the_longest_goes_to_the_least_loaded_shard_and_ties_are_broken_by_id():
     assert split([["b"], ["c"], ["a"]], dict.fromkeys("abc", 1.0), 2) == {"a": 1, "b": 2, "c": 1}
 
 
+def test_rounding_breaks_no_tie():
+    """0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1, so the order of the tests could decide."""
+    seconds = {"a": 0.1, "b": 0.2, "c": 0.3, "0": 0.6}
+    assert split([["a", "b", "c"], ["0"]], seconds, 2) == split([["c", "b", "a"], ["0"]], seconds, 2)
+
+
 class Case:
     """A collected test, as far as the split looks at it."""
 

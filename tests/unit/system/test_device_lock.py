@@ -109,7 +109,7 @@ def test_runs_alternate(tmp_path, monkeypatch):
                 until(lambda: not free_queue(tmp_path) or len(had) > 8, 20)
             lock.release()
 
-    threads = [threading.Thread(target=run, args=(name,)) for name in "ab"]
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -165,12 +165,18 @@ def test_a_folder_that_is_gone_is_a_problem_and_no_error(tmp_path):
     assert "No such file or directory" in lock.problem
 
 
-def test_a_file_that_was_removed_is_no_lock(tmp_path):
-    first = held(tmp_path, HOST)
-    (tmp_path / "pytest-perfdl-host.lock").unlink()
-    second = held(tmp_path, HOST)
+def test_a_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
+    """Cleaners of temporary files remove what is old: whoever comes next would lock another file."""
+    opened, removed = device_lock._opened, []
+
+    def opened_and_removed(path):
+        descriptor = opened(path)
+        if path.name == "pytest-perfdl-host.lock" and not removed:
+            removed.append(path.unlink())
+        return descriptor
+
+    monkeypatch.setattr(device_lock, "_opened", opened_and_removed)
+    lock = held(tmp_path, HOST)
+    assert removed
     assert not free(tmp_path, HOST)
-    first.release()
-    assert not free(tmp_path, HOST)
-    second.release()
-    assert free(tmp_path, HOST)
+    lock.release()

@@ -400,6 +400,7 @@ GIVEN: dict[type, tuple[str, ...]] = {
         "report_dir",
         "seconds",
         "judged",
+        "shard",
         "notes",
         "counts()",
     ),
@@ -565,6 +566,9 @@ test:
 | `integrity` | findings on the measurement |
 | `traces` | paths of the traces, relative to the folder of the file |
 | `record`, `base_record` | the records of both sides |
+
+In a run with `--perf-shard`, `shard` has the fields `index` (from 1), `count`, `tests` (the number of perf tests in all
+shards) and `require` (the number of tests in all shards that must be compared). In other runs, `shard` is null.
 
 ### A curve: a test's time over the sizes of a parameter
 

@@ -85,10 +85,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     found = config.stash.get(SETTINGS, None)
-    if found is None or config.option.collectonly:
+    if found is None:
         return
     # A conftest file in a subdirectory may have registered the marker in the meantime.
     config.stash[SETTINGS] = found = dataclasses.replace(found, markers=short_names.markers(config))
+    if config.option.collectonly:
+        if found.enabled and found.shard is not None:
+            from pytest_perfdl.run.session import PerfSession
+
+            PerfSession(config, found).select(items)
+        return
     if not found.enabled:
         config.stash[SMOKED] = sum(perf_items.is_perf_test(item, found.markers) for item in items)
         return

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import say
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
+
+if TYPE_CHECKING:
+    from pytest_perfdl.report import Written
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +42,26 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.html is not None and arguments.out is not None:
         raise CommandError("--html and --out cannot be combined: remove one of them")
-    files = [path / "run.json" if path.is_dir() else path for path in arguments.runs]
+    files = [run_file(path) for path in arguments.runs]
     folder = arguments.out or (files[0].parent if len(files) == 1 else Path("perf-report"))
     whole = with_history([read_run(path, folder) for path in files])
     if arguments.html is not None:
         write_html(whole, arguments.html)
         say(f"wrote {arguments.html}")
         return 0
-    written = write_all(whole)
+    say_written(write_all(whole))
+    return 0
+
+
+def run_file(path: Path) -> Path:
+    """The run file that an argument names: itself, or the one in a folder."""
+    return path / "run.json" if path.is_dir() else path
+
+
+def say_written(written: Written) -> None:
+    """Say which files a report has, and which traces it has not."""
     for problem in written.problems:
         say(f"not in the report: {visible(problem)}")
     say(
         f"wrote {written.html}, {written.markdown.name}, {written.json.name} and {plural(len(written.traces), 'trace')}"
     )
-    return 0

@@ -101,6 +101,13 @@ OPTIONS: tuple[Option, ...] = (
         default="0",
     ),
     Option(
+        "--perf-shard",
+        "measure only the I-th of N parts of the selected perf tests, of about equal duration; other tests run in "
+        "every part (see `perfdl merge`)",
+        metavar="I/N",
+        default="all perf tests",
+    ),
+    Option(
         "--perf-dir",
         "directory of the baselines, relative to the root directory",
         ini="perf_dir",
@@ -181,6 +188,15 @@ OPTIONS: tuple[Option, ...] = (
         "steps with one thread, no GPU and no child processes); `off` does not pin",
         ini="perf_pin",
         choices=("auto", "off"),
+        default="auto",
+    ),
+    Option(
+        "--perf-device-lock",
+        "`auto` measures a test only while no other run of pytest-perfdl measures on the same device, or without a GPU "
+        "on the same machine, with lock files in `/tmp`; the absolute path of another folder puts the lock files "
+        "there; `off` does not wait",
+        ini="perf_device_lock",
+        metavar="MODE",
         default="auto",
     ),
     Option(

@@ -15,7 +15,10 @@ from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, FLAGS, INI_KEYS,
 from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount
+from pytest_perfdl.model.shard import Shard
+from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
+from pytest_perfdl.system.device_lock import FOLDER as LOCK_FOLDER
 
 Isolate = Literal["process", "none"]
 
@@ -39,6 +42,8 @@ class Settings:
     fail_on: str
     require: int
     """Minimum number of compared tests; the run fails with fewer."""
+    shard: Shard | None
+    """Which part of the perf tests to measure; `None` for all of them."""
     warmup: int | None
     steps: int | None
     repeats: int | None
@@ -67,6 +72,8 @@ class Settings:
     """Which tests get a breakdown of peak memory by tensor."""
     start: Literal["auto", "fresh"]
     """Whether both processes of a paired round may be forked."""
+    device_lock: Path | None
+    """Folder of the lock files of devices; `None` if runs at the same time are not kept apart."""
     skip_same: bool
     """Whether tests with the same code as their baseline are not measured."""
     inject: float
@@ -155,6 +162,15 @@ def resolve(config: pytest.Config) -> Settings:
                 "--perf-require cannot be combined with --perf-isolate=none or debugger options such as --pdb, "
                 "because nothing is compared: remove one of them"
             )
+    shard = reader.shard()
+    if shard is not None and not option_value(config, "--no-perf"):
+        if not enabled:
+            raise pytest.UsageError("--perf-shard needs --perf, because nothing is measured without --perf: add --perf")
+        if isolate == "none":
+            raise pytest.UsageError(
+                "--perf-shard cannot be combined with --perf-isolate=none or debugger options such as --pdb: remove "
+                "one of them"
+            )
     json = option_value(config, "--perf-json")
     verbosity = read_ini(config, "verbosity_perf")
     fallback = config.get_verbosity()
@@ -171,6 +187,7 @@ def resolve(config: pytest.Config) -> Settings:
         limits=(tuple(read_ini(config, "perf_limits") or ()), tuple(option_value(config, "--perf-limit") or ())),
         fail_on=reader.text("perf_fail_on", FAILS),
         require=_first(reader.flag_number("perf_require", 0), reader.ini_number("perf_require", 0), 0),
+        shard=shard,
         warmup=reader.flag_number("perf_warmup", 0),
         steps=reader.flag_number("perf_steps", 2),
         repeats=reader.flag_number("perf_repeats", 1),
@@ -193,6 +210,7 @@ def resolve(config: pytest.Config) -> Settings:
         calibrate=reader.choice("perf_calibrate", ("auto", "off"), "auto"),
         memory=reader.choice("perf_memory", ("changed", "all", "off"), "changed"),
         start=reader.choice("perf_start", ("auto", "fresh"), "auto"),
+        device_lock=reader.lock_folder(),
         skip_same=(
             bool(option_value(config, "--perf-skip-same") or read_ini(config, "perf_skip_same"))
             and update is None
@@ -315,6 +333,25 @@ class _Reader:
             raise pytest.UsageError(f"{self._where(name)} = {text!r}: expected a number of seconds above 0")
         return value
 
+    def shard(self) -> Shard | None:
+        """The part of the perf tests to measure; `None` if not given."""
+        given = option_value(self.config, "--perf-shard")
+        try:
+            return None if given is None else parsed_shard(given)
+        except ValueError:
+            raise pytest.UsageError(f"--perf-shard = {given!r}: expected I/N with I from 1 to N, such as 2/4") from None
+
+    def lock_folder(self) -> Path | None:
+        """The folder of the lock files of devices; `None` for `off`."""
+        text = self.text("perf_device_lock", "auto")
+        if text == "off":
+            return None
+        folder = LOCK_FOLDER if text == "auto" else Path(text).expanduser()
+        if text != "auto" and not (folder.is_absolute() and folder.is_dir()):
+            where = self._where("perf_device_lock")
+            raise pytest.UsageError(f"{where} = {text!r}: expected auto, off or the absolute path of a folder")
+        return folder
+
     def share(self, name: str) -> float | None:
         """A percentage as a fraction; `None` if not given."""
         text = self.text(name, "")
@@ -367,4 +404,5 @@ def header(settings: Settings, root: Path) -> str:
     mode = f"update {settings.update}" if settings.update else "on"
     clashes = [f"{flag} is defined by {owner}: use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"
-    return ", ".join((f"perf: {mode}", where, base, *settings.notes, *clashes))
+    shard = [] if settings.shard is None else [str(settings.shard)]
+    return ", ".join((f"perf: {mode}", where, base, *shard, *settings.notes, *clashes))

@@ -60,15 +60,18 @@ def not_measured(results: Sequence[Result]) -> str:
     return f"{plural(count, 'test')} not measured: same code as {its} (--perf-skip-same)" if count else ""
 
 
-def shortfall(results: Sequence[Result], required: int) -> str:
-    """Why a run that compared fewer tests than `--perf-require` wants fails; empty if it does not."""
+def shortfall(results: Sequence[Result], required: int, *, of: str = "") -> str:
+    """Why a run that compared fewer tests than `--perf-require` wants fails; empty if it does not.
+
+    `of` says which part of the tests the requirement is for: " in shard 2 of 4".
+    """
     held = sum(map(compared, results))
     if held >= required:
         return ""
     others = [result for result in results if not compared(result)]
     rest = f" ({by_verdict(others)})" if others else ""
     was = "was" if held == 1 else "were"
-    return f"{plural(held, 'test')} {was} compared, but --perf-require requires {required}{rest}"
+    return f"{plural(held, 'test')} {was} compared, but --perf-require requires {required}{of}{rest}"
 
 
 TEST_ERROR_WORD = "test error"

@@ -38,6 +38,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "perf_dir": run.perf_dir,
         "invocation": dataclasses.asdict(run.invocation),
         "peaks": {key: dataclasses.asdict(each) for key, each in run.peaks.items()},
+        "shard": None if run.shard is None else dataclasses.asdict(run.shard),
         "counts": run.counts(),
         "tests": [_test(run, result) for result in run.results],
     }

@@ -21,6 +21,7 @@ from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
+from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.results.curve import JudgedCurve
 from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
 from pytest_perfdl.results.verdict import (
@@ -47,6 +48,7 @@ class _RunForm(msgspec.Struct):
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
     peaks: dict[str, Peaks] = {}
+    shard: Shard | None = None
     repository: Annotated[str, msgspec.Meta(pattern=r"^(https://[\w.-]+/[\w.-]+/[\w.-]+)?\Z")] = ""
 
 
@@ -124,6 +126,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         peaks=form.peaks,
         repository=form.repository,
         traces="all",
+        shard=form.shard,
     )
 
 

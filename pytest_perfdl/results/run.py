@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
+from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.results.numbers import numbers, safe_name
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict, Verdict
 
@@ -176,6 +177,8 @@ class Run:
     """Address of the repository on the web, "https://github.com/owner/name"; empty where it has none that is known."""
     traces: Traces = "regressed"
     """Which traces the report contains (`--perf-traces`)."""
+    shard: Shard | None = None
+    """Which shard of the tests this is; `None` for all of them."""
 
     @property
     def machine_id(self) -> str:

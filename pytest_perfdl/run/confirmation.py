@@ -71,7 +71,7 @@ class Confirmation:
         """
         times, rules = held(found, self.test.limits), self.context.rules
         limits = kernels.judged(new, now, self.test.limits)
-        rows = Rows(limits, touched & limits.keys(), len(self.context.tests))
+        rows = Rows(limits, touched & limits.keys(), self.context.collected)
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
         outcome, rounds, findings, how = self._measure(
             gate, RoundSide("base", checkout), RoundSide("head", against=checkout), rows=rows, shown=shown
@@ -126,7 +126,7 @@ class Confirmation:
         self, times: tuple[Held, ...], *, resolution: float | None, shown: tuple[Shown, Shown] | None = None
     ) -> Gate:
         slow = shown is not None and max(side.start_seconds for side in shown) > SLOW_START
-        return Gate(times, len(self.context.tests) * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
+        return Gate(times, self.context.collected * self.questions, resolution, 2 if slow else LEAST_ROUNDS)
 
     def _measure(
         self,

@@ -26,6 +26,8 @@ class RunContext:
     settings: Settings
     tests: tuple[PerfTest, ...]
     """All that will be measured."""
+    collected: int
+    """How many tests share the false-alarm level: all that were selected, also those of other shards."""
     store: Store
     """The baselines."""
     revisions: Revisions

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.units import duration, plural
 from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.system.pytest_internals import is_at_line_start
@@ -79,6 +80,12 @@ class Progress:
         left = max(0, repeats - repeat + 1) + max(0, self._tests - self._test) * self._repeats
         self._show(line(self._test, self._tests, repeat, repeats, self._left(left), test))
 
+    def start_waiting(self, holder: int | None, test: str) -> None:
+        """Another run measures on this machine: its process, if known."""
+        who = "" if holder is None else f" (PID {holder})"
+        text = f"waiting for another run of pytest-perfdl on this machine{who}"
+        self._show(f"perf: test {self._test} of {self._tests}, {text}: {test}"[:118])
+
     def start_round(self, number: int, test: str, spent: float, budget: float) -> None:
         """A paired round begins; `spent` seconds of the budget are used."""
         room = f"{duration(spent)} of {duration(budget)}"
@@ -127,6 +134,15 @@ class Progress:
                 terminal.write(f"{harmless(visible(text))}\n", flush=True)
 
 
+def share_line(shard: Shard, tests: int) -> str:
+    """How many of all perf tests are in a shard.
+
+    >>> share_line(Shard(2, 4, tests=47), 12)
+    'shard 2 of 4: 12 of 47 perf tests'
+    """
+    return f"{shard}: {tests} of {plural(shard.tests, 'perf test')}"
+
+
 def _begin_line(terminal: Terminal) -> None:
     terminal.ensure_newline()
     # pytest's check covers file names only: with -q, status letters may be on the line.
@@ -154,12 +170,25 @@ class ExpectedDuration:
     recorded: bool = False
     """Whether the test is recorded, in `repeats` processes, rather than compared in paired rounds."""
 
+    def with_rounds(self, rounds: int, budget: float) -> float | None:
+        """Seconds, if it takes this many paired rounds in at most `budget` seconds; `None` without a baseline.
 
-def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: int) -> str:
-    """The line before the first test, with the estimated time of all tests.
+        A test takes one process per side and its paired rounds. The estimate of a round is the time of one process: its
+        two processes start at the same time, and half of their work is interleaved.
+        """
+        seconds = self.repeat_seconds
+        if seconds is None:
+            return None
+        return seconds * self.repeats if self.recorded else min(seconds * rounds, budget) + 2 * seconds
 
-    A test takes one process per side and its paired rounds. The estimate of a round is the time of one process: its two
-    processes start at the same time, and half of their work is interleaved.
+    def typical(self, budget: float) -> float | None:
+        """Seconds, midway between few and many rounds; `None` without a baseline."""
+        ends = [seconds for rounds in ROUNDS if (seconds := self.with_rounds(rounds, budget)) is not None]
+        return sum(ends) / len(ends) if ends else None
+
+
+def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: int, shard: Shard | None = None) -> str:
+    """The line before the first test, with the estimated time of all tests (`ExpectedDuration.with_rounds`).
 
     >>> estimate([ExpectedDuration(4.0, 10, recorded=True), ExpectedDuration(5.0, 10, recorded=True)], 300, 9)
     'Measuring 2 perf tests, about 1 min 30 s'
@@ -167,6 +196,8 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
     'Measuring 2 perf tests, about 20 s to 56 s (no time estimate for 1 of them without a baseline)'
     >>> estimate([ExpectedDuration(40.0, 1)], 100, 9)
     'Measuring 1 perf test, about 3 min 0 s; --perf-budget=100 allows 5 rounds of 40 s, but a regression needs 9 rounds'
+    >>> estimate([ExpectedDuration(4.0, 10, recorded=True)], 300, 9, Shard(2, 4, tests=47))
+    'shard 2 of 4: 1 of 47 perf tests, about 40 s'
 
     Parameters
     ----------
@@ -174,18 +205,14 @@ def estimate(tests: Sequence[ExpectedDuration], budget: float, least_to_fail: in
         Time limit of the paired rounds of one test, in seconds; doubled if the test looks slower.
     least_to_fail
         Minimum number of paired rounds for the verdict regressed.
+    shard
+        The shard whose tests these are; `None` if they are all tests.
     """
     known = [(test.repeat_seconds, test) for test in tests if test.repeat_seconds is not None]
-    line = f"Measuring {plural(len(tests), 'perf test')}"
+    line = f"Measuring {plural(len(tests), 'perf test')}" if shard is None else share_line(shard, len(tests))
     if not known:
         return f"{line} (no time estimate without a baseline)"
-    ends = [
-        sum(
-            seconds * test.repeats if test.recorded else min(seconds * rounds, budget) + 2 * seconds
-            for seconds, test in known
-        )
-        for rounds in ROUNDS
-    ]
+    ends = [sum(test.with_rounds(rounds, budget) or 0.0 for _, test in known) for rounds in ROUNDS]
     line += f", about {' to '.join(dict.fromkeys(map(duration, ends)))}"
     if unknown := len(tests) - len(known):
         line += f" (no time estimate for {unknown} of them without a baseline)"

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from pytest_perfdl.config.perf_items import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
 from pytest_perfdl.diff.matching.names import NO_RULES
 from pytest_perfdl.judge.stopping_rule import ALPHA
+from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
@@ -41,10 +42,12 @@ from pytest_perfdl.run.measurement import Measurement
 from pytest_perfdl.run.name_rules import name_rules
 from pytest_perfdl.run.perf_test import NotPassed, run_test, set_up, tear_down, unjudged
 from pytest_perfdl.run.processes import Processes
-from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate
+from pytest_perfdl.run.progress import ExpectedDuration, Progress, estimate, share_line
 from pytest_perfdl.run.revisions import Revisions
 from pytest_perfdl.run.scaling_curves import Curves
+from pytest_perfdl.run.sharding import shard_of_each
 from pytest_perfdl.stats.evidence import least_rounds
+from pytest_perfdl.system.device_lock import DeviceLock
 from pytest_perfdl.system.git import web_address
 from pytest_perfdl.system.pytest_internals import terminal_encoding, terminal_width
 from pytest_perfdl.workers.checkout import sweep
@@ -72,6 +75,12 @@ class PerfSession:
         self._invocation = invocation(config, settings)
         self._nothing = False
         """Whether the collection succeeded and found no perf test."""
+        self._collected = 0
+        """Number of perf tests in all shards."""
+        self._shard = settings.shard
+        """With the number of all perf tests, once they are collected."""
+        self._lock: DeviceLock | None = None
+        """Held while a test is measured."""
         store = Store(config.rootpath, settings.folder)
         store.sweep()
         try:
@@ -89,9 +98,8 @@ class PerfSession:
     # Collecting
 
     def collect(self, items: list[pytest.Item]) -> None:
-        """Validate the perf tests among the items, put them first and take over their phases."""
-        tests = adopt(items, self.settings)
-        self._nothing = not tests
+        """Select the perf tests of the run, and take over their phases."""
+        tests = self.select(items)
         self._context = self._made_context(tuple(tests.values()))
         self._curves = Curves(self._context)
         self._check_out(self._context)
@@ -105,6 +113,22 @@ class PerfSession:
             # Its fixtures live in the worker; hooks that look into `item.funcargs` must not miss them here.
             item.fixturenames = []
 
+    def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
+        """Validate the perf tests among the items and put them first; those of other shards are taken out."""
+        tests = adopt(items, self.settings)
+        self._nothing = not tests
+        self._collected = len(tests)
+        if self._shard is None:
+            return tests
+        self._shard = shard = replace(self._shard, tests=len(tests), require=self._required)
+        budget = self.settings.budget
+        expected = {nodeid: duration.typical(budget) for nodeid, duration in self._expected(tests).items()}
+        shards = shard_of_each(tuple(tests.values()), expected, shard.count)
+        others = [test.item for nodeid, test in tests.items() if shards[nodeid] != shard.index]
+        items[:] = [item for item in items if shards.get(item.nodeid, shard.index) == shard.index]
+        self.config.hook.pytest_deselected(items=others)
+        return {nodeid: test for nodeid, test in tests.items() if shards[nodeid] == shard.index}
+
     def _made_context(self, tests: tuple[PerfTest, ...]) -> RunContext:
         config, settings = self.config, self.settings
         rules = name_rules(config) if tests else NO_RULES
@@ -115,6 +139,7 @@ class PerfSession:
             config=config,
             settings=settings,
             tests=tests,
+            collected=self._collected,
             store=self._store,
             revisions=revisions,
             processes=Processes(config, settings, revisions),
@@ -134,16 +159,20 @@ class PerfSession:
         """The estimated time of the measurement, from baselines; `None` if nothing is measured."""
         if not self.tests:
             return None
-        store, settings = self._store, self.settings
-        known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
-        records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
-        times = [
-            ExpectedDuration(
-                known[nodeid], test.options.repeats_for(settings, recording=records[nodeid]), records[nodeid]
-            )
-            for nodeid, test in self.tests.items()
-        ]
-        return estimate(times, settings.budget, least_rounds(len(self.tests) / ALPHA))
+        assert self._context is not None
+        least = least_rounds(self._context.collected / ALPHA)
+        return estimate([*self._expected(self.tests).values()], self.settings.budget, least, self._shard)
+
+    def _expected(self, tests: Mapping[str, PerfTest]) -> dict[str, ExpectedDuration]:
+        """Expected durations of tests, from baselines."""
+        settings = self.settings
+        found = {}
+        for nodeid, test in tests.items():
+            seconds = self._store.repeat_seconds(nodeid)
+            records = settings.records(has_baseline=seconds is not None)
+            repeats = test.options.repeats_for(settings, recording=records)
+            found[nodeid] = ExpectedDuration(seconds, repeats, records)
+        return found
 
     def _check_out(self, context: RunContext) -> None:
         """Have the other revision ready before anything is measured."""
@@ -162,6 +191,7 @@ class PerfSession:
             return
         assert self._context is not None
         self._context.progress.start_test()
+        self._wait_for_device(test)
         try:
             measurement = Measurement(self._context, test)
         except PerfError as error:
@@ -174,6 +204,17 @@ class PerfSession:
         test.item.stash[MEASUREMENT] = measurement
         with self._noting_end(measurement):
             set_up(measurement)
+
+    def _wait_for_device(self, test: PerfTest) -> None:
+        """Wait until no other run measures on the device; the wait counts towards no budget and no time limit."""
+        assert self._context is not None
+        folder, progress = self.settings.device_lock, self._context.progress
+        if folder is None:
+            return
+        if self._lock is None:
+            self._lock = DeviceLock(folder, wanted_locks(os.environ))
+        self._lock.acquire(lambda holder: progress.start_waiting(holder, test.item.nodeid))
+        progress.clear()
 
     def _runtest(self, test: PerfTest) -> None:
         __tracebackhide__ = True
@@ -216,9 +257,13 @@ class PerfSession:
     def _teardown(self, test: PerfTest) -> None:
         __tracebackhide__ = True
         measurement = test.item.stash.get(MEASUREMENT, None)
-        if measurement is not None:
-            with self._noting_end(measurement):
-                tear_down(measurement)
+        try:
+            if measurement is not None:
+                with self._noting_end(measurement):
+                    tear_down(measurement)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def dress(self, item: pytest.Item, report: pytest.TestReport) -> None:
         """Complete a report made here with what the worker knows of the same phase."""
@@ -255,7 +300,10 @@ class PerfSession:
             if nodeid not in self.results:
                 judgement = Judgement(nodeid, "unmeasured", "the test was skipped or did not start")
                 self.results[nodeid] = unjudged(test, judgement, fails=False)
-        if not self.tests:
+        if self._is_empty_shard:
+            # Its run file says that the shard is not missing.
+            exitstatus = pytest.ExitCode.OK if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED else exitstatus
+        elif not self.tests:
             # A run without perf tests must not pass.
             return pytest.ExitCode.NO_TESTS_COLLECTED if exitstatus == pytest.ExitCode.OK else exitstatus
         run = self.run()
@@ -285,6 +333,8 @@ class PerfSession:
         """Write the summary section, and for GitHub its annotations and step summary."""
         if self._nothing:
             terminal.write_line(NOTHING_SELECTED, red=True)
+        if self._is_empty_shard and self._shard is not None:
+            terminal.write_line(f"perf: {share_line(self._shard, 0)}, so nothing was measured")
         if not self.tests:
             return
         with self._noting("writing the summary"):
@@ -311,6 +361,8 @@ class PerfSession:
 
     def close(self) -> None:
         """End every process of the run, and remove its folders."""
+        if self._lock is not None:
+            self._lock.release()
         if self._context is not None:
             self._context.processes.close()
             self._context.revisions.close()
@@ -325,8 +377,11 @@ class PerfSession:
         warning = revisions.warning if wrote and revisions else ""
         checked_out = revisions.checked_out if revisions else ""
         records = [result.new for result in run.results if result.new is not None]
-        unheld = unmeasured_limits(settings, records) if records else ""
+        # A test of another shard may measure the metric.
+        unheld = unmeasured_limits(settings, records) if records and self._shard is None else ""
         said = (
+            share_line(self._shard, len(self.tests)) if self._shard is not None else "",
+            self._unlocked,
             checked_out,
             not_measured(run.results),
             unsaid,
@@ -340,8 +395,32 @@ class PerfSession:
     @property
     def _shortfall(self) -> str:
         """A line if too few tests were compared; runs that record baselines are exempt."""
-        required = 0 if self.settings.update is not None else self.settings.require
-        return shortfall(tuple(self.results.values()), required)
+        results, shard = tuple(self.results.values()), self._shard
+        if shard is None:
+            return shortfall(results, self._required)
+        # Where too few tests exist, the shards that have tests fail.
+        return shortfall(results, shard.required_here(len(self.tests)), of=f" in {shard}") if self.tests else ""
+
+    @property
+    def _required(self) -> int:
+        return 0 if self.settings.update is not None else self.settings.require
+
+    @property
+    def _is_empty_shard(self) -> bool:
+        """Whether there are perf tests, but all of them are in other shards."""
+        # There is no context if the run is refused.
+        return self._context is not None and self._shard is not None and self._shard.tests > 0 and not self.tests
+
+    @property
+    def _unlocked(self) -> str:
+        """A line if other runs may have measured at the same time, because the device could not be locked."""
+        problem = self._lock.problem if self._lock is not None else ""
+        if not problem:
+            return ""
+        return (
+            f"the device could not be locked, so other runs may disturb the measurements: {problem} "
+            "(--perf-device-lock sets the folder of the lock files)"
+        )
 
     def _run(self, results: tuple[Result, ...]) -> Run:
         records = [result.new for result in results if result.new is not None]
@@ -360,6 +439,7 @@ class PerfSession:
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
             repository=web_address(self.config.rootpath),
             traces=self.settings.traces,
+            shard=self._shard,
         )
 
 

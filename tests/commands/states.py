@@ -45,7 +45,7 @@ SLOWER = (
 )
 """A change of README's step that does more, and takes longer."""
 
-_ENVIRONMENT = {"COLUMNS": "120", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+_ENVIRONMENT = {"SHARD": "1", "COLUMNS": "120", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 _NOT_INHERITED = ("PYTEST_", "GITHUB_", "COV_", "PERFDL_", "GIT_")
 
 
@@ -197,7 +197,25 @@ def environments(state, folder):
     return folder
 
 
-STATES = {"laptop": laptop, "orphan": orphan, "history": history, "environments": environments}
+def shards(state, folder):
+    """The run files of four shards, the first of which has the only test."""
+    copy_of(state, folder)
+    for index in (1, 2, 3, 4):
+        run = json.loads((folder / "run.json").read_bytes())
+        run["shard"] = {"index": index, "count": 4, "tests": 1, "require": 0}
+        run["tests"] = run["tests"] if index == 1 else []
+        (folder / "shards" / str(index)).mkdir(parents=True)
+        (folder / "shards" / str(index) / "run.json").write_text(json.dumps(run))
+    return folder
+
+
+STATES = {
+    "laptop": laptop,
+    "orphan": orphan,
+    "history": history,
+    "environments": environments,
+    "shards": shards,
+}
 """What a document calls a state in `with:`, made of `recorded`."""
 
 

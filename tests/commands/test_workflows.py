@@ -36,11 +36,12 @@ def commands(value):
             yield from commands(inner)
 
 
-def test_three_documents_have_a_workflow():
+def test_four_documents_have_a_workflow():
     assert [each.values[0] for each in WORKFLOWS] == [
         "README.md",
         "docs/how-to/github-actions.md",
         "docs/how-to/gpu-runner.md",
+        "docs/how-to/sharding.md",
     ]
 
 
@@ -49,20 +50,40 @@ def test_a_workflow_is_whole(name, workflow):
     # YAML 1.1 reads the key `on` as a truth value.
     assert workflow.keys() >= {"name", True, "permissions", "jobs"}
     assert workflow["permissions"] == {"contents": "read"}
-    ((job_name, job),) = workflow["jobs"].items()
-    assert re.fullmatch(r"[a-z][a-z-]*", job_name)
-    assert job["runs-on"]
-    steps = job["steps"]
-    assert all(("uses" in step) != ("run" in step) for step in steps)
+    for job_name, job in workflow["jobs"].items():
+        assert re.fullmatch(r"[a-z][a-z-]*", job_name)
+        assert job["runs-on"]
+        assert all(("uses" in step) != ("run" in step) for step in job["steps"])
+        used = [step["uses"] for step in job["steps"] if "uses" in step]
+        assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in used)
+        for step in job["steps"]:
+            # Run again, a job of several would find its artifact there.
+            if step.get("uses", "").startswith("actions/upload-artifact") and len(workflow["jobs"]) > 1:
+                assert step["with"]["overwrite"] is True
+    steps = next(iter(workflow["jobs"].values()))["steps"]
     used = [step["uses"] for step in steps if "uses" in step]
-    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in used)
     assert used[:2] == ["actions/checkout@v4", "actions/setup-python@v5"]
     assert steps[0]["with"] == {"fetch-depth": 0}
     # A bare 3.10 would be the number 3.1.
     assert isinstance(steps[1]["with"]["python-version"], str)
     ran = [step["run"] for step in steps if "run" in step]
     assert [each for each in ran if each.startswith("pip install") and each.endswith("-e . pytest-perfdl")]
-    assert len([each for each in ran if each.startswith("pytest --perf")]) == 1
+    assert len([each for each in ran if re.match(r"pytest (-m perf )?--perf", each)]) == 1
+
+
+def test_the_jobs_of_shards_are_joined():
+    ((_, workflow),) = [each.values for each in WORKFLOWS if each.values[0] == "docs/how-to/sharding.md"]
+    measure, report = workflow["jobs"].values()
+    count = len(measure["strategy"]["matrix"]["shard"])
+    assert measure["strategy"]["matrix"]["shard"] == list(range(1, count + 1))
+    (step,) = [step for step in measure["steps"] if "--perf-shard" in step.get("run", "")]
+    assert f'--perf-shard="$SHARD/{count}"' in step["run"]
+    assert step["env"] == {"SHARD": "${{ matrix.shard }}"}
+    (upload,) = [step["with"] for step in measure["steps"] if "upload" in step.get("uses", "")]
+    (download,) = [step["with"] for step in report["steps"] if "download" in step.get("uses", "")]
+    assert upload["name"] == download["pattern"].replace("*", "${{ matrix.shard }}")
+    assert report["needs"] == "measure"
+    assert f"perfdl merge {download['path']}/*" in [step.get("run") for step in report["steps"]]
 
 
 @pytest.mark.parametrize("name, block", BLOCKS)

@@ -97,9 +97,14 @@ class Project:
         self.ini(*options)
 
     def ini(self, *options):
-        """Write it; the machine's limits are measured only where an option says so."""
-        if not any(option.startswith("perf_calibrate") for option in options):
-            options = ("perf_calibrate = off", *options)
+        """Write it; the machine's limits are measured, and its devices locked, only where an option says so.
+
+        Tests of this suite may run at the same time, and most do not depend on how long anything takes.
+        """
+        for default in ("perf_calibrate = off", "perf_device_lock = off"):
+            name = default.partition(" ")[0]
+            if not any(option.startswith(name) for option in options):
+                options = (default, *options)
         (self.root / "pytest.ini").write_text("\n".join(["[pytest]", *options]) + "\n")
 
     def write(self, name, text):

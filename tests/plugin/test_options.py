@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,8 @@ WITH_INI = [
     ("perf_pin", "off", lambda settings: settings.pin, "off", "auto"),
     ("perf_against_python", "python3", lambda settings: settings.against_python, "python3", None),
     ("perf_start", "fresh", lambda settings: settings.start, "fresh", "auto"),
+    ("perf_device_lock", "off", lambda settings: settings.device_lock, None, Path("/tmp")),
+    ("perf_device_lock", "/usr", lambda settings: settings.device_lock, Path("/usr"), Path("/tmp")),
 ]
 
 

@@ -45,10 +45,11 @@ def sizes(test: PerfTest) -> dict[str, float]:
 
 def members(test: PerfTest, axis: str, tests: Sequence[PerfTest]) -> list[PerfTest]:
     """The tests that differ from one in a parameter only, in the order of the run."""
-    return [each for each in tests if axis in sizes(each) and _rest(each, axis) == _rest(test, axis)]
+    return [each for each in tests if axis in sizes(each) and curve_key(each, axis) == curve_key(test, axis)]
 
 
-def _rest(test: PerfTest, axis: str) -> tuple[str, frozenset[tuple[str, str]]]:
+def curve_key(test: PerfTest, axis: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    """What all tests of one curve over a parameter have in common: the name, and the other parameters."""
     others = frozenset((name, repr(value)) for name, value in _params(test).items() if name != axis)
     return without_parameters(test), others
 

@@ -11,6 +11,7 @@ import pytest
 from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.cli import EXAMPLES, _load, main
 from pytest_perfdl.machine.fitness import MachineFinding
+from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.report import write_all
 from unit.cli.test_trace import events
 from unit.report import runs
@@ -122,6 +123,9 @@ def project(tmp_path, monkeypatch):
     write_all(
         replace(runs.run(runs.result("regressed", test, new=new, base=base)), report_dir=tmp_path / "perf-report")
     )
+    for index in (1, 2):
+        result = runs.result("unchanged", f"tests/test_speed.py::test_{index}")
+        write_all(runs.run(result, report_dir=tmp_path / "shards" / str(index), shard=Shard(index, 2, tests=2)))
     return tmp_path
 
 

@@ -117,3 +117,15 @@ def test_a_round_says_what_is_left_of_the_budget():
     made.start_test()
     made.start_round(4, "t.py::test_a", 17.3, 300.0)
     assert screen.lines == ["perf: test 1 of 2, paired round 4, 17 s of 5 min 0 s: t.py::test_a"]
+
+
+@pytest.mark.parametrize("holder, who", [(4711, " (PID 4711)"), (None, "")])
+def test_who_waits_says_for_whom(holder, who):
+    screen = Screen(isatty=True)
+    made = Progress(screen, contextlib.nullcontext, tests=2, repeats=1)
+    made.start_test()
+    made.start_waiting(holder, "test_a")
+    said = f"waiting for another run of pytest-perfdl on this machine{who}"
+    assert screen.lines == [f"perf: test 1 of 2, {said}: test_a"]
+    made.clear()
+    assert screen.lines == [""]

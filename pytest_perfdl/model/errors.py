@@ -5,7 +5,7 @@
     |   +-- TraceError, ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
     |   +-- HistoryError, ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
-    +-- CommandError, ReportError, ChromeTraceError, RunFailed
+    +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError, SideError (SideSkipped)
     |                               the baseline commit cannot be checked out or measured
     +-- WorkerError                 problems with worker processes
@@ -119,6 +119,20 @@ class CycleError(InputError):
 
 class CommandError(PerfdlError):
     """A command failed; the message is one line."""
+
+
+class ApiError(CommandError):
+    """A server refused a request, or does not answer; the message is one line without the token.
+
+    Parameters
+    ----------
+    status
+        Status code of the answer; 0 without an answer.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ReportError(PerfdlError):

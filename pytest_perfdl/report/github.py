@@ -34,6 +34,15 @@ def workflow_commands(run: Run, environ: Mapping[str, str] = os.environ) -> list
     return [*_of_kind("error", failing, run, environ), *_of_kind("warning", warning, run, environ)]
 
 
+def notice(text: str) -> str:
+    """Line to print: an annotation of the whole run that is neither an error nor a warning.
+
+    >>> notice("no comment: no token")
+    '::notice title=perf::no comment: no token'
+    """
+    return f"::notice title=perf::{_data(words.visible(text))}"
+
+
 def append_summary(summary: Callable[[int], str], environ: Mapping[str, str] = os.environ) -> bool:
     """Append to `$GITHUB_STEP_SUMMARY` what `summary(limit)` gives for the bytes that are left there.
 

@@ -103,10 +103,12 @@ def in_source(path):
     return list(dict.fromkeys(found))
 
 
+_ACTIONS = ("fit", "predict", "outputs", "comment")
+"""Actions of commands of ours that are not whole by themselves."""
 _OPTION = r"-{1,2}\w[^\s,;:()`'\"]*[^\s,;:()`'\".]"
 _FILE = r"[\w./*-]+(?:::|\.json|\.gz|\.csv|/)[^\s,;()`'\"]*"
 _WORD = rf"(?: +(?:'[^']*'|{_OPTION}|[A-Z][A-Z_0-9]+\b|{_FILE}))"
-_IN_PROSE = re.compile(rf"\b((?:pytest{_WORD}+)|(?:perfdl [a-z]+(?: fit| predict)?{_WORD}+))")
+_IN_PROSE = re.compile(rf"\b((?:pytest{_WORD}+)|(?:perfdl [a-z]+(?: (?:fit|predict|base|outputs|comment)\b)?{_WORD}+))")
 
 
 def in_prose(text):
@@ -173,7 +175,7 @@ def _whole(text):
     """Whether backticks hold a whole command, without metavariables and dots, rather than a mention of one."""
     words = text.split()
     if words[0] == "perfdl" and text not in WHOLE:
-        given = [word for word in words[2:] if not word.startswith("-") and word not in ("fit", "predict")]
+        given = [word for word in words[2:] if not word.startswith("-") and word not in _ACTIONS]
         if not given:
             return False
     return "..." not in text and not any(

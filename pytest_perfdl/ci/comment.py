@@ -1,0 +1,183 @@
+"""The comment on a pull request: its text from a run, and the request that creates or updates it.
+
+The run may come from the artifact of a pull request that nobody has reviewed. So the text is always made from the run
+file, which its reader checks and bounds, and every link in it leads to the repository of the job.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pytest_perfdl.ci.api import Api
+from pytest_perfdl.ci.job import Head
+from pytest_perfdl.model.errors import ApiError, CommandError
+from pytest_perfdl.report import markdown
+from pytest_perfdl.results.run import Run
+
+ARTIFACT = "perf-report"
+"""Name of the artifact whose comment begins with `markdown.MARKER` alone."""
+MOST_PAGES = 50
+"""Pages of a hundred comments that are searched."""
+_PAGE = 100
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What became of a comment."""
+
+    how: Literal["created", "updated", "unchanged"]
+    url: str
+
+
+def marker(artifact: str) -> str:
+    """First line of a comment, by which it is found again.
+
+    >>> marker("perf-report"), marker("perf-gpu")
+    ('<!-- perfdl -->', '<!-- perfdl: perf-gpu -->')
+
+    Raises
+    ------
+    CommandError
+        When the name could end the line's HTML comment.
+    """
+    if not _NAME.fullmatch(artifact) or "--" in artifact:
+        raise CommandError(f"--artifact {artifact!r}: use letters, digits, dots, underscores and single hyphens")
+    return markdown.MARKER if artifact == ARTIFACT else f"<!-- perfdl: {artifact} -->"
+
+
+def text(run: Run, artifact: str, *, repository: str, run_address: str, is_untrusted: bool) -> str:
+    """The whole comment, below GitHub's limit of 65,536 characters.
+
+    Parameters
+    ----------
+    artifact
+        Name of the artifact that has the report.
+    repository
+        Address of the repository that the links to code lead to; without one there are no links.
+    run_address
+        Page of the workflow run that has the report; empty where it is not known.
+    is_untrusted
+        Whether the run is from the artifact of another workflow run, which the pull request's code could write.
+    """
+    first = marker(artifact)
+    notes = []
+    if run_address:
+        notes.append(f"The report is the artifact `{artifact}` of the [workflow run]({run_address}).")
+    if is_untrusted:
+        notes.append("The code of the pull request ran in that workflow run and could change these numbers.")
+    end = f"\n---\n{' '.join(notes)}\n" if notes else ""
+    most = markdown.COMMENT_LIMIT - 1 - len(end.encode()) - len(first.encode())
+    body = markdown.summary(replace(run, repository=repository), most)
+    whole = body.replace(markdown.MARKER, first, 1) + end
+    # A name of a file may hold what is not UTF-8, which no server takes.
+    return whole.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def upsert(api: Api, repository: str, number: int, body: str) -> Posted:
+    """Update the comment that begins with the first line of `body`, or create it.
+
+    Only a comment that this token's user has written is updated: anybody can write that line.
+
+    Raises
+    ------
+    ApiError
+        When the server refuses.
+    """
+    own = _login(api)
+    for is_last in (False, True):
+        there = _found(api, repository, number, body.partition("\n")[0], own)
+        if there is not None:
+            return _update(api, repository, there, body)
+        try:
+            path = f"/repos/{repository}/issues/{number}/comments"
+            return Posted("created", _address(api.call("POST", path, {"body": body}, attempts=1)))
+        except ApiError as error:
+            # The server may have created it, and only the answer is lost.
+            if is_last or 0 < error.status < 500:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _found(api: Api, repository: str, number: int, first: str, own: str) -> dict[str, Any] | None:
+    """The oldest comment of the user `own` that begins with a line."""
+    for page in range(1, MOST_PAGES + 1):
+        path = f"/repos/{repository}/issues/{number}/comments?per_page={_PAGE}&page={page}"
+        comments = _list(api.call("GET", path), path)
+        for each in comments:
+            if _is_own(each, own) and str(each.get("body")).replace("\r\n", "\n").startswith(f"{first}\n"):
+                return each
+        if len(comments) < _PAGE:
+            break
+    return None
+
+
+def _update(api: Api, repository: str, comment: Mapping[str, Any], body: str) -> Posted:
+    if comment.get("body") == body:
+        return Posted("unchanged", _address(comment))
+    made = api.call("PATCH", f"/repos/{repository}/issues/comments/{int(comment['id'])}", {"body": body})
+    return Posted("updated", _address(made))
+
+
+def _login(api: Api) -> str:
+    """Name of the token's user; empty for the token of a job and of an app, which may not ask."""
+    try:
+        user = api.call("GET", "/user")
+    except ApiError as error:
+        if error.status in (403, 404):
+            return ""
+        raise
+    return str(user.get("login", "")) if isinstance(user, dict) else ""
+
+
+def _is_own(comment: Mapping[str, Any], login: str) -> bool:
+    user = comment.get("user")
+    if not isinstance(user, dict):
+        return False
+    return user.get("login") == login if login else user.get("type") == "Bot"
+
+
+def pull_request_of(api: Api, repository: str, head: Head) -> int | None:
+    """Number of the open pull request that has this head; `None` if there is none, or it has newer commits.
+
+    Raises
+    ------
+    ApiError
+        When the server refuses.
+    CommandError
+        When several pull requests have it.
+    """
+    query = urllib.parse.urlencode({"state": "open", "head": head.label, "per_page": _PAGE})
+    path = f"/repos/{repository}/pulls?{query}"
+    # The server ignores a filter that it does not understand, so what it finds is looked at.
+    found = [each["number"] for each in _list(api.call("GET", path), path) if _has_head(each, head)]
+    if len(found) > 1:
+        shown = ", ".join(f"#{number}" for number in found[:10])
+        raise CommandError(f"several pull requests have the commit {head.commit[:12]}: {shown} (set one with --pr)")
+    return found[0] if found else None
+
+
+def _has_head(pull: Mapping[str, Any], head: Head) -> bool:
+    about = pull.get("head")
+    repository = about.get("repo") if isinstance(about, dict) else None
+    return (
+        type(pull.get("number")) is int
+        and isinstance(repository, dict)
+        and isinstance(about, dict)
+        and (repository.get("full_name"), about.get("ref"), about.get("sha"))
+        == (head.repository, head.branch, head.commit)
+    )
+
+
+def _list(answer: Any, path: str) -> list[dict[str, Any]]:
+    if not isinstance(answer, list) or not all(isinstance(each, dict) for each in answer):
+        raise ApiError(f"GET {path.partition('?')[0]}: the answer is not a list of objects: check GITHUB_API_URL")
+    return answer
+
+
+def _address(comment: Any) -> str:
+    return str(comment.get("html_url", "")) if isinstance(comment, dict) else ""

@@ -34,6 +34,7 @@ from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
+from pytest_perfdl.run import waivers
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.machine_limits import MachineLimits
@@ -76,6 +77,7 @@ class PerfSession:
         store.sweep()
         try:
             fail_on = parse_fail_on(settings.fail_on)
+            self._waivers = waivers.resolve(config.rootpath, settings)
             if settings.update is not None:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
@@ -90,7 +92,10 @@ class PerfSession:
 
     def collect(self, items: list[pytest.Item]) -> None:
         """Validate the perf tests among the items, put them first and take over their phases."""
-        tests = adopt(items, self.settings)
+        tests = adopt(items, self.settings, self._waivers.waivers)
+        if tests:
+            without = waivers.unmatched(self._waivers.waivers, tests, self.config)
+            self._waivers = replace(self._waivers, unmatched=without)
         self._nothing = not tests
         self._context = self._made_context(tuple(tests.values()))
         self._curves = Curves(self._context)
@@ -247,6 +252,8 @@ class PerfSession:
             return "failed", "F", f"PERF {result.judgement.verdict.upper()}"
         if report.passed and result.updated:
             return "passed", ".", "PERF RECORDED"
+        if report.passed and result.judgement.verdict == "waived":
+            return "passed", ".", "PERF WAIVED"
         return None
 
     def finish(self, exitstatus: int) -> int:
@@ -360,6 +367,7 @@ class PerfSession:
             peaks=self._context.machines.peaks([record.key for record in records]) if self._context else {},
             repository=web_address(self.config.rootpath),
             traces=self.settings.traces,
+            waivers=self._waivers,
         )
 
 

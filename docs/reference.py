@@ -16,11 +16,13 @@ from pathlib import Path
 
 from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
+from pytest_perfdl.config import waivers
 from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.fixture.perf import Comparison, Perf
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
+from pytest_perfdl.model.untrusted_files import size
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
@@ -78,6 +80,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "outdated": (
         "The test itself changed since its baseline: its code, parameters or measurement settings.",
         "Record it again: `pytest --perf-update`.",
+    ),
+    "waived": (
+        "Slower by more than its limit, but within the limit of a [waiver](../how-to/waivers.md) that applies.",
+        "Fix the code before the waiver ends.",
     ),
     "suspect": (
         "Probably slower, but the rounds that fit into twice `--perf-budget` are too few to be certain.",
@@ -502,6 +508,8 @@ def files() -> str:
         "record_schema": str(record_json.SCHEMA),
         "run_schema": str(RUN_SCHEMA),
         "folded": str(PLAIN_AT_MOST),
+        "waiver_bytes": size(waivers.LIMIT),
+        "waivers": str(waivers.MOST),
     }
     return re.sub(r"\{(\w+)\}", lambda found: tables[found[1]], _FILES)
 
@@ -546,6 +554,11 @@ the threads, and the number of cores (fewer if a container has a CPU quota). A b
 ### An occasion: a recording session
 
 {occasion}
+## Waivers
+
+`perf_waivers.toml` is described in [Waive a known slowdown](../how-to/waivers.md). It may have {waiver_bytes} and
+{waivers} waivers.
+
 ## The run file
 
 The run file is `perf-report/run.json`, with schema {run_schema}. The run file begins with the machine ID (`key`), the
@@ -555,7 +568,7 @@ test:
 | field | content |
 |---|---|
 | `verdict`, `reason` | the verdict of the test, and why |
-| `metrics` | for every metric: baseline, current, change, interval, limit, verdict |
+| `metrics` | for every metric: baseline, current, change, interval, limit, verdict, and the waiver that applies |
 | `blame` | the causes; a cause of kind `memory` has bytes at the peak, and when they are allocated and freed |
 | `memory` | the [breakdown](../how-to/explain-memory.md) of each peak that changed |
 | `growth` | bytes that each step keeps |

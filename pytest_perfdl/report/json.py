@@ -39,6 +39,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "invocation": dataclasses.asdict(run.invocation),
         "peaks": {key: dataclasses.asdict(each) for key, each in run.peaks.items()},
         "counts": run.counts(),
+        "waivers": dataclasses.asdict(run.waivers),
         "tests": [_test(run, result) for result in run.results],
     }
     return _finite(data)  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from pytest_perfdl.model.record import Finding, Key, Record
 from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.results.curve import JudgedCurve
-from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
+from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.verdict import (
     Cause,
     Judgement,
@@ -47,6 +47,7 @@ class _RunForm(msgspec.Struct):
     invocation: Invocation | None = None
     """Not in files of before it was noted."""
     peaks: dict[str, Peaks] = {}
+    waivers: WaiverFile = msgspec.field(default_factory=WaiverFile)
     repository: Annotated[str, msgspec.Meta(pattern=r"^(https://[\w.-]+/[\w.-]+/[\w.-]+)?\Z")] = ""
 
 
@@ -124,6 +125,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         peaks=form.peaks,
         repository=form.repository,
         traces="all",
+        waivers=form.waivers,
     )
 
 

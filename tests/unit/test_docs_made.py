@@ -54,7 +54,9 @@ def test_all_output_in_the_documentation_is_a_sample(name):
     """Outside of samples are commands, code and settings, never what a program printed."""
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
     for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
-        assert kind in {"console", "python", "yaml", "ini", "json", "diff"}, f"a fence of {kind or 'no kind'}: {body}"
+        assert kind in {"console", "python", "yaml", "ini", "json", "toml", "diff"}, (
+            f"a fence of {kind or 'no kind'}: {body}"
+        )
         if kind == "console":
             assert all(line.startswith("$ ") for line in body.splitlines()), body
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)

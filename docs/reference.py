@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import schemas
+
 from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
 from pytest_perfdl.config import waivers
@@ -510,6 +512,10 @@ def files() -> str:
         "folded": str(PLAIN_AT_MOST),
         "waiver_bytes": size(waivers.LIMIT),
         "waivers": str(waivers.MOST),
+        "schemas": _table(
+            ("file", "schema"),
+            [(each.title, f"[{name}.json](schemas/{name}.json)") for name, each in schemas.PUBLISHED.items()],
+        ),
     }
     return re.sub(r"\{(\w+)\}", lambda found: tables[found[1]], _FILES)
 
@@ -518,6 +524,16 @@ _FILES = """# File formats
 
 In all files, durations are integer nanoseconds, sizes are bytes, and shares and effects are ratios (0.1 is 10 %).
 Unknown values are null, never NaN.
+
+## Schemas
+
+There is a [JSON Schema](https://json-schema.org) (2020-12) for every file and output that other programs read:
+
+{schemas}
+The number at the end of `$id` is the version. It is the field `schema` of the files and outputs that have this field.
+Later versions of pytest-perfdl may add fields without a new version, so ignore unknown fields, as pytest-perfdl does.
+Files of earlier versions may lack fields that were added later.
+pytest-perfdl refuses a file with a later version, because it would misread the file.
 
 ## The report folder
 
@@ -623,9 +639,12 @@ PAGES = {
 }
 
 
+SCHEMAS = tuple(f"schemas/{name}.json" for name in schemas.PUBLISHED)
+
+
 def made(name: str) -> str:
-    """The text of a page, from the code."""
-    return MADE + PAGES[name]()
+    """The text of a page, or of a schema, from the code."""
+    return schemas.made(Path(name).stem) if name in SCHEMAS else MADE + PAGES[name]()
 
 
 def _fields(kind: type) -> str:
@@ -647,9 +666,9 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def main() -> int:
     """Write or check every page."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "schemas").mkdir(parents=True, exist_ok=True)
     stale = []
-    for name in PAGES:
+    for name in (*PAGES, *SCHEMAS):
         path = FOLDER / name
         if not path.is_file() or path.read_text(encoding="utf-8") != made(name):
             stale.append(name)

@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+from pathlib import Path
 
+import jsonschema
 import pytest
 from plugin.project import SHORT
 
@@ -40,6 +42,11 @@ def git(root, *words):
     )
 
 
+def fits(name, data):
+    schemas = Path(__file__).resolve().parents[2] / "docs" / "reference" / "schemas"
+    jsonschema.Draft202012Validator(json.loads((schemas / f"{name}.json").read_text())).validate(data)
+
+
 @pytest.mark.torch
 def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(project):
     project.write("test_speed.py", TEST)
@@ -70,6 +77,8 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     (test,) = run["tests"]
     assert (test["verdict"], test["metrics"]["ops"]["verdict"], test["fails"]) == ("waived", "regressed", False)
     assert run["waivers"]["waivers"][0]["added"] is True
+    fits("run", run)
+    fits("baseline", json.loads(project.baseline("test_step").read_text()))
     assert phrase in (project.root / "perf-report" / "index.html").read_text()
 
     worse = project.run(*options, MORE="5")

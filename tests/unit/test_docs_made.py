@@ -20,7 +20,12 @@ def script(path):
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # A script finds the modules next to it, as when Python runs it.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
@@ -28,7 +33,7 @@ REFERENCE, SAMPLES = script(DOCS / "reference.py"), script(DOCS / "samples.py")
 RECORD = script(SAMPLES.DATA / "record.py")
 
 
-@pytest.mark.parametrize("name", REFERENCE.PAGES)
+@pytest.mark.parametrize("name", [*REFERENCE.PAGES, *REFERENCE.SCHEMAS])
 def test_a_reference_page_is_what_the_code_says(name):
     assert (REFERENCE.FOLDER / name).read_text(encoding="utf-8") == REFERENCE.made(name), "run python docs/reference.py"
 

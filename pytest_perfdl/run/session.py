@@ -26,7 +26,8 @@ from pytest_perfdl.judge.stopping_rule import ALPHA
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
-from pytest_perfdl.model.visible import visible
+from pytest_perfdl.model.secrets import clean
+from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.report import Written, github, markdown, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
@@ -171,8 +172,8 @@ class PerfSession:
             measurement = Measurement(self._context, test)
         except PerfError as error:
             reason = str(error.msg).partition("\n")[0]
-            judgement = Judgement(
-                test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)
+            judgement = clean(
+                Judgement(test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),))
             )
             self.results[test.item.nodeid] = unjudged(test, judgement, fails="invalid" in self._fail_on)
             raise
@@ -186,7 +187,8 @@ class PerfSession:
             assert self._context is not None
             measurement = test.item.stash[MEASUREMENT]
             with self._noting_end(measurement):
-                result = self.results[test.item.nodeid] = run_test(self._context, self._curves, measurement)
+                result = clean(run_test(self._context, self._curves, measurement))
+                self.results[test.item.nodeid] = result
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""
             test.item.stash[OUTCOME] = PerfRegression(text) if result.fails else None
@@ -214,7 +216,7 @@ class PerfSession:
     def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str, *, code: str = "failed") -> Result:
         """The result of a test that ended without a judgement."""
         findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
-        judgement = Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings)
+        judgement = clean(Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings))
         fails = verdict in self._fail_on
         return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)
 
@@ -304,7 +306,7 @@ class PerfSession:
                 github.append_summary(lambda limit: markdown.summary(run, limit))
         for problem in (*self.problems, *(self.written.problems if self.written else ()), self._shortfall):
             if problem:
-                terminal.write_line(f"perf: {visible(problem)}", red=True)
+                terminal.write_line(f"perf: {harmless(visible(problem))}", red=True)
 
     def _summarize(self, terminal: Any) -> None:
         run = self.run()
@@ -342,7 +344,7 @@ class PerfSession:
             *self._curves.left_out,
             self._shortfall,
         )
-        return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
+        return replace(run, notes=clean(tuple(filter(None, (*run.notes, *said)))))
 
     @property
     def _shortfall(self) -> str:
@@ -352,11 +354,11 @@ class PerfSession:
 
     def _run(self, results: tuple[Result, ...]) -> Run:
         records = [result.new for result in results if result.new is not None]
-        return Run(
+        run = Run(
             root=self.config.rootpath,
             key=records[0].key if records else Key("", {}),
             context=records[0].context if records else {},
-            results=results,
+            results=(),
             perf_dir=self.settings.folder,
             report_dir=self.settings.report,
             date=self._date,
@@ -369,6 +371,8 @@ class PerfSession:
             traces=self.settings.traces,
             waivers=self._waivers,
         )
+        # Results are clean already.
+        return replace(clean(run), results=results)
 
 
 def _bound(method: Callable[[PerfTest], None], test: PerfTest) -> Callable[[], None]:

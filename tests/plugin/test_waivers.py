@@ -33,6 +33,8 @@ until = {until}
 why = "ones are needed"
 who = "ana"
 """
+SECRET = "s3cr3t" + "V4lue0123456789"
+"""No such text is in a file."""
 LATER, BEFORE = "2999-12-31", "2020-01-31"
 
 
@@ -62,7 +64,11 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     assert "limit 0" in failed.output
 
     project.write("perf_waivers.toml", WAIVER.format(until=LATER))
-    passed = project.run(*options, "--junitxml=junit.xml", "-v", MORE="2", GITHUB_ACTIONS="true")
+    git(project.root, "remote", "add", "origin", f"https://user:{SECRET}@github.com/owner/name.git")
+    secrets = {"GITHUB_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET, "HF_TOKEN": SECRET}
+    passed = project.run(
+        *options, "--junitxml=junit.xml", "-v", "-o", f"junit_suite_name={SECRET}", MORE="2", GITHUB_ACTIONS="true", **secrets
+    )
     assert passed.code == 0, passed.output
     assert "PERF WAIVED" in passed.output
     assert "1 compared: 1 waived." in passed.output
@@ -80,6 +86,11 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     fits("run", run)
     fits("baseline", json.loads(project.baseline("test_step").read_text()))
     assert phrase in (project.root / "perf-report" / "index.html").read_text()
+
+    assert run["repository"] == "https://github.com/owner/name"
+    written = [path for path in project.root.rglob("*") if path.is_file() and ".git" not in path.parts]
+    assert len(written) > 5
+    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
 
     worse = project.run(*options, MORE="5")
     assert worse.code == 1

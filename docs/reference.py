@@ -535,6 +535,13 @@ Later versions of pytest-perfdl may add fields without a new version, so ignore 
 Files of earlier versions may lack fields that were added later.
 pytest-perfdl refuses a file with a later version, because it would misread the file.
 
+## Secrets and files of others
+
+Reports, messages and JSON output contain `***` instead of user names and passwords in URLs, of tokens in the formats of
+well-known services, and of the values of environment variables whose names say that they are secret, such as
+`GITHUB_TOKEN`. Traces are not searched. Every file of a pull request or an artifact has a largest size. Paths in these
+files must be in the folder of the file, and symbolic links to other places are not followed.
+
 ## The report folder
 
 The report folder is `perf-report/` by default:

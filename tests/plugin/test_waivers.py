@@ -67,7 +67,14 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
     git(project.root, "remote", "add", "origin", f"https://user:{SECRET}@github.com/owner/name.git")
     secrets = {"GITHUB_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET, "HF_TOKEN": SECRET}
     passed = project.run(
-        *options, "--junitxml=junit.xml", "-v", "-o", f"junit_suite_name={SECRET}", MORE="2", GITHUB_ACTIONS="true", **secrets
+        *options,
+        "--junitxml=junit.xml",
+        "-v",
+        "-o",
+        f"log_format={SECRET}",
+        MORE="2",
+        GITHUB_ACTIONS="true",
+        **secrets,
     )
     assert passed.code == 0, passed.output
     assert "PERF WAIVED" in passed.output

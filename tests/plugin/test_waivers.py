@@ -71,7 +71,7 @@ def test_a_waived_regression_passes_until_it_gets_worse_or_the_waiver_expires(pr
         "--junitxml=junit.xml",
         "-v",
         "-o",
-        f"log_format={SECRET}",
+        f"log_file_date_format={SECRET}",
         MORE="2",
         GITHUB_ACTIONS="true",
         **secrets,

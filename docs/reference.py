@@ -14,13 +14,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import schemas
+
 from pytest_perfdl import hookspecs
 from pytest_perfdl.cli import _MODULES, _load
+from pytest_perfdl.config import waivers
 from pytest_perfdl.config.marker import KEYWORDS
 from pytest_perfdl.config.options import INI_ONLY, OPTIONS
 from pytest_perfdl.fixture.perf import Comparison, Perf
 from pytest_perfdl.model import record, record_json
 from pytest_perfdl.model.metrics import METRICS, CountedMetric, TimedMetric
+from pytest_perfdl.model.untrusted_files import size
 from pytest_perfdl.report import details
 from pytest_perfdl.report.html import PLAIN_AT_MOST
 from pytest_perfdl.report.json import SCHEMA as RUN_SCHEMA
@@ -78,6 +82,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "outdated": (
         "The test itself changed since its baseline: its code, parameters or measurement settings.",
         "Record it again: `pytest --perf-update`.",
+    ),
+    "waived": (
+        "Slower by more than its limit, but within the limit of a [waiver](../how-to/waivers.md) that applies.",
+        "Fix the code before the waiver ends.",
     ),
     "suspect": (
         "Probably slower, but the rounds that fit into twice `--perf-budget` are too few to be certain.",
@@ -503,6 +511,12 @@ def files() -> str:
         "record_schema": str(record_json.SCHEMA),
         "run_schema": str(RUN_SCHEMA),
         "folded": str(PLAIN_AT_MOST),
+        "waiver_bytes": size(waivers.LIMIT),
+        "waivers": str(waivers.MOST),
+        "schemas": _table(
+            ("file", "schema"),
+            [(each.title, f"[{name}.json](schemas/{name}.json)") for name, each in schemas.PUBLISHED.items()],
+        ),
     }
     return re.sub(r"\{(\w+)\}", lambda found: tables[found[1]], _FILES)
 
@@ -511,6 +525,23 @@ _FILES = """# File formats
 
 In all files, durations are integer nanoseconds, sizes are bytes, and shares and effects are ratios (0.1 is 10 %).
 Unknown values are null, never NaN.
+
+## Schemas
+
+There is a [JSON Schema](https://json-schema.org) (2020-12) for every file and output that other programs read:
+
+{schemas}
+The number at the end of `$id` is the version. It is the field `schema` of the files and outputs that have this field.
+Later versions of pytest-perfdl may add fields without a new version, so ignore unknown fields, as pytest-perfdl does.
+Files of earlier versions may lack fields that were added later.
+pytest-perfdl refuses a file with a later version, because it would misread the file.
+
+## Secrets and files of others
+
+Reports, messages and JSON output contain `***` instead of user names and passwords in URLs, of tokens in the formats of
+well-known services, and of the values of environment variables whose names say that they are secret, such as
+`GITHUB_TOKEN`. Traces are not searched. Every file of a pull request or an artifact has a largest size. Paths in these
+files must be in the folder of the file, and symbolic links to other places are not followed.
 
 ## The report folder
 
@@ -547,6 +578,11 @@ the threads, and the number of cores (fewer if a container has a CPU quota). A b
 ### An occasion: a recording session
 
 {occasion}
+## Waivers
+
+`perf_waivers.toml` is described in [Waive a known slowdown](../how-to/waivers.md). It may have {waiver_bytes} and
+{waivers} waivers.
+
 ## The run file
 
 The run file is `perf-report/run.json`, with schema {run_schema}. The run file begins with the machine ID (`key`), the
@@ -556,7 +592,7 @@ test:
 | field | content |
 |---|---|
 | `verdict`, `reason` | the verdict of the test, and why |
-| `metrics` | for every metric: baseline, current, change, interval, limit, verdict |
+| `metrics` | for every metric: baseline, current, change, interval, limit, verdict, and the waiver that applies |
 | `blame` | the causes; a cause of kind `memory` has bytes at the peak, and when they are allocated and freed |
 | `memory` | the [breakdown](../how-to/explain-memory.md) of each peak that changed |
 | `growth` | bytes that each step keeps |
@@ -614,9 +650,12 @@ PAGES = {
 }
 
 
+SCHEMAS = tuple(f"schemas/{name}.json" for name in schemas.PUBLISHED)
+
+
 def made(name: str) -> str:
-    """The text of a page, from the code."""
-    return MADE + PAGES[name]()
+    """The text of a page, or of a schema, from the code."""
+    return schemas.made(Path(name).stem) if name in SCHEMAS else MADE + PAGES[name]()
 
 
 def _fields(kind: type) -> str:
@@ -638,9 +677,9 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def main() -> int:
     """Write or check every page."""
-    FOLDER.mkdir(exist_ok=True)
+    (FOLDER / "schemas").mkdir(parents=True, exist_ok=True)
     stale = []
-    for name in PAGES:
+    for name in (*PAGES, *SCHEMAS):
         path = FOLDER / name
         if not path.is_file() or path.read_text(encoding="utf-8") != made(name):
             stale.append(name)

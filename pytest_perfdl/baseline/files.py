@@ -125,7 +125,7 @@ class Store:
         for call in record.calls if record is not None else ():
             file = layout.exemplar_path(path, call.name)
             if record is not None and file.is_file():
-                if _is_digest_of(record.exemplars.get(call.name), file):
+                if self._is_inside(file) and _is_digest_of(record.exemplars.get(call.name), file):
                     found[call.name] = file
                 else:
                     others.append(file)
@@ -249,10 +249,19 @@ class Store:
             probe.touch(exist_ok=False)
             delete_file(probe, nearest)
 
+    def _is_inside(self, path: Path) -> bool:
+        """Whether a file is below the folder, and no symbolic link to another place."""
+        return path.resolve().is_relative_to(self.base.resolve())
+
+    def _check_inside(self, path: Path) -> None:
+        if not self._is_inside(path):
+            raise BaselineError(f"{self.shown(path)} is not read: it is a symbolic link out of {self.shown(self.base)}")
+
     def _load(self, path: Path, node_id: str) -> Record | None:
         try:
             with self._acting("read", path):
                 try:
+                    self._check_inside(path)
                     data = untrusted_files.read_bytes(path, text.LIMIT)
                 except (FileNotFoundError, NotADirectoryError):
                     return None

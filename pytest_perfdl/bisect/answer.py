@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from pytest_perfdl.bisect.history import Commit, History
 from pytest_perfdl.bisect.measurements import Measurement
 from pytest_perfdl.stats.evidence import Estimate
@@ -91,6 +93,50 @@ class Answer:
     def exit_code(self) -> int:
         """0 for a commit, 1 for a range, 3 if there is nothing to find."""
         return EXIT_CODES[self.status]
+
+
+class _TimeForm(msgspec.Struct):
+    metric: str
+    effect: float
+    interval: list[float]
+
+
+class _SkippedForm(msgspec.Struct):
+    commit: str
+    why: str
+
+
+class AnswerForm(msgspec.Struct):
+    """What `to_json` gives."""
+
+    status: Status
+    reason: str
+    culprit: str | None
+    parent: str | None
+    date: str | None
+    subject: str | None
+    candidates: list[str]
+    metric: str
+    effect: float | None
+    interval: list[float | None] | None
+    values: list[float] | None
+    whole_effect: float | None
+    whole_interval: list[float | None] | None
+    probability: float | None
+    measured_commits: int
+    measured: list[str]
+    skipped: list[_SkippedForm]
+    time: _TimeForm | None
+    causes: list[str]
+    blame: list[dict[str, Any]]
+    """As in the run file."""
+    source_diffs: list[dict[str, Any]]
+    notes: list[str]
+    good: str
+    bad: str
+    commits: int
+    seconds: float
+    commands: list[str]
 
 
 def to_json(answer: Answer) -> dict[str, Any]:

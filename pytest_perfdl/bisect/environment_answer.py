@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pytest_perfdl.bisect.answer import EXIT_CODES, Effect, Status, finite
 from pytest_perfdl.bisect.measurements import Measurement
 from pytest_perfdl.bisect.mixtures import Environments
@@ -41,6 +43,44 @@ class EnvironmentAnswer:
     def exit_code(self) -> int:
         """0 for the culprits, 1 for a set that may be too large, 3 if there is nothing to find."""
         return EXIT_CODES[self.status]
+
+
+class _DistributionForm(msgspec.Struct):
+    name: str
+    old: str
+    new: str
+
+
+class _MixtureForm(msgspec.Struct):
+    new: list[str]
+    why: str
+
+
+class _InterpreterForm(msgspec.Struct):
+    executable: str
+    python: str
+
+
+class EnvironmentAnswerForm(msgspec.Struct):
+    """What `to_json` gives."""
+
+    status: Status
+    reason: str
+    culprits: list[_DistributionForm]
+    metric: str
+    effect: float | None
+    interval: list[float | None] | None
+    whole_effect: float | None
+    whole_interval: list[float | None] | None
+    built_environments: int
+    differing: list[_DistributionForm]
+    skipped: list[_MixtureForm]
+    blame: list[dict[str, Any]]
+    """As in the run file."""
+    notes: list[str]
+    old: _InterpreterForm
+    new: _InterpreterForm
+    seconds: float
 
 
 def to_json(answer: EnvironmentAnswer) -> dict[str, Any]:

@@ -33,6 +33,8 @@ def options(request: Request, scratch: Path, further: Sequence[str], metric: str
     """
     limits = {"step_time": "off", "block_time": "off"} | ({metric: f"{limit * 100:.6g}%"} if request.timed else {})
     return (
+        # A waiver would hide what is searched for.
+        *("--override-ini=perfdl_waivers=off",),
         *("--perf", "--perf-github=off", "--perf-calibrate=off", "--perf-traces=none"),
         *(f"--perf-json={_run_file(scratch)}", f"--perf-report={_report(scratch)}"),
         # An empty folder: no baseline of the project is compared with.

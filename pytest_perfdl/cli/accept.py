@@ -69,6 +69,9 @@ def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> Non
 
 def _is_called_for(test: RunTest) -> bool:
     """Whether a new baseline would change a test's verdict."""
+    if test.verdict == "waived":
+        # A waived slowdown is not accepted.
+        return False
     return (test.verdict in REWRITTEN and not test.is_budgets_alone) or test.counts_changed
 
 

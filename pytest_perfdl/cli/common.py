@@ -15,6 +15,7 @@ from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
 from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
     for path in sorted(folder.rglob("*.json")):
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise CommandError(f"{shown(path)} is not read: it is a symbolic link out of {shown(folder)}")
         try:
             yield path, parse(untrusted_files.read_bytes(path, LIMIT))
         except RecordError as error:
@@ -137,4 +140,4 @@ def print_json(data: Any) -> None:
 
 def say_json(text: str) -> None:
     """Print JSON that is ASCII; the one sequence of it that GitHub's runner may obey is spelled with an escape."""
-    _print(text.rstrip("\n").replace("##[", "#\\u0023[") + "\n", sys.stdout)
+    _print(without_secrets(text).rstrip("\n").replace("##[", "#\\u0023[") + "\n", sys.stdout)

@@ -1,4 +1,4 @@
-"""Write a run's numbers as OpenMetrics (Prometheus, GitLab) or CSV.
+"""Write a run's numbers as OpenMetrics (Prometheus, GitLab), CSV or Parquet.
 
 `perfdl export perf-report/run.json` prints them; `-o FILE` writes them to a file, which others see whole or not at all.
 """
@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import say
+from pytest_perfdl.model.errors import CommandError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.results.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         metavar="FORMAT",
-        choices=("openmetrics", "csv"),
-        help="output format: openmetrics or csv (default: csv if FILE ends in .csv, otherwise openmetrics)",
+        choices=("openmetrics", "csv", "parquet"),
+        help="output format: openmetrics, csv or parquet (default: csv or parquet if FILE ends in .csv or .parquet, "
+        "otherwise openmetrics); parquet needs pyarrow and --out",
     )
     parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="output file (default: standard output)")
 
@@ -34,12 +40,25 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = arguments.run / "run.json" if arguments.run.is_dir() else arguments.run
     measured = read_run(path, path.parent)
-    ends_in_csv = arguments.out is not None and arguments.out.suffix.lower() == ".csv"
-    form = arguments.format or ("csv" if ends_in_csv else "openmetrics")
+    ending = "" if arguments.out is None else arguments.out.suffix.lower().removeprefix(".")
+    form = arguments.format or (ending if ending in ("csv", "parquet") else "openmetrics")
+    if form == "parquet":
+        return _write_parquet(measured, arguments.out)
     text = to_csv(measured) if form == "csv" else to_openmetrics(measured)
     if arguments.out is None:
         say(text, end="")
     else:
         write_files({arguments.out: text.encode("utf-8")})
         say(f"wrote {arguments.out}")
+    return 0
+
+
+def _write_parquet(measured: Run, out: Path | None) -> int:
+    from pytest_perfdl.report.files import write_files
+    from pytest_perfdl.report.parquet import to_parquet
+
+    if out is None:
+        raise CommandError("--format parquet is not text: name the file with --out FILE")
+    write_files({out: to_parquet(measured)})
+    say(f"wrote {out}")
     return 0

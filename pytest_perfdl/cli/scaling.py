@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pytest_perfdl.scaling.planning import SpeedUp
 
 
+_LIMIT = 2**24
+"""Bytes that a model file may have."""
+
+
 class _Parser(Parser):
     """Also takes `--batch 64`, where batch is no option, for `--at batch=64`: factors are named by their points."""
 
@@ -230,10 +234,11 @@ def _measured(arguments: argparse.Namespace) -> tuple[Points, Parts | None]:
 
 def _saved(path: Path) -> Choice:
     from pytest_perfdl.model.errors import ScalingError
+    from pytest_perfdl.model.untrusted_files import read_bytes
     from pytest_perfdl.scaling import from_data
 
     try:
-        return from_data(json.loads(path.read_bytes())["saved"])
+        return from_data(json.loads(read_bytes(path, _LIMIT))["saved"])
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}") from error
     except ScalingError as error:

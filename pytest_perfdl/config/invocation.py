@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import pytest
 
 from pytest_perfdl.config.options import FLAGS
 from pytest_perfdl.config.short_names import destinations, long_name, read_ini
+from pytest_perfdl.model.secrets import is_secret_name, without_secrets
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.pytest_internals import option_actions, plain_parser
 
@@ -100,7 +100,14 @@ _PYTESTS_TO_KEEP = frozenset(
     {"override_ini", "inifilename", "plugins", "rootdir", "confcutdir", "noconftest", "importmode", "pythonwarnings"}
 )
 """pytest's options to keep, by attribute; the others select tests or affect output only."""
-_SECRET = re.compile(r"token|secret|passw|credential|auth|api-?key", re.IGNORECASE)
+
+
+def _is_secret(word: str) -> bool:
+    """Whether a word has a secret in it, or is the value of an ini key with such a name."""
+    name, equals, _ = word.partition("=")
+    if equals and is_secret_name(name.removeprefix("-o").removeprefix("--override-ini").replace("-", "_")):
+        return True
+    return without_secrets(word) != word
 
 
 def is_of_bisect(word: str) -> bool:
@@ -164,7 +171,8 @@ def _kept(config: pytest.Config) -> tuple[tuple[tuple[str, ...], ...], bool]:
         elif action.dest in pytests:
             keep = action.dest in _PYTESTS_TO_KEEP
         else:
-            keep = not _SECRET.search(word)
+            keep = not is_secret_name(word.partition("=")[0].lstrip("-").replace("-", "_"))
+        keep = keep and not any(map(_is_secret, option))
         if keep:
             found.append(tuple(option))
             is_open |= action.nargs in ("*", "+") or (action.nargs == "?" and len(option) == 1 and not joined)

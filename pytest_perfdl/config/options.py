@@ -25,6 +25,8 @@ CHECKING_REPEATS = 1
 BUDGET_SECONDS = 300.0
 FAILS = "invalid,regressed,missing,outdated,suspect-in-every-round"
 """Verdicts that fail a test by default."""
+WAIVERS = "perf_waivers.toml"
+"""Path of the waivers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-fail-on",
-        "verdicts that fail a test, comma-separated, or `all`",
+        "verdicts that fail a test, comma-separated, or `all` (every verdict that fails or warns, except `waived`)",
         ini="perf_fail_on",
         metavar="LIST",
         default=FAILS,
@@ -271,6 +273,7 @@ INI_ONLY: tuple[tuple[str, Literal["string", "bool", "linelist"], str, str], ...
         "test files that --perf-against runs on the baseline commit: those of the commit (base) or working tree (head)",
         "base",
     ),
+    ("perf_waivers", "string", "path of the waivers, relative to the root directory, or `off`", WAIVERS),
     ("perf_baseline_trace", "bool", "store the trace of one step with each baseline", "true"),
     ("verbosity_perf", "string", "verbosity of the perf summary, if different from pytest's", "auto"),
 )

@@ -11,7 +11,16 @@ from typing import Any, Literal
 import pytest
 
 from pytest_perfdl.config import short_names
-from pytest_perfdl.config.options import BUDGET_SECONDS, FAILS, FLAGS, INI_KEYS, UPDATE_MODES, UpdateMode, option_value
+from pytest_perfdl.config.options import (
+    BUDGET_SECONDS,
+    FAILS,
+    FLAGS,
+    INI_KEYS,
+    UPDATE_MODES,
+    WAIVERS,
+    UpdateMode,
+    option_value,
+)
 from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.metrics import CONTEXT
 from pytest_perfdl.model.record import LoopCount
@@ -80,6 +89,8 @@ class Settings:
     """Fraction by which the steps of the working tree are slowed down on purpose: 0.05 for 5 %; 0 for none."""
     key_extra: tuple[str, ...]
     baseline_trace: bool
+    waivers: str
+    """Path of the waiver file relative to the root directory, or "off"."""
     verbosity: int
     clashes: Mapping[str, str]
     """Short option names that another plugin has registered, and that plugin's name."""
@@ -220,6 +231,7 @@ def resolve(config: pytest.Config) -> Settings:
         inject=reader.share("perf_inject") or 0.0,
         key_extra=_context_names(tuple(read_ini(config, "perf_key_extra") or ())),
         baseline_trace=read_ini(config, "perf_baseline_trace") is not False,
+        waivers=str(read_ini(config, "perf_waivers") or "").strip() or WAIVERS,
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
         clashes=short_names.clashes(config, FLAGS),
     )

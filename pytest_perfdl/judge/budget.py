@@ -7,40 +7,48 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import reasons
+from pytest_perfdl.judge import reasons, waivers
 from pytest_perfdl.model.metrics import is_utilization
 from pytest_perfdl.results.verdict import worst
 from pytest_perfdl.stats.quantiles import student
 
 if TYPE_CHECKING:
-    from pytest_perfdl.model.limits import Budget
+    from pytest_perfdl.model.limits import Budget, Limits
     from pytest_perfdl.model.record import Series
     from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict
 
 
-def hold(metric: MetricVerdict, series: Series, budget: Budget | None) -> MetricVerdict:
+def hold(metric: MetricVerdict, series: Series, limits: Limits) -> MetricVerdict:
     """The worse of what a metric's limit and its budget say: it is past its budget when every repeat or round is.
 
-    How well the machine is used varies with it: past its budget is then a mean whose 97.5 % bound is.
+    How well the machine is used varies with it: past its budget is then a mean whose 97.5 % bound is. A waiver allows
+    to exceed the budget by its limit.
     """
+    budget = limits.budget_for(metric.name)
     if budget is None:
         return metric
-    by_mean = is_utilization(metric.name)
-    verdict, reason = (_of_mean if by_mean else _verdict)(series, budget, shown=metric.new)
-    if metric.verdict is not None and worst([metric.verdict, verdict]) == metric.verdict:
+
+    def against(bound: Budget) -> MetricVerdict:
+        verdict, reason = (_of_mean if is_utilization(metric.name) else _verdict)(series, bound, shown=metric.new)
+        return replace(
+            metric,
+            limit=bound.phrase(series.better),
+            verdict=verdict,
+            reason=reason,
+            times_over=_times_over(series, bound, metric.new) if verdict == "regressed" else None,
+            in_every_round=False,
+            waiver=None,
+        )
+
+    held = against(budget)
+    if metric.outcome is not None and worst([metric.outcome, held.verdict or "unchanged"]) == metric.outcome:
         return metric
-    return replace(
-        metric,
-        limit=budget.phrase(series.better),
-        verdict=verdict,
-        reason=reason,
-        times_over=_times_over(series, budget, metric.new) if verdict == "regressed" else None,
-    )
+    return waivers.applied(held, limits, lambda slack: against(replace(budget, slack=slack)))
 
 
 def fails_utilization(metric: MetricVerdict) -> bool:
     """Whether a utilization metric is outside its budget."""
-    return metric.verdict == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
+    return metric.outcome == "regressed" and metric.is_held_to_budget and is_utilization(metric.name)
 
 
 def doubted(found: Judgement, why: str) -> Judgement:
@@ -57,7 +65,7 @@ def doubted(found: Judgement, why: str) -> Judgement:
         else each
         for each in found.metrics
     )
-    others = {each.verdict for each in (*metrics, *found.environment)}
+    others = {each.outcome for each in (*metrics, *found.environment)}
     if found.verdict != "regressed" or "regressed" in others:
         return replace(found, metrics=metrics)
     return replace(found, metrics=metrics, verdict="suspect", reason=reasons.of_test("suspect", metrics, None, ""))
@@ -104,11 +112,11 @@ _LEAST_VALUES = 3
 
 
 def _exceeds(value: float, series: Series, budget: Budget) -> bool:
-    bound = budget.bound(series.unit)
+    bound = budget.bound(series.unit, series.better)
     return value > bound if series.better == "lower" else value < bound
 
 
 def _times_over(series: Series, budget: Budget, shown: float | None) -> float | None:
-    bound = budget.bound(series.unit)
+    bound = budget.bound(series.unit, series.better)
     above, below = (shown, bound) if series.better == "lower" else (bound, shown)
     return above / below if above and below else None

@@ -112,7 +112,7 @@ def of_test(verdict: Verdict, metrics: Sequence[MetricVerdict], standing: Verdic
         more = f" and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
         others = [metric for metric in metrics if metric not in changed]
         return f"{of_test(verdict, others, standing, why)}; counts changed: {counts}{more}"
-    worst = [metric for metric in metrics if metric.verdict == verdict]
+    worst = [metric for metric in metrics if metric.outcome == verdict]
     worst.sort(key=lambda metric: (importance(metric), -(metric.times_over or 0.0)))
     if verdict == standing or not worst:
         return why or "no metric has a limit"

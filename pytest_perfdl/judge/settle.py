@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_perfdl.diff.matching.names import NO_RULES
-from pytest_perfdl.judge import budget
+from pytest_perfdl.judge import budget, waivers
 from pytest_perfdl.judge.blame import contradicts, explained, of_diffs, step_breakdown
 from pytest_perfdl.judge.round_data import head_second, values
 from pytest_perfdl.judge.stopping_rule import Held, estimated
@@ -17,7 +17,7 @@ from pytest_perfdl.judge.untimed import EXPLAINED, context_changes, judgement, t
 from pytest_perfdl.judge.work import joined, operator_sides, work_change
 from pytest_perfdl.model.record import Finding, Series, metric_name
 from pytest_perfdl.model.units import format_percent
-from pytest_perfdl.results.verdict import worst
+from pytest_perfdl.results.verdict import SLOWER, worst
 from pytest_perfdl.stats.evidence import Estimate
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _SAME_WORK = 0.01
 """Relative change of the counted FLOPs up to which a step does the same arithmetic."""
 _MOST = 0.5
 """Part of what a step gained that is most of it."""
-SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
 CERTAIN: frozenset[Verdict] = frozenset({"regressed", "improved"})
 """Verdicts that say which way a time went."""
 
@@ -81,7 +80,7 @@ def settle(
     a slower step does more work, or the same work worse, is told with the machine's `peaks`.
     """
     metrics = tuple(_settled(metric, new, base, verdicts, rounds, limits) for metric in found.metrics)
-    settled = judgement(new, base, (*metrics, *rows), None, "")
+    settled = judgement(new, base, (*metrics, *waivers.of_rows(rows, limits)), None, "")
     doubts: tuple[Finding, ...] = ()
     calls = explained(rounds, rules)
     breakdowns = tuple(step_breakdown(call, each, rounds=settled.verdict in EXPLAINED) for call, each in calls.items())
@@ -102,7 +101,7 @@ def settle(
     environment: tuple[MetricVerdict, ...] = ()
     if rounds and base is not now and base.key.slug == now.key.slug and context_changes(base, now):
         environment = of_environment(base, rounds, limits.unpaired())
-        if worst([each.verdict for each in environment if each.verdict]) == "regressed":
+        if worst([each.outcome for each in environment if each.outcome]) in ("regressed", "waived"):
             settled = _with_environment(settled, environment, base, now)
     broken = sorted({metric.reason for metric in verdicts.values() if metric.verdict == "invalid"})
     findings = tuple(Finding("invalid", "rounds", reason) for reason in broken)
@@ -178,13 +177,14 @@ def _operators(base: Work, head: Work, peaks: Peaks | None) -> tuple[OperatorSid
 
 def _with_environment(settled: Judgement, environment: Sequence[MetricVerdict], base: Record, now: Record) -> Judgement:
     """The judgement of a test whose baseline code is slower than recorded, because the environment changed."""
-    first = next(each for each in environment if each.verdict == "regressed")
+    verdict = worst([each.outcome for each in environment if each.outcome])
+    first = next(each for each in environment if each.outcome == verdict)
     changes = ", ".join(f"{name} {before} -> {after}" for name, before, after in context_changes(base, now))
     slower = "the environment changed: the baseline's code is now slower than recorded"
     said = f"{slower}, {first.name} {first.reason} ({changes})"
-    if settled.verdict in ("invalid", "regressed"):
+    if worst([settled.verdict, verdict]) == settled.verdict:
         return replace(settled, reason=f"{settled.reason}; {said}")
-    return replace(settled, verdict="regressed", reason=said)
+    return replace(settled, verdict=verdict, reason=said)
 
 
 def _timed_change(
@@ -232,4 +232,4 @@ def _settled(
     series = new.metrics()[metric.name]
     if all(metric.name in each.head for each in rounds):
         series = Series("timed", metric.unit, metric.better, tuple(each.head[metric.name] for each in rounds))
-    return budget.hold(metric, series, limits.budget_for(metric.name))
+    return budget.hold(metric, series, limits)

@@ -15,7 +15,7 @@ import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons
+from pytest_perfdl.judge import budget, log_ratios, machine_drift, reasons, waivers
 from pytest_perfdl.judge.untimed import baseline_verdict, broken_reason, judgement, open_times, outdated, with_modes
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import plural
@@ -123,7 +123,7 @@ def of_environment(base: Record, rounds: Sequence[Round], limits: Limits) -> tup
             log_ratios.mean(now),
             limit=limit.text,
         )
-        found.append(_test(shown, before, now, limit, 0))
+        found.append(_waived(shown, before, now, limit, 0, limits))
     return tuple(found)
 
 
@@ -198,9 +198,9 @@ def _confirmed(
     before, limit = _before(metric.name, base, fresh), limits.for_metric(metric.name)
     metric = replace(metric, new=log_ratios.mean(series))
     if base is not None and before is not None and limit is not None and metric.verdict is None:
-        metric = _test(replace(metric, limit=limit.text), before, series, limit, remaining)
-        metric = with_modes(_with_machine(metric, base, fresh), base, fresh)
-    return budget.hold(metric, series, limits.budget_for(metric.name))
+        found = _waived(replace(metric, limit=limit.text), before, series, limit, remaining, limits)
+        metric = with_modes(_with_machine(found, base, fresh), base, fresh)
+    return budget.hold(metric, series, limits)
 
 
 def _with_machine(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:
@@ -251,6 +251,17 @@ def _test(metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, rema
     elif verdict == "inconclusive":
         why.append(f"a slowdown of up to {reasons.percent(log_ratios.worsening(worst, sign))} cannot be excluded")
     return reasons.with_reason(replace(metric, verdict=verdict), text, "; ".join(why))
+
+
+def _waived(
+    metric: MetricVerdict, base: Series, fresh: Series, limit: Limit, remaining: int, limits: Limits
+) -> MetricVerdict:
+    """The test under the metric's limit, with the waiver that covers it."""
+
+    def under(held: Limit) -> MetricVerdict:
+        return _test(metric, base, fresh, held, remaining)
+
+    return waivers.applied(under(limit), limits, under)
 
 
 def _pairs_past(base: Series, fresh: Series, limit: Limit) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.judge import budget, counted, log_ratios, reasons
+from pytest_perfdl.judge import budget, counted, log_ratios, reasons, waivers
 from pytest_perfdl.judge.blame import blame
 from pytest_perfdl.model import metrics as metrics_of
-from pytest_perfdl.model.limits import BUILT_IN, parse_limit
+from pytest_perfdl.model.limits import BUILT_IN, limit_of, parse_limit
 from pytest_perfdl.model.metrics import GROWTH, general, is_utilization
 from pytest_perfdl.model.record import Series
 from pytest_perfdl.results.verdict import Judgement, MetricVerdict, Verdict, worst
@@ -23,7 +23,7 @@ _ALWAYS_RECORDED = frozenset({"step_time", "block_time"})
 """Metrics that every version records: a baseline without one is incomplete, for example after a merge. Other metrics
 may be from a later version, or not available on a machine."""
 _NO_GROWTH = parse_limit(GROWTH, "0")
-EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "improved"})
+EXPLAINED: frozenset[Verdict] = frozenset({"regressed", "waived", "suspect", "changed", "improved"})
 """Verdicts with causes; for other verdicts differences are noise, or the test is a different one."""
 
 
@@ -107,7 +107,7 @@ def judgement(
     times = [metric for metric in metrics if metric.kind == "timed" and metric.verdict not in (None, "changed")]
     # Changes that affect speed also change counts: counts explain a verdict on times, but do not replace it.
     telling = [metric for metric in metrics if not (times and metric.kind == "counted" and metric.verdict == "changed")]
-    verdicts = [metric.verdict for metric in telling if metric.verdict is not None]
+    verdicts = [metric.outcome for metric in telling if metric.outcome is not None]
     verdict = worst([*verdicts, standing] if standing else verdicts)
     changed = [metric.name for metric in metrics if metric.kind == "counted" and metric.verdict == "changed"]
     explained = base is not None and not outdated(base, new) and (verdict in EXPLAINED or bool(changed))
@@ -162,6 +162,11 @@ def misfit(limits: Limits, metric: MetricVerdict) -> str:
             bound.check(metric.unit, metric.better)
     except ValueError as error:
         return f"invalid limit or budget: {error}"
+    try:
+        if waiver := limits.waiver_for(metric.name):
+            limit_of(waiver).check(metric.unit, metric.better)
+    except ValueError as error:
+        return f"invalid limit of the waiver of {waiver.who if waiver else ''}: {error}"
     return ""
 
 
@@ -206,7 +211,7 @@ def _metric(
     if reason := misfit(limits, shown):
         return replace(shown, verdict="invalid", reason=reason)
     if base is not None and before is not None:
-        shown = _against(shown, base, before, new, series, limit, standing)
+        shown = _against(shown, base, before, new, series, limit, standing, limits)
     elif standing is None and limit is not None and general(name) in _ALWAYS_RECORDED:
         reason = "is missing in the baseline, which is incomplete: restore the baseline from git, or record it again"
         shown = replace(shown, verdict="missing", reason=reason)
@@ -219,7 +224,7 @@ def _metric(
     elif standing == "incomparable" and limit is not None:
         shown = replace(shown, verdict="incomparable", reason="no baseline for this machine ID")
     # Budgets of times are checked later, with all processes: one process over budget proves nothing.
-    return shown if series.kind == "timed" else budget.hold(shown, series, limits.budget_for(name))
+    return shown if series.kind == "timed" else budget.hold(shown, series, limits)
 
 
 def _against(
@@ -230,6 +235,7 @@ def _against(
     series: Series,
     limit: Limit | None,
     standing: Verdict | None,
+    limits: Limits,
 ) -> MetricVerdict:
     if (before.kind, before.unit, before.better) != (series.kind, series.unit, series.better):
         reason = (
@@ -239,12 +245,16 @@ def _against(
         return replace(shown, base=None, verdict=verdict, reason=reason)
     if series.kind == "counted":
         differs = counted.out_of_scope(shown.name, base, new)
-        shown = counted.judge(shown, before, series, limit, differs)
+
+        def under(held: Limit | None) -> MetricVerdict:
+            return counted.judge(shown, before, series, held, differs)
+
+        shown = waivers.applied(under(limit), limits, under)
     elif limit is not None:
         shown = replace(shown, limit=limit.text)
         if not log_ratios.positive(before, series):
             shown = replace(shown, verdict="inconclusive", reason=log_ratios.NO_RATIO)
-    return replace(shown, limit=None, verdict=None, reason="") if standing == "outdated" else shown
+    return replace(shown, limit=None, verdict=None, reason="", waiver=None) if standing == "outdated" else shown
 
 
 def with_modes(metric: MetricVerdict, base: Record, new: Record) -> MetricVerdict:

@@ -16,9 +16,12 @@ import orjson
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.errors import MissingMachineConstant
+from pytest_perfdl.model.untrusted_files import read_bytes
 from pytest_perfdl.system.files import write_files
 
 FILE = "machine.json"
+LIMIT = 2**20
+"""Bytes that the file may have."""
 """Name of the file in the directory of a machine ID."""
 
 
@@ -122,7 +125,7 @@ class Machine:
             If it is not a machine.json file; the message is one line.
         """
         try:
-            data = orjson.loads(path.read_bytes())
+            data = orjson.loads(read_bytes(path, LIMIT))
             unknown = sorted(data.keys() - {each.name for each in fields(cls)}) if isinstance(data, dict) else []
             if unknown:
                 raise ValueError(f"unknown field {unknown[0]!r}")

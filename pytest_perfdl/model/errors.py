@@ -4,7 +4,8 @@
     +-- InputError                  invalid files, options and arguments; also a ValueError
     |   +-- TraceError, ScalingError, SelectionError, SourceError
     |   +-- BaselineError, RecordError (NewerRecordError), RunFileError, LogError, OutcomeError
-    |   +-- HistoryError, ConstantsError, MissingConstant (MissingMachineConstant), NotApplicable, CycleError
+    |   +-- HistoryError, WaiverError, ConstantsError, MissingConstant (MissingMachineConstant)
+    |   +-- NotApplicable, CycleError
     +-- CommandError (ApiError), ReportError, ChromeTraceError, RunFailed
     +-- CheckoutError, SideError (SideSkipped)
     |                               the baseline commit cannot be checked out or measured
@@ -67,6 +68,10 @@ class LogError(InputError):
 
 class HistoryError(InputError):
     """The commits to search cannot be listed; the message is one line."""
+
+
+class WaiverError(InputError):
+    """The waiver file cannot be used; the message is one line that names the file and the entry."""
 
 
 class OutcomeError(InputError):

@@ -26,6 +26,8 @@ from pytest_perfdl.model.units import parse_quantity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pytest_perfdl.model.waivers import Waiver
+
 Spec = str | int | float
 """A limit or a budget as written in a marker or option."""
 Sign = Literal["", "+", "-"]
@@ -95,21 +97,28 @@ class Budget:
     text: str
     relation: Relation = ""
     """The relation, if given."""
+    slack: Limit | None = None
+    """By how much a waiver allows to exceed it."""
 
     @property
     def off(self) -> bool:
         """Whether an outer budget was lifted."""
         return self.text == "off"
 
-    def bound(self, unit: str) -> float:
-        """The bound in the metric's base unit.
+    def bound(self, unit: str, better: Literal["lower", "higher"] = "lower") -> float:
+        """The bound in the metric's base unit, with the slack of a waiver.
+
+        >>> Budget("40ms", slack=parse_limit("step_time", "10%")).bound("ns")
+        44000000.0
 
         Raises
         ------
         ValueError
             When the text is no quantity of this unit.
         """
-        return _resolve(self.text, unit)
+        bound = _resolve(self.text, unit)
+        slack = 0.0 if self.slack is None else self.slack.allowed(bound, unit)
+        return bound + slack if better == "lower" else bound - slack
 
     def check(self, unit: str, better: Literal["lower", "higher"]) -> None:
         """Check that the budget fits a metric with this unit and direction.
@@ -164,6 +173,8 @@ class Limits:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     """Names that a marker gave: its test is to have them, where a limit for all tests is for those that do."""
+    waivers: tuple[Waiver, ...] = ()
+    """The waivers for the test, including expired ones."""
 
     @classmethod
     def parse(cls, limits: Mapping[str, Spec], budgets: Mapping[str, Spec] | None = None) -> Limits:
@@ -191,7 +202,7 @@ class Limits:
         '30%'
         """
         limits, budgets = _over(self.limits, below.limits), _over(self.budgets, below.budgets)
-        return Limits(limits, budgets, self.expected | below.expected)
+        return Limits(limits, budgets, self.expected | below.expected, (*self.waivers, *below.waivers))
 
     def for_metric(self, full_name: str) -> Limit | None:
         """The most specific limit of a metric, `None` when there is none or it is off.
@@ -210,6 +221,19 @@ class Limits:
     def budget_for(self, full_name: str) -> Budget | None:
         """The most specific budget of a metric, `None` when there is none or it is off."""
         return _most_specific(self.budgets, full_name)
+
+    def waiver_for(self, full_name: str, *, of_step: bool = True, expired: bool = False) -> Waiver | None:
+        """The first waiver that covers a metric, among those that apply, or among those that have expired.
+
+        Parameters
+        ----------
+        of_step
+            False for a kernel or an operator.
+        """
+        if not of_step:
+            full_name = f"{full_name.partition(' ')[0].rpartition('.')[0]}.{PER_KERNEL}".lstrip(".")
+        covering = (each for each in self.waivers if each.covers(full_name))
+        return next((each for each in covering if each.expired is expired), None)
 
     def unpaired(self) -> Limits:
         """What holds for times when there is nothing to pair with: relative limits of `UNPAIRED_LIMIT` at least.
@@ -267,6 +291,12 @@ def parse_limit(metric: str, text: Spec) -> Limit:
         except ValueError as error:
             raise ValueError(f"limit of {metric}: {error}") from None
     return limit
+
+
+def limit_of(waiver: Waiver) -> Limit:
+    """The limit that a waiver sets in place of a metric's own."""
+    # Without a metric it is a percentage, as any metric may have.
+    return parse_limit(waiver.metric or "step_time", waiver.limit)
 
 
 def parse_budget(metric: str, value: Spec) -> Budget:

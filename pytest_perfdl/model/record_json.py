@@ -135,7 +135,9 @@ class _CodeForm(msgspec.Struct):
     left_out: _Small = 0
 
 
-class _Form(msgspec.Struct):
+class RecordForm(msgspec.Struct):
+    """A record, as baselines and run files hold it, without the number of the schema."""
+
     test: str
     key: KeyForm
     context: dict[str, ScalarForm]
@@ -195,7 +197,7 @@ def from_json(data: Any) -> Record:
             f"was written by a newer pytest-perfdl (schema {str(data['schema'])[:20]}, this one reads {SCHEMA}): "
             "upgrade pytest-perfdl"
         )
-    form = converted(data, _Form)
+    form = converted(data, RecordForm)
     occasions = tuple(_occasion(each, f"occasions[{place}]") for place, each in enumerate(form.occasions))
     repeats = sum(occasion.repeats for occasion in occasions)
     if not 0 < repeats <= _REPEATS:

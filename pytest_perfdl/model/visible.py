@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from pytest_perfdl.model.secrets import without_secrets
+
 _HIDDEN = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff")
 
 
@@ -29,13 +31,13 @@ def harmless(text: str) -> str:
     r"""Lines to print, each `visible`, and none that GitHub's runner executes as a command.
 
     The runner executes commands in output lines that begin with two colons (after optional spaces) or contain `##[`; a
-    backslash prevents it.
+    backslash prevents it. Secrets are removed.
 
     >>> print(harmless("one\n  ::stop-commands::x"))
     one
       \::stop-commands::x
     """
-    return "\n".join(map(_harmless_line, text.split("\n")))
+    return "\n".join(map(_harmless_line, without_secrets(text).split("\n")))
 
 
 def _harmless_line(line: str) -> str:

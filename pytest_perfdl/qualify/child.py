@@ -61,7 +61,7 @@ def command(
     """The command line of one run; its report and run file go into the scratch folder."""
     return (
         *(sys.executable, "-m", "pytest", *arguments),
-        *("--perf", "--perf-traces=none", "--perf-github=off"),
+        *("--perf", "--perf-traces=none", "--perf-github=off", "--override-ini=perfdl_waivers=off"),
         *(f"--perf-json={scratch / 'run.json'}", f"--perf-report={scratch / 'report'}"),
         f"--perf-fail-on={','.join(sorted(_UNBASED))}",
         *([f"--perf-inject={share * 100:.12g}"] if share else []),

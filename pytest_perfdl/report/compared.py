@@ -11,7 +11,9 @@ from pytest_perfdl.model.units import plural
 from pytest_perfdl.results.run import Result
 from pytest_perfdl.results.verdict import SAME_CODE, VERDICTS, Verdict
 
-COMPARED: frozenset[Verdict] = frozenset({"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"})
+COMPARED: frozenset[Verdict] = frozenset(
+    {"regressed", "waived", "suspect", "changed", "inconclusive", "improved", "unchanged"}
+)
 """Verdicts that say how a test stands to its baseline, or to the other revision."""
 
 

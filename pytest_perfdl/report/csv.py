@@ -45,12 +45,13 @@ def to_csv(run: Run) -> str:
     writer.writerow(COLUMNS)
     for result in run.results:
         for metric in result.metrics or (None,):
-            cells = _cells(run, result, metric)
-            writer.writerow([_cell(cells.get(column)) for column in COLUMNS])
+            row = cells(run, result, metric)
+            writer.writerow([_cell(row.get(column)) for column in COLUMNS])
     return file.getvalue()
 
 
-def _cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, str | float | None]:
+def cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, str | float | None]:
+    """The values of a row by column; a column that is not known may be absent, and numbers may not be finite."""
     found: dict[str, str | float | None] = {
         "test": result.id,
         "test_verdict": result.verdict,

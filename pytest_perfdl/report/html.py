@@ -55,6 +55,7 @@ SYMBOLS = {
     "regressed": "▲",
     "missing": "∅",
     "outdated": "↻",
+    "waived": "◇",
     "suspect": "△",
     "changed": "≠",
     "inconclusive": "?",

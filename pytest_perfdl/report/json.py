@@ -40,6 +40,7 @@ def to_json(run: Run) -> dict[str, Any]:
         "peaks": {key: dataclasses.asdict(each) for key, each in run.peaks.items()},
         "shard": None if run.shard is None else dataclasses.asdict(run.shard),
         "counts": run.counts(),
+        "waivers": dataclasses.asdict(run.waivers),
         "tests": [_test(run, result) for result in run.results],
     }
     return _finite(data)  # type: ignore[no-any-return]

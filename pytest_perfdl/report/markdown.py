@@ -91,7 +91,10 @@ def _head(run: Run) -> str:
         facts.append(f"baseline {', '.join(code(commit) for commit in commits[:3])}")
     if span := compared.measured(run.results):
         facts.append(span)
-    lines = [MARKER, f"### {words.headline(run)}", "", words.counts_sentence(run), "", " · ".join(facts)]
+    lines = [MARKER, f"### {words.headline(run)}", ""]
+    if waivers := words.waiver_lines(run):
+        lines += [*(f"- {_prose(line)}" for line in waivers), ""]
+    lines += [words.counts_sentence(run), "", " · ".join(facts)]
     if table := _overall(run):
         lines += ["", table, ""]
     changes: dict[str, str] = {}
@@ -149,6 +152,7 @@ def _body(result: Result, run: Run) -> str:
     judgement = result.judgement
     about = story(result, run)
     parts = [_verdict(about, judgement)]
+    parts += [f"**Waiver:** {_prose(note)}" for note in words.waiver_notes(judgement)]
     causes = [_cause(group) for group in about.causes]
     peak = [_peak(about)] if about.memory else []
     parts += peak if about.memory_first else [*causes, *peak]
@@ -234,7 +238,7 @@ def _metrics(metrics: Sequence[MetricVerdict]) -> str:
                 figures.effect(metric),
                 figures.interval(metric) or ("exact" if metric.kind == "counted" and words.judged(metric) else ""),
                 _cell(figures.limit_cell(metric)),
-                f"**{metric.verdict}**" if words.judged(metric) else metric.verdict or "",
+                f"**{metric.outcome}**" if words.judged(metric) else metric.verdict or "",
             )
             for metric in metrics
         ),

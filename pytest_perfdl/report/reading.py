@@ -23,7 +23,7 @@ from pytest_perfdl.model.record_json import KeyForm, ScalarForm, converted
 from pytest_perfdl.model.run_json import RunFile, RunTest
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.results.curve import JudgedCurve
-from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion
+from pytest_perfdl.results.run import Exemplars, Result, Run, Suggestion, WaiverFile
 from pytest_perfdl.results.verdict import (
     Cause,
     Judgement,
@@ -49,6 +49,7 @@ class _RunForm(msgspec.Struct):
     """Not in files of before it was noted."""
     peaks: dict[str, Peaks] = {}
     shard: Shard | None = None
+    waivers: WaiverFile = msgspec.field(default_factory=WaiverFile)
     repository: Annotated[str, msgspec.Meta(pattern=r"^(https://[\w.-]+/[\w.-]+/[\w.-]+)?\Z")] = ""
 
 
@@ -127,6 +128,7 @@ def read_run(path: Path, report_dir: Path) -> Run:
         repository=form.repository,
         traces="all",
         shard=form.shard,
+        waivers=form.waivers,
     )
 
 

@@ -69,12 +69,13 @@ def summary_lines(
     """
     counts = TerminalLine(words.counts_sentence(run), _counts_markup(run))
     ranked = words.worst_first(run.results)
+    waivers = [TerminalLine(text, _WARNS) for text in _waivers(run, width)]
     if verbosity < 0:
-        lines = [line for result in ranked if result.fails for line in _named(result, width)]
+        lines = waivers + [line for result in ranked if result.fails for line in _named(result, width)]
         lines.append(counts)
         lines += [TerminalLine(text) for text in _notes(run, width)]
         return _encodable(lines, encoding)
-    lines = [TerminalLine(text) for text in _header(run, width)]
+    lines = waivers + [TerminalLine(text) for text in _header(run, width)]
     listed = [result for result in ranked if verbosity > 0 or words.notable(result)]
     for result in listed:
         lines += _block(result, run, verbosity, width, traces=report)
@@ -139,6 +140,10 @@ def _header(run: Run, width: int) -> list[str]:
     return lines + _notes(run, width)
 
 
+def _waivers(run: Run, width: int) -> list[str]:
+    return [line for text in words.waiver_lines(run) for line in layout.paragraph(text, 0, width, more=4)]
+
+
 def _notes(run: Run, width: int) -> list[str]:
     return [line for note in run.notes for line in layout.paragraph(words.visible(note), 0, width)]
 
@@ -168,6 +173,7 @@ def _in_brief(result: Result, run: Run, width: int) -> list[str]:
     if about.headline is None or result.judgement.verdict in ("invalid", "missing", "outdated", "unmeasured"):
         return layout.paragraph(_reason(result), 4, width)
     lines += layout.paragraph(_change(about), 4, width)
+    lines += [line for text in words.waiver_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
     lines += [line for text in words.telling_notes(result.judgement) for line in layout.paragraph(text, 4, width)]
     if result.judgement.verdict == "improved":
         return lines
@@ -254,7 +260,7 @@ def _title(result: Result) -> str:
 def _details(result: Result, about: Story, run: Run, verbosity: int, width: int, *, traces: bool) -> list[TerminalLine]:
     judgement = result.judgement
     metrics = [metric for metric in judgement.metrics if _metric_shown(metric, verbosity, run)]
-    of_step = any(metric.of_step and metric.verdict == judgement.verdict for metric in metrics)
+    of_step = any(metric.of_step and metric.outcome == judgement.verdict for metric in metrics)
     kernels = [metric for metric in words.metrics_worst_first(metrics) if not metric.of_step]
     # What the step lost is explained by its kernels below; without that a slower kernel is the news.
     left_out = [] if verbosity > 1 else kernels if of_step else kernels[CAUSES_SHOWN:]
@@ -265,7 +271,7 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     lines += _paragraph(words.metrics_explained(words.metrics_worst_first(metrics)), 4, width)
     lines += _paragraph(words.limits_explained(metrics), 4, width)
     lines += _paragraph(
-        words.verdicts_explained(each for each in metrics if each.verdict != judgement.verdict), 4, width
+        words.verdicts_explained(each for each in metrics if each.outcome != judgement.verdict), 4, width
     )
     if verbosity < 1:
         lines += _paragraph(words.unimportant_sentence(judgement), 4, width)
@@ -334,7 +340,7 @@ def _why(result: Result, about: Story, run: Run, verbosity: int, width: int) -> 
 def _is_of_memory(judgement: Judgement) -> bool:
     """Whether a metric of memory has the verdict of the test, or memory grows."""
     metrics = [each for each in judgement.metrics if general(each.name) in ("peak_memory", "static_memory", GROWTH)]
-    return bool(judgement.growth) or any(each.verdict == judgement.verdict for each in metrics)
+    return bool(judgement.growth) or any(each.outcome == judgement.verdict for each in metrics)
 
 
 def _paragraph(text: str, indent: int, width: int, *, more: int = 0) -> list[TerminalLine]:
@@ -373,7 +379,7 @@ def _limit(metric: MetricVerdict, verdict: Verdict) -> str:
     limit = metric.limit or ""
     if metric.is_held_to_budget:
         limit = f"budget {limit}"
-    other = metric.verdict or ""
+    other = metric.outcome or ""
     return limit if other == verdict or not words.judged(metric) else f"{limit} {other}".strip()
 
 

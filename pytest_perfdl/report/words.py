@@ -6,16 +6,18 @@ Each function takes a `Run` or a `Result` and returns text or sorted values; not
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.judge.alternatives import is_expected
+from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.machine.utilization import TELLING
 from pytest_perfdl.model.metrics import general, label
 from pytest_perfdl.model.record import INJECTED, SHORT_STEP, Finding, metric_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.model.visible import visible as visible
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.report import figures, memory
 from pytest_perfdl.report.compared import TEST_ERROR_WORD, by_verdict, compared, verdict_word
 from pytest_perfdl.results.run import Result, Run
@@ -24,6 +26,7 @@ from pytest_perfdl.results.verdict import (
     UNRECORDED,
     VERDICTS,
     WARNS_BY_DEFAULT,
+    WORSE,
     Bound,
     Cause,
     Judgement,
@@ -55,6 +58,7 @@ ALWAYS_TOLD = frozenset({UNPAIRED, INJECTED, "profiled"})
 LEAST_CHANGE = 0.0005
 """Least change that does not read +0.0%."""
 VERDICT_WORDS: dict[Verdict, str] = {
+    "waived": "over its limit, but within the limit of a waiver",
     "suspect": "probably over its limit, but more paired rounds are needed to be certain",
     "changed": "differs from the baseline, without exceeding a limit",
     "inconclusive": "neither a change above the limit nor its absence is certain",
@@ -99,13 +103,13 @@ def matters(metric: MetricVerdict, judgement: Judgement) -> bool:
 
     Nor is a single kernel or operator that is only suspect, where a metric of the step decided.
     """
-    if metric.verdict == judgement.verdict or judgement.verdict not in ("regressed", "suspect"):
+    if metric.outcome == judgement.verdict or judgement.verdict not in WORSE:
         return True
     if metric.verdict == "changed":
         worse = metric.effect is None or (metric.effect > 0) == (metric.better == "lower")
         return worse and is_news(metric)
-    decided = any(each.of_step and each.verdict == judgement.verdict for each in judgement.metrics)
-    return metric.of_step or metric.verdict != "suspect" or not decided
+    decided = any(each.of_step and each.outcome == judgement.verdict for each in judgement.metrics)
+    return metric.of_step or metric.outcome not in ("suspect", "waived") or not decided
 
 
 def unimportant_sentence(judgement: Judgement) -> str:
@@ -143,7 +147,7 @@ def limits_explained(metrics: Iterable[MetricVerdict]) -> str:
 
 def verdicts_explained(metrics: Iterable[MetricVerdict]) -> str:
     """What those verdicts of metrics mean whose names do not say it."""
-    shown = {metric.verdict for metric in metrics}
+    shown = {metric.outcome for metric in metrics}
     return "; ".join(f"{verdict}: {meaning}" for verdict, meaning in VERDICT_WORDS.items() if verdict in shown)
 
 
@@ -172,7 +176,7 @@ def metrics_worst_first(metrics: Iterable[MetricVerdict]) -> list[MetricVerdict]
     return sorted(
         metrics,
         key=lambda metric: (
-            len(VERDICTS) if metric.verdict is None else VERDICTS.index(metric.verdict),
+            len(VERDICTS) if metric.outcome is None else VERDICTS.index(metric.outcome),
             importance(metric),
             -(metric.times_over or 0.0) if not metric.of_step else 0.0,
         ),
@@ -281,6 +285,7 @@ _FAILED = {
     "missing": ("has no baseline", "have no baseline"),
     "outdated": ("has an outdated baseline", "have an outdated baseline"),
     "invalid": ("has no valid measurement", "have no valid measurement"),
+    "waived": ("is waived", "are waived"),
 }
 """What failing tests that all have this verdict are said to do: one of them, and several."""
 
@@ -341,6 +346,8 @@ def _names(results: Sequence[Result]) -> list[str]:
 def acceptable(result: Result) -> bool:
     """Whether a new baseline would change the verdict: budgets and expectations do not depend on it."""
     if result.other_side or (result.base is None and result.judgement.verdict == "regressed"):
+        return False
+    if result.judgement.verdict == "waived":
         return False
     if result.judgement.verdict != "regressed":
         return result.judgement.verdict in ACCEPTED_BY_UPDATE or result.judgement.counts_changed
@@ -415,6 +422,55 @@ def growth_notes(judgement: Judgement) -> list[str]:
         kept = f"{visible(call)}: " if call else ""
         found.append(told.get(call) or f"{kept}memory grows: each step keeps {format_quantity(size, 'B')}")
     return found
+
+
+def waiver_notes(judgement: Judgement) -> list[str]:
+    """What is waived of a test, by whom, why and until when: each waiver once, with its metrics."""
+    names: dict[str, list[str]] = {}
+    for metric in metrics_worst_first((*judgement.metrics, *judgement.environment)):
+        if metric.waiver is not None:
+            found = names.setdefault(phrase(metric.waiver), [])
+            if metric.of_step and metric.name not in found:
+                found.append(metric.name)
+    return [visible(f"{', '.join(found)} {said}".strip()) for said, found in names.items()]
+
+
+WAIVERS_LISTED = 20
+"""Most waivers of a kind that the head of a summary lists."""
+
+
+def waiver_lines(run: Run) -> list[str]:
+    """What to know about the project's waivers, in the head of every summary: those that the change adds come first."""
+    file = run.waivers
+    name = visible(file.name)
+    lines = [
+        *_listed([each for each in file.waivers if each.added], "added by the current change", _waiver_added),
+        *([visible(file.doubt)] if file.doubt else []),
+        *_listed(
+            [each for each in file.waivers if each.expired and not each.added],
+            "expired",
+            lambda each: (
+                f"waiver expired on {each.until}: {each.test} (by {each.who}: {each.why}); remove it from {name}, or "
+                "renew it"
+            ),
+        ),
+        *_listed(
+            file.unmatched, "without a perf test", lambda each: f"waiver without a perf test in {name}: {each.test}"
+        ),
+    ]
+    return [visible(line) for line in lines]
+
+
+def _waiver_added(waiver: Waiver) -> str:
+    metric = waiver.metric or "every metric"
+    expired = " (expired)" if waiver.expired else ""
+    return f"waiver added by the current change: {waiver.test}, {metric} {phrase(waiver)}{expired}"
+
+
+def _listed(found: Sequence[Waiver], kind: str, line: Callable[[Waiver], str]) -> list[str]:
+    lines = [line(each) for each in found[:WAIVERS_LISTED]]
+    left = len(found) - len(lines)
+    return [*lines, f"and {plural(left, 'more waiver')} {kind}"] if left > 0 else lines
 
 
 def recording_notes(result: Result) -> list[str]:
@@ -569,7 +625,7 @@ def commands(result: Result, invocation: Invocation) -> list[tuple[str, str]]:
         return []
     if result.other_side:
         interpreters = interpreters_of(result)
-        if verdict not in ("regressed", "suspect") or interpreters is None:
+        if verdict not in WORSE or interpreters is None:
             return [measure]
         return [measure, ("find the package", invocation.between_environments(*interpreters, result.id))]
     if result.updated or (verdict in ("unchanged", "new") and not result.judgement.counts_changed):

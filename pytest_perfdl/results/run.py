@@ -14,6 +14,7 @@ from pytest_perfdl.config.invocation import Invocation
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.model.record import Key, Record, Scalar
 from pytest_perfdl.model.shard import Shard
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.numbers import numbers, safe_name
 from pytest_perfdl.results.verdict import VERDICTS, Judgement, MetricVerdict, Verdict
 
@@ -145,6 +146,20 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class WaiverFile:
+    """The waivers of a run."""
+
+    name: str = ""
+    """Path of the file relative to the root directory."""
+    waivers: tuple[Waiver, ...] = ()
+    """All of them, as in the file."""
+    unmatched: tuple[Waiver, ...] = ()
+    """Those without a test, as far as this run collects tests."""
+    doubt: str = ""
+    """Why it is unknown which of them the current change adds; empty if it is known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """A whole `pytest --perf` session."""
 
@@ -179,6 +194,8 @@ class Run:
     """Which traces the report contains (`--perf-traces`)."""
     shard: Shard | None = None
     """Which shard of the tests this is; `None` for all of them."""
+    waivers: WaiverFile = field(default_factory=WaiverFile)
+    """The project's waivers."""
 
     @property
     def machine_id(self) -> str:

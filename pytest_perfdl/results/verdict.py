@@ -13,12 +13,14 @@ from pytest_perfdl.model.limits import is_budget
 from pytest_perfdl.model.memory import MemoryChange
 from pytest_perfdl.model.metrics import GROWTH, general
 from pytest_perfdl.model.record import Better, Finding, Kind
+from pytest_perfdl.model.waivers import Waiver
 
 Verdict = Literal[
     "invalid",
     "regressed",
     "missing",
     "outdated",
+    "waived",
     "suspect",
     "changed",
     "inconclusive",
@@ -51,6 +53,7 @@ VERDICTS: tuple[Verdict, ...] = (
     "regressed",
     "missing",
     "outdated",
+    "waived",
     "suspect",
     "changed",
     "inconclusive",
@@ -61,7 +64,11 @@ VERDICTS: tuple[Verdict, ...] = (
     "unmeasured",
 )
 FAILS_BY_DEFAULT: frozenset[FailOn] = frozenset({"invalid", "regressed", "missing", "outdated", EVERY_ROUND})
-WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"suspect", "changed", "inconclusive", "incomparable"})
+WARNS_BY_DEFAULT: frozenset[Verdict] = frozenset({"waived", "suspect", "changed", "inconclusive", "incomparable"})
+SLOWER: frozenset[Verdict] = frozenset({"regressed", "suspect"})
+"""Verdicts on a metric that a waiver may cover."""
+WORSE: frozenset[Verdict] = SLOWER | {"waived"}
+"""Verdicts on a test that got worse, surely or probably."""
 UNRECORDED: frozenset[Verdict] = frozenset({"missing", "incomparable"})
 """Verdicts without a baseline for this machine ID."""
 ACCEPTED_BY_UPDATE: frozenset[Verdict] = frozenset({"regressed", "outdated", "changed", "improved"})
@@ -92,7 +99,7 @@ def importance(metric: MetricVerdict) -> int:
 
 
 def parse_fail_on(text: str) -> frozenset[FailOn]:
-    """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning.
+    """Read what fails a test: a comma-separated list of verdicts, or `all` for every failure and warning but `waived`.
 
     >>> sorted(parse_fail_on("invalid, regressed"))
     ['invalid', 'regressed']
@@ -104,7 +111,7 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     """
     words = [word.strip().lower() for word in text.split(",")]
     if words == ["all"]:
-        return FAILS_BY_DEFAULT | WARNS_BY_DEFAULT
+        return FAILS_BY_DEFAULT | WARNS_BY_DEFAULT - {"waived"}
     choices: dict[str, FailOn] = {verdict: verdict for verdict in VERDICTS if verdict != "unchanged"}
     choices[EVERY_ROUND] = EVERY_ROUND
     for word in words:
@@ -165,6 +172,13 @@ class MetricVerdict:
     for what no rounds measured."""
     of_step: bool = True
     """Whether the metric is of the whole step, not of one of its kernels or operators."""
+    waiver: Waiver | None = None
+    """The waiver that keeps a `regressed` or `suspect` metric from failing its test; `None` where there is none."""
+
+    @property
+    def outcome(self) -> Verdict | None:
+        """What the metric contributes to the verdict of its test: its verdict, or `waived`."""
+        return self.verdict if self.waiver is None else "waived"
 
     @property
     def is_held_to_budget(self) -> bool:
@@ -398,7 +412,7 @@ class Judgement:
     @property
     def over_budget(self) -> tuple[MetricVerdict, ...]:
         """Metrics outside their budget, which a new baseline does not change."""
-        return tuple(each for each in self.metrics if each.verdict == "regressed" and each.is_held_to_budget)
+        return tuple(each for each in self.metrics if each.outcome == "regressed" and each.is_held_to_budget)
 
     @property
     def is_budgets_alone(self) -> bool:
@@ -410,5 +424,8 @@ class Judgement:
     def fails(self, fail_on: Set[FailOn]) -> bool:
         """Whether the test fails, given the verdicts of `--perf-fail-on`."""
         if self.verdict in fail_on or ("changed" in fail_on and self.counts_changed):
+            return True
+        if self.verdict == "waived" and any(metric.outcome in fail_on for metric in self.metrics):
+            # A waiver of one metric does not hide another one.
             return True
         return EVERY_ROUND in fail_on and any(metric.in_every_round for metric in self.metrics)

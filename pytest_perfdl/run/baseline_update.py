@@ -16,8 +16,13 @@ from pytest_perfdl.run.measurement import Measurement
 
 
 def rewrites(mode: str | None, judgement: Judgement) -> bool:
-    """Whether the verdict requires a new baseline; an incomplete baseline counts as none."""
+    """Whether the verdict requires a new baseline; an incomplete baseline counts as none.
+
+    What is waived is a slowdown that is not accepted: its baseline stays, unless all are recorded.
+    """
     verdict = judgement.verdict
+    if verdict == "waived":
+        return False
     if mode == "changed":
         return (verdict in REWRITTEN and not judgement.is_budgets_alone) or judgement.counts_changed
     return mode == "new" and verdict == "missing"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from pytest_perfdl.measure.loops import Loops
 from pytest_perfdl.model.limits import BUILT_IN, PER_KERNEL, Limits, parse_limit_option
 from pytest_perfdl.model.metrics import METRICS, general, is_utilization, is_zero_if_absent
 from pytest_perfdl.model.record import MeasurementPlan, Record
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.workers.identity import test_hash
 from pytest_perfdl.workers.options import exempt_from_timeout
 
@@ -79,7 +80,7 @@ def is_bare(item: pytest.Item) -> bool:
     return not uses_fixture(item)
 
 
-def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
+def adopt(items: list[pytest.Item], settings: Settings, waivers: Sequence[Waiver] = ()) -> dict[str, PerfTest]:
     """The perf tests by node id; they are moved to the front of `items`, in their order.
 
     They run first, so that session fixtures of other tests are not active in this process at that time.
@@ -96,7 +97,7 @@ def adopt(items: list[pytest.Item], settings: Settings) -> dict[str, PerfTest]:
         if not is_perf_test(item, settings.markers):
             continue
         try:
-            tests[item.nodeid] = _perf_test(item, settings, merged)
+            tests[item.nodeid] = _perf_test(item, settings, merged, waivers)
         except ValueError as error:
             problems.append(f"{item.nodeid}: @pytest.mark.{settings.markers[-1]}: {error}")
     if problems:
@@ -118,7 +119,7 @@ def _general_limits(settings: Settings) -> Limits:
     return merged
 
 
-def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTest:
+def _perf_test(item: pytest.Item, settings: Settings, merged: Limits, waivers: Sequence[Waiver]) -> PerfTest:
     assert isinstance(item, pytest.Function)
     if _is_unittest(item):
         raise ValueError("perf tests must be functions or methods of plain classes, not of unittest.TestCase")
@@ -127,7 +128,8 @@ def _perf_test(item: pytest.Item, settings: Settings, merged: Limits) -> PerfTes
     options = MarkerOptions.merge(marks(item, settings.markers, KEYWORDS))
     own = _parsed(lambda: Limits.parse(options.limits or {}, options.budget or {}))
     loops = Loops(settings.loops or 1) if options.loops is None else Loops(options.loops, by_marker=True)
-    return PerfTest(item, options, options.plan(settings), own.over(merged), own, test_hash(item), loops)
+    limits = replace(own.over(merged), waivers=tuple(each for each in waivers if each.matches(item.nodeid)))
+    return PerfTest(item, options, options.plan(settings), limits, own, test_hash(item), loops)
 
 
 def _parsed(parse: Callable[[], Limits]) -> Limits:

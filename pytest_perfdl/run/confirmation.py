@@ -16,6 +16,7 @@ from pytest_perfdl.judge.kernels import Rows
 from pytest_perfdl.judge.round_data import Round
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import LEAST_ROUNDS, Gate, GateOutcome, Held, Spent
+from pytest_perfdl.judge.waivers import WaivedGate, cover_rows
 from pytest_perfdl.measure import surroundings
 from pytest_perfdl.model.record import Finding, Record, metric_name, row_name
 from pytest_perfdl.model.units import plural
@@ -74,7 +75,11 @@ class Confirmation:
         rows = Rows(limits, touched & limits.keys(), self.context.collected)
         gate = self._gate(times, resolution=self.test.options.resolution_for(self.context.settings), shown=shown)
         outcome, rounds, findings, how = self._measure(
-            gate, RoundSide("base", checkout), RoundSide("head", against=checkout), rows=rows, shown=shown
+            WaivedGate(gate, self.test.limits),
+            RoundSide("base", checkout),
+            RoundSide("head", against=checkout),
+            rows=None if cover_rows(self.test.limits) else rows,
+            shown=shown,
         )
         by_row = (*rows.regressed(rounds), *rows.promising(rounds))
         machine = self.context.machines.of(new.key)
@@ -130,7 +135,7 @@ class Confirmation:
 
     def _measure(
         self,
-        gate: Gate,
+        gate: Gate | WaivedGate,
         base: RoundSide,
         head: RoundSide,
         *,
@@ -158,7 +163,7 @@ class Confirmation:
                 outcome = gate.look(as_judged(rounds), spent)
             if outcome.open:
                 continue
-            fails = any(each.verdict == "regressed" for each in outcome.verdicts.values())
+            fails = any(each.outcome == "regressed" for each in outcome.verdicts.values())
             if fails or rows is None or spent.ended or not rows.promising(rounds):
                 break
         progress.clear()

@@ -32,10 +32,10 @@ def joined(
         Whether the metrics were compared with the baseline: a run that records a new one does not fail because of them.
     """
     known = result.judgement
-    added: list[Verdict] = [metric.verdict for metric in metrics if metric.verdict is not None]
+    added: list[Verdict] = [metric.outcome for metric in metrics if metric.outcome is not None]
     added += ["invalid" for finding in findings if finding.level == "invalid"]
     verdict = worst([*added, known.verdict])
-    telling = [f"{metric.name}: {metric.reason}" for metric in metrics if metric.verdict == verdict and metric.reason]
+    telling = [f"{metric.name}: {metric.reason}" for metric in metrics if metric.outcome == verdict and metric.reason]
     telling = telling or [finding.message for finding in findings if finding.level == verdict]
     reasons = [*telling, known.reason] if verdict == known.verdict or not telling else telling
     judgement = replace(

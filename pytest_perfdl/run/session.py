@@ -27,7 +27,8 @@ from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import BaselineError, CheckoutError, ReportError
 from pytest_perfdl.model.failures import PerfError, PerfRegression
 from pytest_perfdl.model.record import Finding, Key
-from pytest_perfdl.model.visible import visible
+from pytest_perfdl.model.secrets import clean
+from pytest_perfdl.model.visible import harmless, visible
 from pytest_perfdl.report import Written, github, markdown, write_all
 from pytest_perfdl.report.compared import not_compared, not_measured, shortfall
 from pytest_perfdl.report.json import write_json
@@ -35,6 +36,7 @@ from pytest_perfdl.report.junit import properties
 from pytest_perfdl.report.terminal import failure_text, summary_lines
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import TEST_ERROR, Judgement, Verdict, parse_fail_on
+from pytest_perfdl.run import waivers
 from pytest_perfdl.run.collection import PerfTest, adopt, unmeasured_limits
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.machine_limits import MachineLimits
@@ -85,6 +87,7 @@ class PerfSession:
         store.sweep()
         try:
             fail_on = parse_fail_on(settings.fail_on)
+            self._waivers = waivers.resolve(config.rootpath, settings)
             if settings.update is not None:
                 store.check_writable()
         except (ValueError, BaselineError) as error:
@@ -115,7 +118,10 @@ class PerfSession:
 
     def select(self, items: list[pytest.Item]) -> dict[str, PerfTest]:
         """Validate the perf tests among the items and put them first; those of other shards are taken out."""
-        tests = adopt(items, self.settings)
+        tests = adopt(items, self.settings, self._waivers.waivers)
+        if tests:
+            without = waivers.unmatched(self._waivers.waivers, tests, self.config)
+            self._waivers = replace(self._waivers, unmatched=without)
         self._nothing = not tests
         self._collected = len(tests)
         if self._shard is None:
@@ -196,8 +202,8 @@ class PerfSession:
             measurement = Measurement(self._context, test)
         except PerfError as error:
             reason = str(error.msg).partition("\n")[0]
-            judgement = Judgement(
-                test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),)
+            judgement = clean(
+                Judgement(test.item.nodeid, "invalid", reason, integrity=(Finding("invalid", "failed", reason),))
             )
             self.results[test.item.nodeid] = unjudged(test, judgement, fails="invalid" in self._fail_on)
             raise
@@ -222,7 +228,8 @@ class PerfSession:
             assert self._context is not None
             measurement = test.item.stash[MEASUREMENT]
             with self._noting_end(measurement):
-                result = self.results[test.item.nodeid] = run_test(self._context, self._curves, measurement)
+                result = clean(run_test(self._context, self._curves, measurement))
+                self.results[test.item.nodeid] = result
             test.item.user_properties += properties(result, self._run((result,)))
             text = failure_text(result, self._run((result,))) if result.fails else ""
             test.item.stash[OUTCOME] = PerfRegression(text) if result.fails else None
@@ -250,7 +257,7 @@ class PerfSession:
     def _unjudged(self, measurement: Measurement, verdict: Verdict, reason: str, *, code: str = "failed") -> Result:
         """The result of a test that ended without a judgement."""
         findings = (Finding("invalid", code, reason),) if verdict == "invalid" else ()
-        judgement = Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings)
+        judgement = clean(Judgement(measurement.test.item.nodeid, verdict, reason, integrity=findings))
         fails = verdict in self._fail_on
         return unjudged(measurement.test, judgement, fails=fails, seconds=measurement.seconds)
 
@@ -292,6 +299,8 @@ class PerfSession:
             return "failed", "F", f"PERF {result.judgement.verdict.upper()}"
         if report.passed and result.updated:
             return "passed", ".", "PERF RECORDED"
+        if report.passed and result.judgement.verdict == "waived":
+            return "passed", ".", "PERF WAIVED"
         return None
 
     def finish(self, exitstatus: int) -> int:
@@ -347,7 +356,7 @@ class PerfSession:
                 github.append_summary(lambda limit: markdown.summary(run, limit))
         for problem in (*self.problems, *(self.written.problems if self.written else ()), self._shortfall):
             if problem:
-                terminal.write_line(f"perf: {visible(problem)}", red=True)
+                terminal.write_line(f"perf: {harmless(visible(problem))}", red=True)
 
     def _summarize(self, terminal: Any) -> None:
         run = self.run()
@@ -390,7 +399,7 @@ class PerfSession:
             *self._curves.left_out,
             self._shortfall,
         )
-        return replace(run, notes=tuple(filter(None, (*run.notes, *said))))
+        return replace(run, notes=clean(tuple(filter(None, (*run.notes, *said)))))
 
     @property
     def _shortfall(self) -> str:
@@ -424,11 +433,11 @@ class PerfSession:
 
     def _run(self, results: tuple[Result, ...]) -> Run:
         records = [result.new for result in results if result.new is not None]
-        return Run(
+        run = Run(
             root=self.config.rootpath,
             key=records[0].key if records else Key("", {}),
             context=records[0].context if records else {},
-            results=results,
+            results=(),
             perf_dir=self.settings.folder,
             report_dir=self.settings.report,
             date=self._date,
@@ -440,7 +449,10 @@ class PerfSession:
             repository=web_address(self.config.rootpath),
             traces=self.settings.traces,
             shard=self._shard,
+            waivers=self._waivers,
         )
+        # Results are clean already.
+        return replace(clean(run), results=results)
 
 
 def _bound(method: Callable[[PerfTest], None], test: PerfTest) -> Callable[[], None]:

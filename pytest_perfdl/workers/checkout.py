@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.model.errors import CheckoutError
+from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.folders import Folder
 from pytest_perfdl.system.git import environment_apart, run_git
@@ -330,4 +331,4 @@ def _git(folder: Path, *arguments: str, seconds: float = GIT_SECONDS) -> Finishe
 
 def _last_line(*texts: bytes) -> str:
     lines = (line.strip() for text in texts for line in reversed(text.decode(errors="replace").splitlines()))
-    return next(filter(None, lines), "no message")
+    return without_secrets(next(filter(None, lines), "no message"))

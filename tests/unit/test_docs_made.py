@@ -20,7 +20,12 @@ def script(path):
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # A script finds the modules next to it, as when Python runs it.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 
@@ -28,7 +33,7 @@ REFERENCE, SAMPLES = script(DOCS / "reference.py"), script(DOCS / "samples.py")
 RECORD = script(SAMPLES.DATA / "record.py")
 
 
-@pytest.mark.parametrize("name", REFERENCE.PAGES)
+@pytest.mark.parametrize("name", [*REFERENCE.PAGES, *REFERENCE.SCHEMAS])
 def test_a_reference_page_is_what_the_code_says(name):
     assert (REFERENCE.FOLDER / name).read_text(encoding="utf-8") == REFERENCE.made(name), "run python docs/reference.py"
 
@@ -54,7 +59,9 @@ def test_all_output_in_the_documentation_is_a_sample(name):
     """Outside of samples are commands, code and settings, never what a program printed."""
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
     for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
-        assert kind in {"console", "python", "yaml", "ini", "json", "diff"}, f"a fence of {kind or 'no kind'}: {body}"
+        assert kind in {"console", "python", "yaml", "ini", "json", "toml", "diff"}, (
+            f"a fence of {kind or 'no kind'}: {body}"
+        )
         if kind == "console":
             assert all(line.startswith("$ ") for line in body.splitlines()), body
     prose = re.sub(r"(?ms)^ *```.*?^ *```$", "", text)

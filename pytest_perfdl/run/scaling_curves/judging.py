@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_perfdl.judge import waivers
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.run.expectations import joined
@@ -149,7 +150,8 @@ class Curves:
             verdict = verdict_on(found.growth, share)
             if verdict == "suspect" and (known or found.growth.effect.low > share):
                 verdict = "regressed"
-        return found, of_growth(family, found, verdict, limit, share, paired=paired)
+        growth = of_growth(family, found, verdict, limit, share, paired=paired)
+        return found, waivers.by_interval(growth, limits, name=family.metric)
 
     def _joined(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_perfdl.cli import main
+from pytest_perfdl.report import parquet
 from unit.report.openmetrics_text import parsed
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -70,3 +71,30 @@ def test_every_recorded_run_is_openmetrics(capsys):
         assert main(["export", str(path)]) == 0
         families = parsed(capsys.readouterr().out)
         assert {"perfdl_verdict", "perfdl_step_time_seconds", "perfdl_change_ratio"} <= set(families)
+
+
+def test_parquet_needs_a_file_and_pyarrow(folder, capsys, monkeypatch):
+    assert main(["export", "run.json", "--format", "parquet"]) == 2
+    assert capsys.readouterr().err == "perfdl export: --format parquet is not text: name the file with --out FILE\n"
+    monkeypatch.setattr(parquet, "find_spec", lambda name: None)
+    assert main(["export", "run.json", "-o", "run.parquet"]) == 2
+    assert capsys.readouterr().err == "perfdl export: --format parquet needs pyarrow: pip install pyarrow\n"
+    assert not (folder / "run.parquet").exists()
+
+
+def test_parquet_has_the_rows_of_the_csv_with_types(folder, capsys):
+    table = pytest.importorskip("pyarrow.parquet")
+    assert main(["export", "run.json", "-o", "run.parquet"]) == 0
+    assert capsys.readouterr().out == "wrote run.parquet\n"
+    rows = table.read_table(folder / "run.parquet").to_pylist()
+    assert main(["export", "run.json", "--format", "csv"]) == 0
+    plain = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(rows[0]) == list(plain[0])
+    assert len(rows) == len(plain)
+    for row, texts in zip(rows, plain, strict=True):
+        for name, text in texts.items():
+            value = row[name]
+            assert (value is None) == (text == ""), name
+            if text:
+                assert value == (text.lstrip("'") if isinstance(value, str) else float(text)), name
+    assert isinstance(rows[0]["current"], float)

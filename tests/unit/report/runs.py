@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.model.record import Call, Finding, Key, MeasurementPlan, Occasion, Record, Row, Series
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.results.curve import CurveTime, Figure, Fitted, JudgedCurve, Size
 from pytest_perfdl.results.run import Exemplars, Result, Run
 from pytest_perfdl.results.verdict import FAILS_BY_DEFAULT, Cause, Judgement, MetricVerdict, SourceDiff
@@ -190,11 +191,15 @@ def result(verdict="regressed", test=GPT, *, reason=None, metrics=None, blame=()
     return Result(test, file, 12, judgement, fails, **{**values, **rest})
 
 
+WAIVER = Waiver(
+    "tests/perf/test_waived.py::*", "step_time", "12%", "2026-12-01", why="new attention", who="ana@example.com"
+)
 REASONS = {
     "invalid": "the steps of the repeats differ: 1699 operators in repeat 1, 1705 in repeat 3",
     "regressed": "step_time is 9.4% slower than its baseline, unpaired",
     "missing": "no baseline under any key",
     "outdated": "the test's source changed since its baseline",
+    "waived": "step_time +9.4%, waived up to 12% until 2026-12-01 by ana@example.com: new attention",
     "suspect": "past its limit in all of 4 paired rounds",
     "changed": "ops differs from its baseline",
     "inconclusive": "the budget ended before certainty",
@@ -211,6 +216,7 @@ METRICS = {
         counted(base=1699, new=1748),
         counted("peak_memory", 2_147_483_648, 2_147_483_648, unit="B", limit="2%", verdict="unchanged"),
     ),
+    "waived": (timed(waiver=WAIVER),),
     "suspect": (timed(verdict="suspect"),),
     "changed": (quiet(), counted()),
     "inconclusive": (timed(new=41_900_000, ci95=(-0.02, 0.06), verdict="inconclusive", excluded=0.08),),

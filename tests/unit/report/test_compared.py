@@ -22,7 +22,7 @@ def absent(number=0):
 
 def test_compared_is_what_was_held_against_another_side():
     held = {verdict for verdict in VERDICTS if compared(named(verdict))}
-    assert held == {"regressed", "suspect", "changed", "inconclusive", "improved", "unchanged"}
+    assert held == {"regressed", "waived", "suspect", "changed", "inconclusive", "improved", "unchanged"}
 
 
 def test_a_budget_and_figures_that_are_only_shown_compare_nothing():

@@ -77,12 +77,12 @@ def everything(tmp_path_factory):
 def test_the_verdict_comes_first(everything):
     shown = Page(html.render(everything, traces.collect(everything))).words
     order = [
-        "5 of 13 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated",
+        "5 of 14 perf tests fail: 1 invalid, 2 regressed, 1 missing, 1 outdated",
         "Machine ID",
         "no git: unpaired",
         "▲ regressed 2",
         "tests/perf/test_invalid.py::test_step",
-        "7 compared",
+        "8 compared",
         "What differs from the baselines' environment",
     ]
     places = [shown.index(part) for part in order]
@@ -404,7 +404,7 @@ def test_commands_can_be_copied():
 def test_tests_that_need_a_look_are_open_and_others_closed(everything):
     parsed = Page(html.render(everything, traces.collect(everything)))
     tests = [attrs for attrs in parsed.all("details") if attrs.get("class") == "test"]
-    assert ["open" in attrs for attrs in tests] == [True] * 10 + [False] * 3
+    assert ["open" in attrs for attrs in tests] == [True] * 10 + [False] * 4
 
 
 def test_an_empty_run_and_one_without_judgement():

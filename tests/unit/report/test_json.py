@@ -59,6 +59,7 @@ METRIC_KEYS = {
     "evidence",
     "rounds",
     "in_every_round",
+    "waiver",
     "remark",
     "reason",
     "base_values",

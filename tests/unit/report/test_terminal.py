@@ -143,6 +143,7 @@ def test_failing_tests_come_before_warning_ones_and_the_worst_first():
         "REGRESSED",
         "MISSING",
         "OUTDATED",
+        "WAIVED",
         "SUSPECT",
         "CHANGED",
         "INCONCLUSIVE",
@@ -183,7 +184,7 @@ def test_narrow_terminals_keep_every_number(width, verbosity, tmp_path):
 def test_color_says_nothing_that_words_do_not():
     lines = summary_lines(runs.run(*runs.each_verdict()), 1, 100)
     colored = [line for line in lines if line.markup]
-    assert all(line.text.split()[0].lower() in (*runs.REASONS, "6") for line in colored)
+    assert all(line.text.split()[0].lower() in (*runs.REASONS, "7") for line in colored)
     by_word = {line.text.split()[0]: line.markup for line in colored}
     assert by_word["REGRESSED"]["red"]
     assert by_word["CHANGED"]["yellow"]

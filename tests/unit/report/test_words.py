@@ -16,7 +16,7 @@ from unit.report import runs
 def test_every_verdict_is_counted_once():
     sentence = words.counts_sentence(runs.run(*runs.each_verdict()))
     assert sentence == (
-        "6 compared: 1 regressed, 1 suspect, 1 changed, 1 inconclusive, 1 improved, 1 unchanged. "
+        "7 compared: 1 regressed, 1 waived, 1 suspect, 1 changed, 1 inconclusive, 1 improved, 1 unchanged. "
         "1 invalid, 1 missing, 1 outdated, 1 incomparable, 1 new, 1 unmeasured."
     )
 

@@ -1,0 +1,78 @@
+"""Forms of JSON outputs, from which their schemas are made, and which tests compare with real outputs.
+
+Dataclasses that are written field by field have derived forms; the other forms are classes next to their writers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+
+def derived(name: str, kind: type, *, without: tuple[str, ...] = (), more: Mapping[str, Any] | None = None) -> Any:
+    """The form of a dataclass that is written by `dataclasses.asdict`.
+
+    Parameters
+    ----------
+    name
+        Of the form, in its schema.
+    without
+        Fields that are left out.
+    more
+        Types of further fields, by name; they replace fields of the dataclass.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    fields = {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.name not in without}
+    return msgspec.defstruct(name, list({**fields, **(more or {})}.items()))
+
+
+def schema_of(form: Any, title: str, version: int | None, *, nullable: bool = False) -> dict[str, Any]:
+    """The JSON Schema (2020-12) of a form; unknown fields are allowed, so that later versions may add some.
+
+    Parameters
+    ----------
+    title
+        One sentence.
+    version
+        Value of the field "schema"; `None` for an output without it.
+    nullable
+        Whether a number that is not finite is written as null.
+    """
+    made = _clean(msgspec.json.schema(form), nullable=nullable)
+    defined = made.pop("$defs", {})
+    top = defined.pop(made.pop("$ref").rpartition("/")[2]) if "$ref" in made else made
+    if version is not None:
+        top["properties"] = {"schema": {"const": version}, **top["properties"]}
+        top["required"] = ["schema", *top.get("required", ())]
+    top["title"] = title
+    return {**top, **({"$defs": dict(sorted(defined.items()))} if defined else {})}
+
+
+def _clean(value: Any, *, nullable: bool) -> Any:
+    """Names without what marks a class as private, patterns as JSON Schema has them, and numbers that may be null."""
+    if isinstance(value, list):
+        return [_clean(each, nullable=nullable) for each in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for key, each in value.items():
+        if key == "$ref":
+            found[key] = f"#/$defs/{_public(each.rpartition('/')[2])}"
+        elif key == "$defs":
+            found[key] = {_public(name): _clean(form, nullable=nullable) for name, form in each.items()}
+        elif key == "pattern":
+            found[key] = each.replace("\\Z", "$")
+        elif key == "title":
+            found[key] = _public(each)
+        elif key == "type" and each == "number" and nullable:
+            found[key] = ["number", "null"]
+        elif key not in ("description", "default"):
+            found[key] = _clean(each, nullable=nullable)
+    return found
+
+
+def _public(name: str) -> str:
+    return name.lstrip("_").removesuffix("Form") or "Record"

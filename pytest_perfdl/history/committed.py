@@ -15,7 +15,7 @@ from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.results.history import SHORT
-from pytest_perfdl.system.git import blobs, git, run_git, top_of, trouble
+from pytest_perfdl.system.git import blobs, commit_of, git, run_git, top_of, trouble
 
 WORKING_TREE = "working tree"
 """What stands for the hash of a baseline that is not committed."""
@@ -57,7 +57,7 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
     Raises
     ------
     HistoryError
-        There is no repository, no commit, or the folder is not in the repository.
+        There is no repository, or the folder is not in it.
     """
     base = (root / folder).resolve()
     top = top_of(root)
@@ -84,6 +84,9 @@ def measurements(root: Path, folder: str, skip: Skip) -> Iterator[Measurement]:
 
 
 def _versions(top: Path, place: str) -> list[_Version]:
+    if commit_of(top, "HEAD") is None:
+        # Nothing is committed yet.
+        return []
     done = run_git(
         top,
         *("-c", "log.showSignature=false", "-c", "log.showRoot=true"),
@@ -93,7 +96,7 @@ def _versions(top: Path, place: str) -> list[_Version]:
         seconds=_SECONDS,
     )
     if done is None or done.code != 0:
-        raise HistoryError(trouble(top) or f"git log of {place} failed: is there a commit?")
+        raise HistoryError(trouble(top) or f"git log of {place} failed, or took more than {_SECONDS} s")
     found = []
     for block in _COMMIT.split(done.output):
         head, *rest = (part.lstrip(b"\n").decode("utf-8", "surrogateescape") for part in block.split(b"\0"))
@@ -111,9 +114,10 @@ def _versions(top: Path, place: str) -> list[_Version]:
 
 def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
     """Baselines whose files differ from those of HEAD, or that git does not know yet."""
+    known = [] if commit_of(top, "HEAD") else ["--cached"]
     listed = [
         git(top, "diff", "--name-only", "--no-renames", "-z", "HEAD", "--", place, environment=_LITERAL),
-        git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", place, environment=_LITERAL),
+        git(top, "ls-files", "--others", "--exclude-standard", "-z", *known, "--", place, environment=_LITERAL),
     ]
     for path in sorted({name for names in listed for name in (names or "").split("\0")}):
         if not _is_baseline(path, place) or not (top / path).is_file():

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 LEAST = 3
 """Points that a level has at least."""
-RATE = 0.003
+RATE = 0.015
 """Changes per point before any value is seen."""
 CERTAIN = 0.95
 """Probability from which on a change is one."""
-EFFECT_SD = 0.15
+EFFECT_SD = 0.06
 """Deviation of the effects on the log scale."""
 SMALLEST = 0.01
 """Effects below this on the log scale are left out: nobody acts on them."""

@@ -197,7 +197,23 @@ def environments(state, folder):
     return folder
 
 
-STATES = {"laptop": laptop, "orphan": orphan, "history": history, "environments": environments}
+def nights(state, folder):
+    """Run files of ten nights; from the sixth on, steps take longer."""
+    copy_of(state, folder)
+    (folder / "nights").mkdir()
+    text = (folder / "run.json").read_text()
+    for number in range(10):
+        run = json.loads(text) | {"date": f"2026-05-{number + 1:02}T02:00:00Z", "commit": f"{number:040x}"}
+        for test in run["tests"]:
+            test["metrics"] = {}
+            for metrics in [call["metrics"] for call in test["record"]["calls"]]:
+                slower = [value * (1.1 if number >= 5 else 1) for value in metrics["step_time"]["values"]]
+                metrics["step_time"]["values"] = slower
+        (folder / "nights" / f"{number}.json").write_text(json.dumps(run))
+    return folder
+
+
+STATES = {"laptop": laptop, "orphan": orphan, "history": history, "environments": environments, "nights": nights}
 """What a document calls a state in `with:`, made of `recorded`."""
 
 

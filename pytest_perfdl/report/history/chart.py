@@ -15,9 +15,9 @@ from pytest_perfdl.results.history import Point, TestHistory
 POINTS = 1000
 """Most points that are drawn: the newest ones."""
 _WIDTH, _HEIGHT = 720, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 16, 14, 46
-_LABELS = 6
-"""Commits that the axis names."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 36, 14, 52
+_LABELS = 5
+"""Commits that the axis names; on phones, every other one is hidden."""
 _LEAST_SPREAD = 0.05
 """The axis spans this share of the values at least: noise must not look like a change."""
 
@@ -66,12 +66,14 @@ def _drawn(history: TestHistory) -> Iterator[Markup]:
         yield Markup(
             '<path class="frame" d="M{},{:.1f}H{}"/><text x="{}" y="{:.1f}" text-anchor="end">{}</text>'
         ).format(_LEFT, y(tick), _WIDTH - _RIGHT, _LEFT - 8, y(tick) + 4, format_quantity(tick, history.unit))
-    for place in _labelled(len(points)):
+    for number, place in enumerate(_labelled(len(points))):
         labelled = points[place]
-        for line, text in enumerate((labelled.name, labelled.date[:10])):
-            yield Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-                x(place), bottom + 18 + 15 * line, visible(text)
-            )
+        yield Markup(
+            '<text class="{0}" y="{1}" text-anchor="middle"><tspan x="{2:.1f}" dy="1.4em">{3}</tspan>'
+            '<tspan x="{2:.1f}" dy="1.2em">{4}</tspan></text>'
+        ).format(
+            "wide-only" if number % 2 else "", bottom, x(place), visible(labelled.name), visible(labelled.date[:10])
+        )
     for index, point in enumerate(points):
         if point.environment_changes:
             yield _line("environment", x(index - 0.5), point_words(history, point))

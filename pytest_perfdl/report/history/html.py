@@ -19,6 +19,8 @@ from pytest_perfdl.results.history import TestHistory
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
+Column = tuple[str, str, str]
+"""Heading, key of a row, and kind of value."""
 OPEN = 20
 """Tests that are not folded."""
 
@@ -43,6 +45,17 @@ def write_page(path: Path, histories: Sequence[TestHistory]) -> None:
         )
     )
     write_files({path: text.encode("utf-8", "backslashreplace")})
+
+
+def _columns(history: TestHistory) -> list[Column]:
+    return [
+        ("Commit", "commit", "text"),
+        ("Date", "date", "text"),
+        ("Value", "value", history.unit),
+        ("95% interval", "interval", "text"),
+        ("Change", "change", "text"),
+        ("Environment", "environment", "text"),
+    ]
 
 
 def _last_change(history: TestHistory) -> str:
@@ -86,6 +99,7 @@ def _sheet(history: TestHistory) -> dict[str, Any]:
             for change in reversed(history.change_points)
         ],
         "rows": rows[::-1],
+        "columns": [column for column in _columns(history) if any(row[column[1]] not in ("", None) for row in rows)],
     }
 
 

@@ -175,12 +175,15 @@ def test_no_repository_and_a_folder_elsewhere(tmp_path, repository):
         read(repository, str(tmp_path / "elsewhere"))
 
 
-def test_no_commit_yet(tmp_path):
+def test_without_a_commit_there_are_the_files(tmp_path):
     root = tmp_path / "empty"
     root.mkdir()
     subprocess.run(["git", "init", "-q", str(root)], check=True)
-    with pytest.raises(HistoryError, match="git log of baselines failed: is there a commit"):
-        list(committed.measurements(root, "baselines", print))
+    made = Repository.__new__(Repository)
+    made.root = made.project = root
+    made.write(record(), record(test="tests/a.py::test_a"))
+    made.git("add", str(made.path(record())))
+    assert [each.commit for each in read(made)[0]] == [committed.WORKING_TREE] * 2
 
 
 def test_objects_that_are_missing_are_none(repository):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LEAST = 3
 """Points that a level has at least."""
-RATE = 0.015
+RATE = 0.008
 """Changes per point before any value is seen."""
 CERTAIN = 0.95
 """Probability from which on a change is one."""

@@ -18,7 +18,8 @@ from pytest_perfdl.model.visible import visible
 
 MOST_FILES = 10_000
 """Run files that are read of one place."""
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::)")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:::[A-Za-z0-9+.-]+)*://")
+"""Also a chain of fsspec, such as `simplecache::s3://bucket/runs`, but no node id."""
 _SECRET = re.compile(r"(?<=//)[^/@\s]*@|[?#].*$", re.DOTALL)
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "hf": "huggingface_hub", "abfs": "adlfs"}
 """Package that has the backend of a protocol."""
@@ -55,8 +56,8 @@ def measurements(places: Sequence[str], skip: Skip) -> Iterator[Measurement]:
 def is_url(place: str) -> bool:
     """Whether a place is one that fsspec opens.
 
-    >>> is_url("s3://bucket/runs"), is_url("runs/night.json"), is_url("tests/a.py::test_b")
-    (True, False, False)
+    >>> is_url("s3://bucket/runs"), is_url("simplecache::s3://bucket/runs"), is_url("a.py::test_b[x://y]")
+    (True, True, False)
     """
     return _URL.match(place) is not None and not Path(place).exists()
 

@@ -152,3 +152,9 @@ def test_no_token_is_printed(monkeypatch):
 )
 def test_a_url_as_messages_name_it(url, shown):
     assert run_files.plain(url) == shown
+
+
+@pytest.mark.parametrize("name", ["a.py::test_b", "a.py::test_b[s3://c]", "tests/a.py::test_b", "runs/a.json", "runs"])
+def test_a_node_id_or_a_path_is_no_url(name):
+    assert not run_files.is_url(name)
+    assert run_files.is_url(f"memory://{name}")

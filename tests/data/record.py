@@ -153,7 +153,7 @@ def nights() -> None:
             "record": record(round(base_ns * (1 + effect)), date, commit, "2.13.0" if night >= 12 else "2.12.0"),
             "base_record": record(base_ns, "2026-04-30T12:00:00Z", "0" * 40, "2.12.0"),
         }
-        text = json.dumps({"schema": 1, "date": date, "commit": commit, "tests": [made]}, indent=1)
+        text = json.dumps({"schema": 1, "date": date, "commit": commit, "tests": [made]})
         (DATA / "nights" / f"{night + 1:02}.json").write_text(text + "\n", encoding="utf-8")
 
 

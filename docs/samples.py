@@ -70,6 +70,7 @@ def data() -> Iterator[Path]:
         for path in DATA.glob("*"):
             if path.is_file() and path.suffix != ".py":
                 shutil.copy(path, folder)
+        shutil.copytree(DATA / "nights", folder / "nights")
         yield folder
 
 

@@ -42,6 +42,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "prune": ("prune", "perfdl prune --apply"),
         "report": ("report", "perfdl report perf-report/run.json"),
         "merge": ("merge", "perfdl merge shards/1 shards/2"),
+        "history": ("history", "perfdl history test_train_step"),
         "bisect": ("bisect", "perfdl bisect v1.2 HEAD tests/perf/test_train.py::test_train_step"),
         "export": ("export", "perfdl export perf-report/run.json -o metrics.txt"),
         "ci": ("ci", "perfdl ci base"),

@@ -46,7 +46,7 @@ def to_csv(run: Run) -> str:
     for result in run.results:
         for metric in result.metrics or (None,):
             row = cells(run, result, metric)
-            writer.writerow([_cell(row.get(column)) for column in COLUMNS])
+            writer.writerow([cell(row.get(column)) for column in COLUMNS])
     return file.getvalue()
 
 
@@ -79,7 +79,8 @@ def cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, s
     return found
 
 
-def _cell(value: str | float | None) -> str:
+def cell(value: str | float | None) -> str:
+    """A cell that no spreadsheet calculates; empty for what is not known."""
     if value is None:
         return ""
     if isinstance(value, str):

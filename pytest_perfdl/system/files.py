@@ -41,7 +41,7 @@ def write_files(contents: Mapping[Path, bytes], *, flush: bool = False) -> None:
     path = Path()
     try:
         for path, content in contents.items():
-            staged[path] = temporary = path.with_name(temporary_name())
+            staged[path] = temporary = path.parent / temporary_name()
             with temporary.open("xb") as file:
                 file.write(content)
                 if flush:

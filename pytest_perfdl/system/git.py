@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from pytest_perfdl.system import folders, processes
 from pytest_perfdl.system.processes import Finished
@@ -23,6 +24,9 @@ _GITHUB = re.compile(
     r"(?P<path>[\w.-]+/[\w.-]+?)(?:\.git)?/?"
 )
 """Addresses of remotes that git takes, with the host and the repository's path."""
+
+_SETTINGS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+"""What git says is looked at: in English. Nobody is there to type a password."""
 
 MADE_BY_PYTHON = ("__pycache__/**", "*.pyc", ".pytest_cache/**")
 """What running tests writes beside the code: a repository that does not ignore it yet has the same code without."""
@@ -148,6 +152,46 @@ def asked(folder: Path, *arguments: str, given: Iterable[str]) -> str | None:
     return done.output.decode("utf-8", "surrogateescape") if done is not None and done.code == 0 else None
 
 
+def blobs(folder: Path, hashes: Sequence[str], limit: int) -> Iterator[bytes | None]:
+    """The contents of objects in their order, from one process of git; `None` for what is missing or larger.
+
+    Contents are read one at a time, since all versions of a file may not fit into memory.
+    """
+    with folders.for_a_while("git") as scratch:
+        given = scratch / "given"
+        given.write_text("".join(f"{each}\n" for each in hashes), "ascii")
+        with (
+            given.open("rb") as lines,
+            subprocess.Popen(
+                ["git", "cat-file", "--batch"],
+                cwd=folder,
+                env={**os.environ, **_SETTINGS},
+                stdin=lines,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                for _ in hashes:
+                    yield _object(process.stdout, limit)
+            finally:
+                process.kill()
+
+
+def _object(stream: IO[bytes], limit: int) -> bytes | None:
+    """The next object of `git cat-file --batch`: a line "hash type size", the content and a line end."""
+    *_, size = stream.readline().split() or [b""]
+    if not size.isdigit():
+        return None
+    data = stream.read(min(int(size), limit))
+    left = int(size) - len(data)
+    while left > 0 and (part := stream.read(min(left, 2**20))):
+        left -= len(part)
+    stream.read(1)
+    return data if len(data) == int(size) else None
+
+
 def run_git(
     folder: Path,
     *arguments: str,
@@ -180,12 +224,10 @@ def _run(
     apart: bool = False,
     seconds: float = GIT_SECONDS,
 ) -> Finished | None:
-    # What it says is looked at: in English. Nobody is there to type a password.
-    settings = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
     inherited = environment_apart() if apart else os.environ
     try:
         return processes.run(
-            command, folder, seconds=seconds, environment={**inherited, **settings, **(environment or {})}
+            command, folder, seconds=seconds, environment={**inherited, **_SETTINGS, **(environment or {})}
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -38,7 +38,14 @@ _NOTE = re.compile(
 )
 _SPAN = re.compile(r"(?<!`)`((?:pytest|perfdl|python) [^`]+)`(?!`)")
 _STARTS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python|make|pip|git|xdg-open)\b")
-WHOLE = ("perfdl list", "perfdl check", "perfdl prune", "perfdl prune --apply", "perfdl whatif --list")
+WHOLE = (
+    "perfdl list",
+    "perfdl check",
+    "perfdl prune",
+    "perfdl prune --apply",
+    "perfdl whatif --list",
+    "perfdl history",
+)
 """Commands of ours that are whole without naming a file."""
 
 

@@ -207,12 +207,20 @@ def shards(state, folder):
     return folder
 
 
+def nights(state, folder):
+    """A folder of run files of successive nights."""
+    copy_of(state, folder)
+    shutil.copytree(ROOT / "tests" / "data" / "nights", folder / "nights")
+    return folder
+
+
 STATES = {
     "laptop": laptop,
     "orphan": orphan,
     "history": history,
     "environments": environments,
     "shards": shards,
+    "nights": nights,
 }
 """What a document calls a state in `with:`, made of `recorded`."""
 

@@ -9,6 +9,7 @@ tutorial/           the run of docs/tutorials/first-regression.md in which the t
 memory.json         a run of TIED, below, in which the head has weights of its own
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
+nights/             what `perfdl history` reads of the run files of 24 nights, made up, too
 
 Then run docs/samples.py.
 """
@@ -16,6 +17,7 @@ Then run docs/samples.py.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -26,6 +28,7 @@ import tempfile
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -122,6 +125,38 @@ def campaign() -> None:
         log.append(Outcome(share, "2026-11-22T12:00:00Z", 20.0, None, "made-up-2c-1t", ("tests",), tuple(cases)))
 
 
+def nights() -> None:
+    """Rounds against one baseline: a new torch that changes nothing, and five nights later a step of 4.5 %."""
+    random = np.random.default_rng(0)
+    test, base_ns = "tests/test_speed.py::test_train_step", 41_200_000
+    (DATA / "nights").mkdir(exist_ok=True)
+
+    def record(ns: int, date: str, commit: str, torch: str) -> dict[str, Any]:
+        series = {"kind": "timed", "unit": "ns", "better": "lower", "values": [ns]}
+        return {
+            "schema": 1,
+            "test": test,
+            "key": {"slug": "made-up-2c-1t", "parts": {}},
+            "context": {"python": "3.11.9", "torch": torch},
+            "occasions": [{"repeats": 1, "date": date, "commit": commit}],
+            "calls": [{"name": "", "metrics": {"step_time": series}}],
+        }
+
+    for night in range(24):
+        effect = round(float(np.exp(0.005 * random.standard_normal()) * (1.045 if night >= 17 else 1) - 1), 4)
+        date, commit = f"2026-05-{night + 1:02}T02:00:00Z", hashlib.sha1(str(night).encode()).hexdigest()
+        rounds = {"evidence": "paired", "effect": effect, "ci95": [effect - 0.01, effect + 0.01], "base": base_ns}
+        made = {
+            "id": test,
+            "verdict": "unchanged",
+            "metrics": {"step_time": rounds},
+            "record": record(round(base_ns * (1 + effect)), date, commit, "2.13.0" if night >= 12 else "2.12.0"),
+            "base_record": record(base_ns, "2026-04-30T12:00:00Z", "0" * 40, "2.12.0"),
+        }
+        text = json.dumps({"schema": 1, "date": date, "commit": commit, "tests": [made]})
+        (DATA / "nights" / f"{night + 1:02}.json").write_text(text + "\n", encoding="utf-8")
+
+
 def mixer() -> None:
     """Profiled here: all of it on one thread."""
     os.environ["PERFDL_PLANT"] = "jitter_before_crop"
@@ -214,7 +249,7 @@ def run(folder: str, *words: str, expected: int = 0) -> None:
         sys.exit(f"{words[0]} ended with exit code {code} instead of {expected}")
 
 
-PARTS = {each.__name__: each for each in (points, campaign, mixer, tutorial, curve, memory)}
+PARTS = {each.__name__: each for each in (points, campaign, nights, mixer, tutorial, curve, memory)}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

@@ -83,6 +83,9 @@ def test_what_is_made_up_is_made_as_its_script_says(tmp_path, monkeypatch):
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert set(made) == {"points.csv", "perf-qualify.jsonl"}
     assert made == {name: (SAMPLES.DATA / name).read_bytes() for name in made}
+    RECORD.nights()
+    made = {path.name: path.read_bytes() for path in (tmp_path / "nights").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (SAMPLES.DATA / "nights").iterdir()}
 
 
 def sample(text, name="command", about=""):

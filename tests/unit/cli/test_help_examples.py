@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def project(tmp_path, monkeypatch):
     test = "tests/test_speed.py::test_train_step"
     new, base = (runs.record(test, repeats=10) for _ in range(2))
     Store(tmp_path, "baselines").save(base, {})
+    subprocess.run(["git", "init", "-q"], check=True)
     write_all(
         replace(runs.run(runs.result("regressed", test, new=new, base=base)), report_dir=tmp_path / "perf-report")
     )
@@ -169,7 +171,9 @@ def test_the_help_of_a_command(name, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert f"example: {EXAMPLES[name]}\n" in out
-    assert ("--dir" in out) == (name in {"list", "show", "accept", "prune", "diff", "check", "qualify", "constants"})
+    assert ("--dir" in out) == (
+        name in {"list", "show", "accept", "prune", "history", "diff", "check", "qualify", "constants"}
+    )
     parser = argparse.ArgumentParser()
     _load(name).add_arguments(parser)
     assert [action.dest for action in parser._actions if not action.help] == [] or name == "scaling"

@@ -1,0 +1,174 @@
+"""False and found change points on noise that we recorded: processes and rounds of unchanged code.
+
+    python benchmarks/history/change_points.py                    # all: minutes
+    python benchmarks/history/change_points.py --points 20000     # fewer
+
+The recording is that of benchmarks/decision_quality: 60 unchanged processes of each of three workloads within an hour,
+and 80 unchanged rounds of each cell. Both are shorter than the history of a year, so longer series are made of them in
+blocks (Kunsch 1989: the moving-block bootstrap, circular), which keeps the autocorrelation within blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from decision_quality.recording import Process, Round, unpack  # noqa: E402
+
+from pytest_perfdl.stats.bounds import Rate  # noqa: E402
+from pytest_perfdl.stats.change_points import ChangePoint, change_points  # noqa: E402
+from pytest_perfdl.stats.evidence import Estimate  # noqa: E402
+
+Floats = NDArray[np.float64]
+
+DATA = ROOT / "benchmarks" / "decision_quality" / "data" / "recorded.json.gz"
+LIMIT = 0.03
+STEP = 1.5 * LIMIT
+"""A planted step."""
+WITHIN = 5
+"""Points after a step with which it has to be found, and how far from it."""
+ROUNDS = 8
+"""Rounds of a night, in one block."""
+NIGHTS = 60
+LENGTHS = (60, 240, 1000)
+BLOCKS = (5, 20)
+
+
+def processes() -> dict[str, Floats]:
+    """Log step times of unchanged processes by workload, in the order of their measurement."""
+    found: dict[str, list[float]] = {}
+    for run in unpack(DATA)[1]:
+        if isinstance(run, Process) and run.share == 0:
+            found.setdefault(run.workload, []).append(run.measured.metrics()["step_time"])
+    return {name: np.log(values) for name, values in sorted(found.items())}
+
+
+def rounds() -> dict[str, Floats]:
+    """Log ratios of the sides of unchanged rounds by workload and cell, in the order of their measurement."""
+    found: dict[str, list[float]] = {}
+    for run in unpack(DATA)[1]:
+        if isinstance(run, Round) and run.share == 0:
+            name = "step_time" if "step_time" in run.head else "block_time"
+            found.setdefault(f"{run.workload}, {run.cell}", []).append(np.log(run.head[name] / run.base[name]))
+    return {name: np.array(values) for name, values in sorted(found.items())}
+
+
+def resampled(values: Floats, length: int, block: int, draw: np.random.Generator) -> Floats:
+    """A series of blocks that follow one another as they were measured; the recording is a circle."""
+    starts = draw.integers(0, len(values), -(-length // block))
+    return np.concatenate([np.take(values, np.arange(start, start + block), mode="wrap") for start in starts])[:length]
+
+
+def night(values: Floats, draw: np.random.Generator) -> float:
+    """The effect of one night's paired rounds, as the plugin estimates it."""
+    return Estimate(tuple(resampled(values, ROUNDS, ROUNDS, draw).tolist())).center
+
+
+def nights(values: Floats, draw: np.random.Generator) -> Floats:
+    """A history whose points follow from paired rounds against one anchor."""
+    return np.array([night(values, draw) for _ in range(NIGHTS)])
+
+
+def of_ten(values: Floats, draw: np.random.Generator) -> Floats:
+    """A history of recorded baselines: each point is the mean of ten processes in a row."""
+    return np.array([resampled(values, 10, 10, draw).mean() for _ in range(NIGHTS)])
+
+
+def is_found(found: tuple[ChangePoint, ...], step: int) -> bool:
+    return any(abs(change.index - step) <= WITHIN and change.effect > 0 for change in found)
+
+
+def detection(make: Callable[[], Floats], trials: int, draw: np.random.Generator) -> tuple[int, int, list[float]]:
+    """How many of the planted steps are found with five points after them, and at the end; the estimated effects."""
+    early = late = 0
+    effects = []
+    for _ in range(trials):
+        series = make()
+        step = int(draw.integers(10, NIGHTS - 10))
+        series[step:] += np.log1p(STEP)
+        early += is_found(change_points(np.exp(series[: step + WITHIN])), step)
+        whole = change_points(np.exp(series))
+        late += is_found(whole, step)
+        effects += [change.effect for change in whole if abs(change.index - step) <= WITHIN]
+    return early, late, effects
+
+
+def row(*cells: object) -> None:
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def per_thousand(count: int, points: int) -> str:
+    return f"{1000 * count / points:.2f} (below {1000 * Rate(count, points).upper:.2f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=60_000, help="points of each row of the first table")
+    parser.add_argument("--trials", type=int, default=100, help="planted steps of each row of the second table")
+    options = parser.parse_args()
+    draw = np.random.default_rng(23)
+    recorded, paired = processes(), rounds()
+
+    row("unchanged series", "length", "blocks", "points", "false", "per 1,000 points")
+    row(*["---"] * 6)
+    count = sum(len(change_points(np.exp(values))) for values in recorded.values())
+    points = sum(map(len, recorded.values()))
+    row("processes as recorded", 60, "-", points, count, per_thousand(count, points))
+    total = number = 0
+    for length in LENGTHS:
+        for block in BLOCKS:
+            count = points = 0
+            while points < options.points:
+                for values in recorded.values():
+                    count += len(change_points(np.exp(resampled(values, length, block, draw))))
+                    points += length
+            row("single processes", length, block, points, count, per_thousand(count, points))
+            total, number = total + count, number + points
+    for name, make, sources in (
+        ("ten processes a point", of_ten, recorded),
+        ("nights of paired rounds", nights, paired),
+    ):
+        count = points = 0
+        while points < options.points // 2:
+            for values in sources.values():
+                count += len(change_points(np.exp(make(values, draw))))
+                points += NIGHTS
+        row(name, NIGHTS, "-", points, count, per_thousand(count, points))
+        total, number = total + count, number + points
+    row("all resampled", "", "", number, total, per_thousand(total, number))
+
+    print()
+    row(
+        f"steps of +{STEP:.1%}",
+        "deviation of a point",
+        f"found with {WITHIN} points after",
+        "found in all",
+        "median effect",
+    )
+    row(*["---"] * 5)
+    everything = [*paired.items()]
+    early = late = trials = 0
+    for place, (_, values) in enumerate(everything):
+        share = options.trials // len(everything) + (place < options.trials % len(everything))
+        found = detection(lambda values=values: nights(values, draw), share, draw)
+        early, late, trials = early + found[0], late + found[1], trials + share
+    row("nights, all cells equally", "", f"{early} of {trials}", f"{late} of {trials}", "")
+    for kind, make, sources in (("nights", nights, paired), ("ten processes a point", of_ten, recorded)):
+        for name, values in sources.items():
+            deviation = float(np.std(make(values, draw)))
+            found = detection(lambda make=make, values=values: make(values, draw), options.trials, draw)
+            effect = f"{np.median(found[2]):+.1%}" if found[2] else "-"
+            ours = f"{found[0]} of {options.trials}", f"{found[1]} of {options.trials}"
+            row(f"{kind}: {name}", f"{deviation:.1%}", *ours, effect)
+
+
+if __name__ == "__main__":
+    main()

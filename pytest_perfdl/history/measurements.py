@@ -1,0 +1,237 @@
+"""What a history needs of records and run files.
+
+A history reads thousands of records. So only the parts that it needs are decoded, which is several times as fast as
+`record_json.from_json`: neither rows nor files of code. What is decoded is checked in the same way: types, that numbers
+are finite, and that there is one value per process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from pytest_perfdl.model import record_json, run_json
+from pytest_perfdl.model.errors import RecordError
+from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_name
+from pytest_perfdl.model.record_json import LARGEST, KeyForm, ScalarForm
+from pytest_perfdl.model.visible import visible
+
+_SAID = 200
+"""Characters of an error's text."""
+
+
+_DAMAGED = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One metric of a measurement."""
+
+    kind: Kind
+    unit: str
+    better: Better
+    values: tuple[float, ...]
+    """One per process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The result of paired rounds for one metric."""
+
+    effect: float
+    """Change against the baseline's code as a ratio."""
+    interval: tuple[float, float]
+    """Ends of its 95 % interval."""
+    base: float | None
+    """What the baseline's code took in these rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A test at one commit on one machine."""
+
+    test: str
+    machine_id: str
+    commit: str
+    date: str
+    context: Mapping[str, Scalar]
+    metrics: Mapping[str, Measured]
+    """By full name."""
+    subject: str = ""
+    note: str = ""
+    measured_commit: str = ""
+    """The commit that was checked out when it was measured; empty if unknown."""
+    base: Measurement | None = None
+    """The baseline that it was compared with."""
+    paired: Mapping[str, Paired] = field(default_factory=dict)
+    """By full name of the metric."""
+
+
+class _Versioned(msgspec.Struct):
+    schema: int
+
+
+_T = TypeVar("_T", bound=_Versioned)
+
+
+class _Series(msgspec.Struct):
+    kind: Kind
+    unit: str
+    better: Better
+    values: list[int | float]
+
+
+class _Call(msgspec.Struct):
+    name: str
+    metrics: dict[str, _Series]
+
+
+class _Occasion(msgspec.Struct):
+    date: str
+    repeats: int
+    commit: str | None = None
+
+
+class _Finding(msgspec.Struct):
+    level: Literal["invalid", "note"]
+    code: str
+
+
+class _Record(_Versioned):
+    test: str
+    key: KeyForm
+    context: dict[str, ScalarForm]
+    occasions: list[_Occasion]
+    calls: list[_Call]
+    integrity: list[_Finding] = []
+    note: str | None = None
+
+
+class _Metric(msgspec.Struct):
+    evidence: str | None = None
+    effect: int | float | None = None
+    ci95: tuple[int | float, int | float] | None = None
+    base: int | float | None = None
+
+
+class _Test(msgspec.Struct):
+    id: str
+    record: _Record | None = None
+    base_record: _Record | None = None
+    metrics: dict[str, _Metric] = {}
+
+
+class _Run(_Versioned):
+    date: str
+    tests: list[_Test]
+    commit: str | None = None
+
+
+def of_baseline(data: bytes, commit: str, date: str, subject: str) -> Measurement:
+    """The measurement of a baseline file, at the commit that has it.
+
+    Raises
+    ------
+    RecordError
+        When it is no baseline, damaged, or of a newer version; the message continues the name of the file.
+    """
+    form = _decoded(data, _Record, record_json.SCHEMA)
+    found = _measurement(form, commit, date, subject)
+    if not found.metrics:
+        raise RecordError("contains no measurement")
+    return found
+
+
+def of_run(data: bytes) -> tuple[Measurement, ...]:
+    """The measurements of a run file; without tests that were not measured, are invalid or were slowed on purpose.
+
+    Raises
+    ------
+    RecordError
+        As `of_baseline` does.
+    """
+    form = _decoded(data, _Run, run_json.SCHEMA)
+    found = []
+    for test in form.tests:
+        if test.record is None or any(each.level == "invalid" for each in test.record.integrity):
+            continue
+        if any(each.code == INJECTED for each in test.record.integrity):
+            continue
+        base = None
+        if test.base_record is not None:
+            base = _measurement(test.base_record, "", "", "")
+        paired = {name: each for name, metric in test.metrics.items() if (each := _paired(metric)) is not None}
+        found.append(_measurement(test.record, form.commit or "", form.date, "", base, paired))
+    return tuple(found)
+
+
+def _decoded(data: bytes, form: type[_T], newest: int) -> _T:
+    try:
+        decoded = msgspec.json.decode(data, type=form)
+    except _DAMAGED as error:
+        # A newer form need not be like this one.
+        with contextlib.suppress(*_DAMAGED):
+            _refuse_newer(msgspec.json.decode(data, type=_Versioned), newest)
+        raise RecordError(f"is damaged, or no file of pytest-perfdl ({visible(str(error)[:_SAID])})") from None
+    _refuse_newer(decoded, newest)
+    return decoded
+
+
+def _refuse_newer(decoded: _Versioned, newest: int) -> None:
+    if decoded.schema > newest:
+        shown = str(decoded.schema)[:20]
+        raise RecordError(f"was written by a newer pytest-perfdl (schema {shown}): upgrade pytest-perfdl")
+
+
+def _measurement(
+    form: _Record,
+    commit: str,
+    date: str,
+    subject: str,
+    base: Measurement | None = None,
+    paired: Mapping[str, Paired] | None = None,
+) -> Measurement:
+    if not form.occasions:
+        raise RecordError("is damaged (it has no occasions)")
+    last = form.occasions[-1]
+    repeats = sum(each.repeats for each in form.occasions)
+    metrics = {}
+    for call in form.calls:
+        for name, series in call.metrics.items():
+            if len(series.values) != repeats or not series.values or not _finite(series.values):
+                raise RecordError(f"is damaged (values of {visible(metric_name(call.name, name)[:_SAID])})")
+            metrics[metric_name(call.name, name)] = Measured(
+                series.kind, series.unit, series.better, tuple(series.values)
+            )
+    return Measurement(
+        test=form.test,
+        machine_id=form.key.slug,
+        commit=commit,
+        date=date or last.date,
+        context=form.context,
+        metrics=metrics,
+        subject=subject,
+        note=form.note or "",
+        measured_commit=last.commit or "",
+        base=base,
+        paired=paired or {},
+    )
+
+
+def _paired(metric: _Metric) -> Paired | None:
+    if metric.evidence != "paired" or metric.effect is None or metric.ci95 is None:
+        return None
+    numbers: Sequence[Any] = (metric.effect, *metric.ci95)
+    if not _finite(numbers) or min(numbers) <= -1:
+        return None
+    base = metric.base if metric.base is not None and _finite([metric.base]) else None
+    return Paired(metric.effect, metric.ci95, base)
+
+
+def _finite(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) and abs(value) <= LARGEST for value in values)

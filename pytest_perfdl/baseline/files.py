@@ -20,6 +20,7 @@ from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordEr
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
+from pytest_perfdl.system.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,6 +55,11 @@ class Store:
     def base(self) -> Path:
         """The baseline folder."""
         return self.root / self.folder
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that reports and commands show."""
+        return ()
 
     def path(self, node_id: str, slug: str) -> Path:
         """Where the baseline of a test under a key is or would be.
@@ -235,6 +241,30 @@ class Store:
                     delete_file(file, self.base)
         return tuple(gone)
 
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file that is no baseline, such as the rates of a machine.
+
+        Raises
+        ------
+        BaselineError
+            When the disk refuses.
+        """
+        with self._acting("written", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: data})
+
+    def restorable(self) -> set[Path]:
+        """Files that can be brought back after they were removed: those that the last commit holds as they are."""
+        listed = git(self.base, "ls-tree", "-r", "-z", "--name-only", "HEAD")
+        changed = git(self.base, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
+        if listed is None or changed is None:
+            return set()
+        return {self.base / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
+
+    def leftovers(self) -> tuple[str, ...]:
+        """A line for each thing that killed writers left outside of the folder: in a remote store."""
+        return ()
+
     def check_writable(self) -> None:
         """Check, before anything is measured, whether baselines can be written.
 
@@ -268,9 +298,10 @@ class Store:
             )
         return record
 
-    def shown(self, path: Path) -> str:
-        """A path as messages name it: relative to the root directory where it lies below."""
-        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+    def shown(self, path: Path, here: Path | None = None) -> str:
+        """A path as messages name it: relative to the root directory, or another one, if it is below."""
+        here = here or self.root
+        return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
 
     @contextlib.contextmanager
     def _acting(self, done: str, path: Path) -> Iterator[None]:

@@ -40,6 +40,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("show", "perfdl show test_train_step"),
         "accept": ("accept", "perfdl accept perf-report/run.json"),
         "prune": ("prune", "perfdl prune --apply"),
+        "baseline": ("baseline", "perfdl baseline verify"),
         "report": ("report", "perfdl report perf-report/run.json"),
         "bisect": ("bisect", "perfdl bisect v1.2 HEAD tests/perf/test_train.py::test_train_step"),
         "export": ("export", "perfdl export perf-report/run.json -o metrics.txt"),

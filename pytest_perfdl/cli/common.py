@@ -18,6 +18,7 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.visible import harmless, visible
 
 if TYPE_CHECKING:
+    from pytest_perfdl.baseline.files import Store
     from pytest_perfdl.trace import Trace
 
 
@@ -47,25 +48,28 @@ def one_run(trace: Trace) -> Trace:
     return trace
 
 
-def baselines(folder: Path) -> Iterator[tuple[Path, Record]]:
-    """Every baseline below a folder, in the order of their paths.
+def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
+    """Every baseline of a project, in the order of their paths; what must be known of them is printed first.
 
     Raises
     ------
     CommandError
         When there is no such folder, or a file in it cannot be read.
     """
+    folder = store.base
     if not folder.is_dir():
         raise CommandError(f"there is no baselines folder {shown(folder)}: set the folder with --dir")
+    for note in store.notes:
+        say(note, error=True)
     for path in sorted(folder.rglob("*.json")):
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue
         try:
             yield path, parse(untrusted_files.read_bytes(path, LIMIT))
         except RecordError as error:
-            raise CommandError(f"{shown(path)} {error}") from error
+            raise CommandError(f"{store.shown(path, Path.cwd())} {error}") from error
         except OSError as error:
-            raise CommandError(f"{shown(path)} cannot be read: {error.strerror}") from error
+            raise CommandError(f"{store.shown(path, Path.cwd())} cannot be read: {error.strerror}") from error
 
 
 def shown(path: Path) -> str:

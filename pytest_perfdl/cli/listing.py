@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, shown, width
+from pytest_perfdl.cli.common import baselines, say, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.record import Record
@@ -23,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 3 when there is no baseline."""
-    folder = store(arguments).base
-    found = [record for _, record in baselines(folder) if arguments.k in record.test]
+    stored = store(arguments)
+    found = [record for _, record in baselines(stored) if arguments.k in record.test]
     if not found:
-        say(f"no baselines in {shown(folder)}: record baselines with `pytest --perf-update`")
+        say(f"no baselines in {stored.shown(stored.base, Path.cwd())}: record baselines with `pytest --perf-update`")
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")

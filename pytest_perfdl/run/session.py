@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.remote import opened
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.perf_items import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
@@ -72,9 +72,9 @@ class PerfSession:
         self._invocation = invocation(config, settings)
         self._nothing = False
         """Whether the collection succeeded and found no perf test."""
-        store = Store(config.rootpath, settings.folder)
-        store.sweep()
         try:
+            store = opened(config.rootpath, settings.folder)
+            store.sweep()
             fail_on = parse_fail_on(settings.fail_on)
             if settings.update is not None:
                 store.check_writable()
@@ -327,6 +327,7 @@ class PerfSession:
         records = [result.new for result in run.results if result.new is not None]
         unheld = unmeasured_limits(settings, records) if records else ""
         said = (
+            *self._store.notes,
             checked_out,
             not_measured(run.results),
             unsaid,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.baseline import layout, text
+from pytest_perfdl.baseline import layout, outline, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
@@ -23,7 +23,7 @@ from pytest_perfdl.system.folders import delete_file
 from pytest_perfdl.system.git import git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_perfdl.model.record import Record
 
@@ -103,15 +103,27 @@ class Store:
         found = [self._load(folder / inside, node_id) for folder in folders if folder.name != mine.name]
         return tuple(record for record in found if record is not None)
 
-    def repeat_seconds(self, node_id: str) -> float | None:
-        """What one repeat of a test took when its newest baseline under any key was recorded; `None` if unknown.
+    def repeat_seconds(self, node_ids: Iterable[str]) -> dict[str, float | None]:
+        """What one repeat of each test took when its newest baseline under any key was recorded; `None` if unknown.
 
-        A file that cannot be read says nothing here: it will be refused when it is needed.
+        A file that cannot be read says nothing here: it will be refused when it is needed. Only times are decoded,
+        since this is done for all tests before anything is measured.
         """
+        try:
+            folders = [entry.path for entry in os.scandir(self.base) if entry.is_dir()]
+        except OSError:
+            folders = []
+        return {node_id: self._repeat_seconds(node_id, folders) for node_id in node_ids}
+
+    def _repeat_seconds(self, node_id: str, folders: Sequence[str]) -> float | None:
         known: list[tuple[str, float]] = []
-        with contextlib.suppress(BaselineError):
-            for record in self.others(node_id, ""):
-                known += [(occasion.date, occasion.seconds) for occasion in record.occasions if occasion.seconds]
+        with contextlib.suppress(ValueError):
+            inside = str(layout.baseline_path(Path(), "x", node_id)).removeprefix(f"x{os.sep}")
+            for folder in folders:
+                with contextlib.suppress(OSError, RecordError):
+                    found = outline.times(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT))
+                    if found.test == node_id:
+                        known += [(each.date, each.seconds) for each in found.occasions if each.seconds]
         return max(known)[1] if known else None
 
     def exemplars(self, node_id: str, slug: str) -> tuple[dict[str, Path], tuple[Path, ...]]:

@@ -90,10 +90,10 @@ def _merge(arguments: argparse.Namespace) -> int:
         return 0
     path = arguments.path or str(arguments.ours)
     kept = "theirs" if merged.data == theirs else "ours"
-    test = f" {shlex.quote(merged.test)}" if merged.test else ""
+    command = "pytest --perf-update=all" + (f" {shlex.quote(merged.test)}" if merged.test else "")
     say(
         f"perfdl baseline merge: conflict in {visible(path)}: {visible(merged.conflict)}. The file has {kept}. Record "
-        f"the merged code with pytest --perf-update=all{visible(test)}, and git add the file",
+        f"the merged code with {visible(command)}, and git add the file",
         error=True,
     )
     return 1

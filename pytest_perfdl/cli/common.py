@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from pytest_perfdl.baseline.outline import Outline, outline
 from pytest_perfdl.baseline.text import LIMIT, parse
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
@@ -56,6 +57,29 @@ def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
     CommandError
         When there is no such folder, or a file in it cannot be read.
     """
+    for path, data in _files(store):
+        yield path, _read(store, path, data)
+
+
+def outlines(store: Store) -> Iterator[tuple[Path, Outline]]:
+    """As `baselines`, without the parts of a record that a list does not show: several times faster."""
+    for path, data in _files(store):
+        try:
+            yield path, outline(data)
+        except RecordError:
+            # The same words as everywhere.
+            _read(store, path, data)
+            raise
+
+
+def _read(store: Store, path: Path, data: bytes) -> Record:
+    try:
+        return parse(data)
+    except RecordError as error:
+        raise CommandError(f"{store.shown(path, Path.cwd())} {error}") from error
+
+
+def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
     folder = store.base
     if not folder.is_dir():
         raise CommandError(f"there is no baselines folder {shown(folder)}: set the folder with --dir")
@@ -65,9 +89,7 @@ def baselines(store: Store) -> Iterator[tuple[Path, Record]]:
         if path.name == MACHINE_FILE and path.parent.parent == folder:
             continue
         try:
-            yield path, parse(untrusted_files.read_bytes(path, LIMIT))
-        except RecordError as error:
-            raise CommandError(f"{store.shown(path, Path.cwd())} {error}") from error
+            yield path, untrusted_files.read_bytes(path, LIMIT)
         except OSError as error:
             raise CommandError(f"{store.shown(path, Path.cwd())} cannot be read: {error.strerror}") from error
 

@@ -135,7 +135,7 @@ class PerfSession:
         if not self.tests:
             return None
         store, settings = self._store, self.settings
-        known = {nodeid: store.repeat_seconds(nodeid) for nodeid in self.tests}
+        known = store.repeat_seconds(self.tests)
         records = {nodeid: settings.records(has_baseline=known[nodeid] is not None) for nodeid in self.tests}
         times = [
             ExpectedDuration(

@@ -35,7 +35,15 @@ _FENCE = re.compile(r"^ *```(\w*)")
 _NOTE = re.compile(r"<!-- (exit: (?P<exits>\d+(?: or \d+)*)|with: (?P<state>\w+)|(?P<parsed>only parsed)) -->")
 _SPAN = re.compile(r"(?<!`)`((?:pytest|perfdl|python) [^`]+)`(?!`)")
 _STARTS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:pytest|perfdl|python|make|pip|git|xdg-open)\b")
-WHOLE = ("perfdl list", "perfdl check", "perfdl prune", "perfdl prune --apply", "perfdl whatif --list")
+WHOLE = (
+    "perfdl baseline install",
+    "perfdl baseline verify",
+    "perfdl list",
+    "perfdl check",
+    "perfdl prune",
+    "perfdl prune --apply",
+    "perfdl whatif --list",
+)
 """Commands of ours that are whole without naming a file."""
 
 

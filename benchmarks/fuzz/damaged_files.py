@@ -171,7 +171,7 @@ def check_baseline(place: Place, data: bytes) -> str:
         base = store.load(TEST, SLUG)
         others = store.others(TEST, "another-key")
         store.exemplars(TEST, SLUG)
-        store.repeat_seconds(TEST)
+        store.repeat_seconds([TEST])
     except BaselineError as error:
         _one_line(error)
         return "refused"

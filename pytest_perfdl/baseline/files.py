@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_perfdl.baseline import layout, text
+from pytest_perfdl.baseline import layout, outline, text
 from pytest_perfdl.baseline.lock import locked
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import BaselineError, NewerRecordError, RecordError
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.system.files import TEMPORARY, changed, temporary_name, write_files
 from pytest_perfdl.system.folders import delete_file
+from pytest_perfdl.system.git import git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_perfdl.model.record import Record
 
@@ -54,6 +55,11 @@ class Store:
     def base(self) -> Path:
         """The baseline folder."""
         return self.root / self.folder
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that reports and commands show."""
+        return ()
 
     def path(self, node_id: str, slug: str) -> Path:
         """Where the baseline of a test under a key is or would be.
@@ -97,15 +103,27 @@ class Store:
         found = [self._load(folder / inside, node_id) for folder in folders if folder.name != mine.name]
         return tuple(record for record in found if record is not None)
 
-    def repeat_seconds(self, node_id: str) -> float | None:
-        """What one repeat of a test took when its newest baseline under any key was recorded; `None` if unknown.
+    def repeat_seconds(self, node_ids: Iterable[str]) -> dict[str, float | None]:
+        """What one repeat of each test took when its newest baseline under any key was recorded; `None` if unknown.
 
-        A file that cannot be read says nothing here: it will be refused when it is needed.
+        A file that cannot be read says nothing here: it will be refused when it is needed. Only times are decoded,
+        since this is done for all tests before anything is measured.
         """
+        try:
+            folders = [entry.path for entry in os.scandir(self.base) if entry.is_dir()]
+        except OSError:
+            folders = []
+        return {node_id: self._repeat_seconds(node_id, folders) for node_id in node_ids}
+
+    def _repeat_seconds(self, node_id: str, folders: Sequence[str]) -> float | None:
         known: list[tuple[str, float]] = []
-        with contextlib.suppress(BaselineError):
-            for record in self.others(node_id, ""):
-                known += [(occasion.date, occasion.seconds) for occasion in record.occasions if occasion.seconds]
+        with contextlib.suppress(ValueError):
+            inside = str(layout.baseline_path(Path(), "x", node_id)).removeprefix(f"x{os.sep}")
+            for folder in folders:
+                with contextlib.suppress(OSError, RecordError):
+                    found = outline.times(untrusted_files.read_bytes(f"{folder}{os.sep}{inside}", text.LIMIT))
+                    if found.test == node_id:
+                        known += [(each.date, each.seconds) for each in found.occasions if each.seconds]
         return max(known)[1] if known else None
 
     def exemplars(self, node_id: str, slug: str) -> tuple[dict[str, Path], tuple[Path, ...]]:
@@ -235,6 +253,30 @@ class Store:
                     delete_file(file, self.base)
         return tuple(gone)
 
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file that is no baseline, such as the rates of a machine.
+
+        Raises
+        ------
+        BaselineError
+            When the disk refuses.
+        """
+        with self._acting("written", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_files({path: data})
+
+    def restorable(self) -> set[Path]:
+        """Files that can be brought back after they were removed: those that the last commit holds as they are."""
+        listed = git(self.base, "ls-tree", "-r", "-z", "--name-only", "HEAD")
+        changed = git(self.base, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
+        if listed is None or changed is None:
+            return set()
+        return {self.base / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
+
+    def leftovers(self) -> tuple[str, ...]:
+        """A line for each thing that killed writers left outside of the folder: in a remote store."""
+        return ()
+
     def check_writable(self) -> None:
         """Check, before anything is measured, whether baselines can be written.
 
@@ -277,9 +319,10 @@ class Store:
             )
         return record
 
-    def shown(self, path: Path) -> str:
-        """A path as messages name it: relative to the root directory where it lies below."""
-        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+    def shown(self, path: Path, here: Path | None = None) -> str:
+        """A path as messages name it: relative to the root directory, or another one, if it is below."""
+        here = here or self.root
+        return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
 
     @contextlib.contextmanager
     def _acting(self, done: str, path: Path) -> Iterator[None]:

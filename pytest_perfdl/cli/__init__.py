@@ -40,6 +40,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("show", "perfdl show test_train_step"),
         "accept": ("accept", "perfdl accept perf-report/run.json"),
         "prune": ("prune", "perfdl prune --apply"),
+        "baseline": ("baseline", "perfdl baseline verify"),
         "report": ("report", "perfdl report perf-report/run.json"),
         "merge": ("merge", "perfdl merge shards/1 shards/2"),
         "history": ("history", "perfdl history test_train_step"),

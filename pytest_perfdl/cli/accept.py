@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import say, shown
+from pytest_perfdl.cli.common import say
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import CommandError
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> None:
     written = store.save(record, exemplars)
     path = store.path(record.test, record.key.slug)
-    say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {shown(path)}")
+    say(f"{'accepted ' if written else 'unchanged'}  {visible(record.test)}  {store.shown(path, Path.cwd())}")
     if record.repeats < _USABLE_REPEATS:
         few = plural(record.repeats, "process", "processes")
         say(f"           only {few} recorded; to add more: pytest --perf-update=append")

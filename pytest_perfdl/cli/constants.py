@@ -97,7 +97,8 @@ def _limits(arguments: argparse.Namespace) -> int:
     if arguments.device and not has_device():
         raise CommandError("torch finds no GPU: remove --device to benchmark the CPU")
     key = prepare(arguments.threads, "cuda" if arguments.device else "cpu")
-    out = arguments.out or location(store(arguments), key)
+    stored = None if arguments.out else store(arguments)
+    out = location(stored, key) if stored else arguments.out
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
@@ -106,7 +107,11 @@ def _limits(arguments: argparse.Namespace) -> int:
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    return _written(found.or_else(known), out)
+    if stored is None:
+        return _written(found.or_else(known), out)
+    stored.write(out, found.or_else(known).dump())
+    say(f"wrote {stored.shown(out, Path.cwd())}: {_summary(found)}")
+    return 0
 
 
 def _known(path: Path, *, again: bool) -> Machine:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, shown, width
+from pytest_perfdl.baseline.outline import Outline
+from pytest_perfdl.cli.common import outlines, say, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.metrics import general
-from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
@@ -23,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; 3 when there is no baseline."""
-    folder = store(arguments).base
-    found = [record for _, record in baselines(folder) if arguments.k in record.test]
+    stored = store(arguments)
+    found = [record for _, record in outlines(stored) if arguments.k in record.test]
     if not found:
-        say(f"no baselines in {shown(folder)}: record baselines with `pytest --perf-update`")
+        say(f"no baselines in {stored.shown(stored.base, Path.cwd())}: record baselines with `pytest --perf-update`")
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")
@@ -36,19 +37,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(record: Record) -> tuple[str, ...]:
+def _row(record: Outline) -> tuple[str, ...]:
     last = record.occasions[-1]
     times = [
         format_quantity(statistics.median(series.values), series.unit)
-        for name, series in record.metrics().items()
-        if general(name) == "block_time"
+        for call in record.calls
+        for name, series in call.metrics.items()
+        if general(name) == "block_time" and series.values
     ]
     commit = (last.commit or "")[:9]
-    return visible(record.test), str(record.repeats), last.date[:10], commit, ", ".join(times)
+    repeats = sum(occasion.repeats for occasion in record.occasions)
+    return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times)
 
 
-def _by_machine(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
+def _by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:
+    found: dict[str, list[Outline]] = {}
     for record in records:
         found.setdefault(record.key.slug, []).append(record)
     return found

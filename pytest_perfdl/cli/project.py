@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.remote import opened
 from pytest_perfdl.model.errors import CommandError
 
 _KEYS = ("perfdl_dir", "perf_dir")
@@ -34,16 +35,22 @@ def add_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir",
         metavar="FOLDER",
-        help="folder of the baselines (default: perf_dir in pytest's ini file)",
+        help="folder or URL of the baselines (default: perf_dir in pytest's ini file)",
     )
 
 
 def store(arguments: argparse.Namespace) -> Store:
-    """The baselines that a command is about."""
+    """The baselines that a command is about.
+
+    Raises
+    ------
+    BaselineError
+        When they are in a remote store that cannot be read.
+    """
     if arguments.dir is not None:
-        return Store(Path.cwd(), arguments.dir)
+        return opened(Path.cwd(), arguments.dir)
     project = find_project()
-    return Store(project.root, project.folder)
+    return opened(project.root, project.folder)
 
 
 def find_project() -> Project:

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_perfdl.baseline.files import Store
 from pytest_perfdl.baseline.layout import exemplar_path
 from pytest_perfdl.cli.collecting import Collected, collect
-from pytest_perfdl.cli.common import baselines, say, shown
+from pytest_perfdl.cli.common import baselines, say
 from pytest_perfdl.cli.project import Project, add_dir, find_project, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.record import Record
@@ -52,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True, slots=True)
 class _Baseline:
     path: Path
+    where: str
+    """The path, as messages name it."""
     record: Record
     orphan: bool
     why: str
@@ -67,23 +70,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Print, and with --apply delete; 3 when no baseline is without its test."""
     if arguments.checkouts:
         return _clear(Path.cwd())
-    project, folder = find_project(), store(arguments).base
+    project, stored = find_project(), store(arguments)
     asked = _Asked(arguments.paths, project)
-    considered = [(path, record) for path, record in baselines(folder) if asked.covers(record.test)]
+    considered = [(path, record) for path, record in baselines(stored) if asked.covers(record.test)]
     collected = collect(project, asked.existing) if considered and not asked.gone else Collected()
-    found = [_held(path, record, project, collected, params=arguments.params) for path, record in considered]
+    found = [
+        _held(path, stored.shown(path, Path.cwd()), record, project, collected, params=arguments.params)
+        for path, record in considered
+    ]
     orphans = [each for each in found if each.orphan]
     kept = [each for each in found if each.why and not each.orphan]
     if arguments.apply:
-        _check(orphans, of=len(found), folder=folder, everything=arguments.all, force=arguments.force)
+        _check(orphans, of=len(found), store=stored, everything=arguments.all, force=arguments.force)
     for each in kept:
         say(f"kept     {_line(each)}")
     for each in orphans:
         say(f"{'deleted' if arguments.apply else 'no test'}  {_line(each)}")
         if arguments.apply:
-            # The record last: while it is there, a command that was interrupted is repeated.
-            for file in reversed(each.files):
-                _delete(file, folder)
+            _delete(each, stored)
     total = plural(len(found), "baseline")
     if not orphans:
         say(
@@ -136,10 +140,10 @@ class _Asked:
         )
 
 
-def _held(path: Path, record: Record, project: Project, collected: Collected, *, params: bool) -> _Baseline:
+def _held(path: Path, where: str, record: Record, project: Project, collected: Collected, *, params: bool) -> _Baseline:
     """A baseline with what became of its test."""
     orphan, why = _fate(record.test, project.root, collected, params=params)
-    return _Baseline(path, record, orphan, why)
+    return _Baseline(path, where, record, orphan, why)
 
 
 def _fate(test: str, root: Path, collected: Collected, *, params: bool) -> tuple[bool, str]:
@@ -199,21 +203,27 @@ def _is_sparse(root: Path, file: str) -> bool:
     return (git(root, "ls-files", "-t", "--", file) or "").startswith("S ")
 
 
-def _delete(file: Path, folder: Path) -> None:
-    try:
-        delete_file(file, folder)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be deleted: {error.strerror or error}") from error
+def _delete(baseline: _Baseline, store: Store) -> None:
+    """Delete a baseline with its traces, the record last: while it is there, an interrupted command is repeated."""
+    record = baseline.record
+    if store.path(record.test, record.key.slug) == baseline.path:
+        store.remove(record.test, record.key.slug)
+        return
+    for file in reversed(baseline.files):
+        try:
+            delete_file(file, store.base)
+        except OSError as error:
+            raise CommandError(f"{baseline.where} cannot be deleted: {error.strerror or error}") from error
 
 
-def _check(orphans: Sequence[_Baseline], *, of: int, folder: Path, everything: bool, force: bool) -> None:
+def _check(orphans: Sequence[_Baseline], *, of: int, store: Store, everything: bool, force: bool) -> None:
     """Refuse what looks like a mistake, before anything is deleted."""
     if orphans and len(orphans) == of and not everything:
         whole = "the only baseline" if of == 1 else f"all {plural(of, 'baseline')}"
         raise CommandError(f"the command would delete {whole}: add --all to confirm")
-    lost = [] if force else sorted(set(_files(orphans)) - _committed(folder))
+    lost = [] if force else sorted(set(_files(orphans)) - store.restorable())
     if lost:
-        which = shown(lost[0]) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
+        which = store.shown(lost[0], Path.cwd()) + (f" and {len(lost) - 1} more" if len(lost) > 1 else "")
         raise CommandError(f"nothing was deleted, because git cannot restore {which}: commit first, or add --force")
 
 
@@ -221,14 +231,5 @@ def _files(baselines: Iterable[_Baseline]) -> Iterable[Path]:
     return (file for each in baselines for file in each.files)
 
 
-def _committed(folder: Path) -> set[Path]:
-    """Files below a folder that the last commit holds as they are on disk."""
-    listed = git(folder, "ls-tree", "-r", "-z", "--name-only", "HEAD")
-    changed = git(folder, "diff", "--relative", "--name-only", "-z", "HEAD", "--", ".")
-    if listed is None or changed is None:
-        return set()
-    return {folder / name for name in set(listed.split("\0")) - set(changed.split("\0")) if name}
-
-
 def _line(baseline: _Baseline) -> str:
-    return f"{visible(baseline.record.test)}  {shown(baseline.path)}  ({visible(baseline.why)})"
+    return f"{visible(baseline.record.test)}  {baseline.where}  ({visible(baseline.why)})"

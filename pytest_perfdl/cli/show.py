@@ -6,7 +6,7 @@ import argparse
 import statistics
 from pathlib import Path
 
-from pytest_perfdl.cli.common import baselines, say, shown, width
+from pytest_perfdl.cli.common import baselines, say, width
 from pytest_perfdl.cli.project import add_dir, store
 from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.record import Record, Series
@@ -25,19 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every baseline whose test's id contains the text; 3 when there is none."""
-    folder = store(arguments).base
-    found = [(path, record) for path, record in baselines(folder) if arguments.test in record.test]
+    stored, here = store(arguments), Path.cwd()
+    found = [(path, record) for path, record in baselines(stored) if arguments.test in record.test]
     if not found:
-        say(f"no baseline in {shown(folder)} of a test whose id contains {arguments.test!r}")
+        say(f"no baseline in {stored.shown(stored.base, here)} of a test whose id contains {arguments.test!r}")
         return 3
-    say("\n\n".join(_page(path, record) for path, record in found))
+    say("\n\n".join(_page(stored.shown(path, here), record) for path, record in found))
     return 0
 
 
-def _page(path: Path, record: Record) -> str:
+def _page(file: str, record: Record) -> str:
     room = width()
     lines = [visible(record.test)]
-    facts = [("file", shown(path)), ("machine ID", record.key.slug)]
+    facts = [("file", file), ("machine ID", record.key.slug)]
     facts += [
         (
             "recorded",

@@ -111,7 +111,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-dir",
-        "directory of the baselines, relative to the root directory",
+        "directory of the baselines, relative to the root directory, or URL of a remote store",
         ini="perf_dir",
         metavar="DIR",
         default="baselines",

@@ -408,11 +408,13 @@ def refuse_xdist(config: pytest.Config) -> None:
 
 def header(settings: Settings, root: Path) -> str:
     """The line below pytest's header."""
-    if not settings.compares_sides:
+    if settings.compares_sides:
+        base = f"compared with {settings.other_side}"
+    elif "://" in settings.folder:
+        base = f"baselines in {settings.folder}"
+    else:
         stored = sum(1 for path in (root / settings.folder).rglob("*.json") if not path.name.endswith(".trace.json"))
         base = f"{plural(stored, 'baseline')} in {settings.folder}"
-    else:
-        base = f"compared with {settings.other_side}"
     mode = f"update {settings.update}" if settings.update else "on"
     clashes = [f"{flag} is defined by {owner}: use {long_name(flag)}" for flag, owner in settings.clashes.items()]
     where = "in pytest's process, not compared" if settings.isolate == "none" else "fresh processes per test"

@@ -135,17 +135,20 @@ class Machine:
         except (msgspec.ValidationError, ValueError) as error:
             raise ValueError(f"{path} is not a machine.json file: {error}") from error
 
+    def dump(self) -> bytes:
+        """The known values as JSON: names sorted, rates with four digits."""
+        known = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) not in _UNKNOWN}
+        return orjson.dumps(_rounded(known), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
+
     def save(self, path: Path) -> None:
-        """Write the known values as JSON, atomically: names sorted, rates with four digits.
+        """Write `dump`, atomically.
 
         Raises
         ------
         OSError
         """
-        known = {each.name: value for each in fields(self) if (value := getattr(self, each.name)) not in _UNKNOWN}
-        data = orjson.dumps(_rounded(known), option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_files({path: data})
+        write_files({path: self.dump()})
 
 
 _NAMES = tuple(each.name for each in fields(Machine) if each.name not in ("source", "key"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import zlib
 from pathlib import Path
 
@@ -10,7 +11,7 @@ _GZIP = 31
 """`wbits` of the gzip format."""
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
+def read_bytes(path: Path | str, limit: int) -> bytes:
     """The content of a file of at most `limit` bytes.
 
     Raises
@@ -18,8 +19,12 @@ def read_bytes(path: Path, limit: int) -> bytes:
     OSError
         When it cannot be read, or is larger.
     """
-    with path.open("rb") as file:
-        data = file.read(limit + 1)
+    with open(path, "rb") as file:
+        # Not the limit at once, for which memory would be reserved; more where a file has no size, or grows.
+        size_bytes = os.fstat(file.fileno()).st_size
+        data = file.read(min(size_bytes, limit) + 1)
+        if len(data) > size_bytes:
+            data += file.read(limit + 1 - len(data))
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {size(limit)}", str(path))
     return data

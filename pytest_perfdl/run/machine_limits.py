@@ -17,7 +17,7 @@ from pytest_perfdl.machine.constants import FILE, Machine
 from pytest_perfdl.machine.fitness import MachineFinding
 from pytest_perfdl.machine.fitness.processors import allowed, power, quota
 from pytest_perfdl.machine.peaks import Peaks
-from pytest_perfdl.model.errors import ConstantsError
+from pytest_perfdl.model.errors import BaselineError, ConstantsError
 from pytest_perfdl.model.record import Key
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.system.folders import for_a_while
@@ -80,12 +80,10 @@ class MachineLimits:
                     raise ConstantsError(
                         f"the machine ID in the worker process differs from this process's machine ID: {found.key}"
                     )
-                found.save(self.path(key))
+                self._store.write(self.path(key), found.dump())
                 self._known[key.slug] = found
-            except ConstantsError as error:
+            except (BaselineError, ConstantsError) as error:
                 self._refused[key.slug] = str(error)
-            except OSError as error:
-                self._refused[key.slug] = f"{self.path(key)} cannot be written: {error.strerror}"
         return self._refused.get(key.slug, "")
 
     def missed(self, key: Key, key_extra: Sequence[str] = ()) -> str:

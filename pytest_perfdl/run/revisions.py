@@ -114,8 +114,9 @@ class Revisions:
         names = [name for name, found in sorted(self._recorded.items()) if not there.get(name, "").startswith(found)]
         if not names:
             return ""
-        baselines = self._settings.folder
-        added = " ".join(map(shlex.quote, [*names, baselines])) if len(names) <= _MOST_NAMED else "-A"
+        # None of a remote store, whose copy is outside.
+        baselines = [self._store.folder] if self._store.base.resolve().is_relative_to(self.top) else []
+        added = " ".join(map(shlex.quote, [*names, *baselines])) if len(names) <= _MOST_NAMED else "-A"
         return (
             f"the recorded code is not committed yet ({some(names)}): commit the code together with the baselines "
             f"(git add {added}; git commit), or later runs cannot use paired rounds"
@@ -225,7 +226,7 @@ class Revisions:
     @property
     def _left_out(self) -> tuple[str, ...]:
         """Directories that are not part of the code, relative to the root directory."""
-        return self._settings.folder, str(self._settings.report)
+        return self._store.folder, str(self._settings.report)
 
     @property
     def against(self) -> str:

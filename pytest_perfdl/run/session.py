@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pytest_perfdl.baseline.files import Store
+from pytest_perfdl.baseline.remote import opened
 from pytest_perfdl.config.invocation import invocation
 from pytest_perfdl.config.perf_items import NOTHING_SELECTED
 from pytest_perfdl.config.settings import Settings
@@ -83,9 +83,9 @@ class PerfSession:
         """With the number of all perf tests, once they are collected."""
         self._lock: DeviceLock | None = None
         """Held while a test is measured."""
-        store = Store(config.rootpath, settings.folder)
-        store.sweep()
         try:
+            store = opened(config.rootpath, settings.folder)
+            store.sweep()
             fail_on = parse_fail_on(settings.fail_on)
             self._waivers = waivers.resolve(config.rootpath, settings)
             if settings.update is not None:
@@ -172,9 +172,10 @@ class PerfSession:
     def _expected(self, tests: Mapping[str, PerfTest]) -> dict[str, ExpectedDuration]:
         """Expected durations of tests, from baselines."""
         settings = self.settings
+        known = self._store.repeat_seconds(tests)
         found = {}
         for nodeid, test in tests.items():
-            seconds = self._store.repeat_seconds(nodeid)
+            seconds = known[nodeid]
             records = settings.records(has_baseline=seconds is not None)
             repeats = test.options.repeats_for(settings, recording=records)
             found[nodeid] = ExpectedDuration(seconds, repeats, records)
@@ -391,6 +392,7 @@ class PerfSession:
         said = (
             share_line(self._shard, len(self.tests)) if self._shard is not None else "",
             self._unlocked,
+            *self._store.notes,
             checked_out,
             not_measured(run.results),
             unsaid,

@@ -214,7 +214,32 @@ def nights(state, folder):
     return folder
 
 
+def branches(state, folder):
+    """A baseline to which this branch and the branch `other` added processes, with the merge driver."""
+    copy_of(state, folder)
+    append = "pytest -q --perf-update=append && git commit -q -a -m 'More processes'"
+    must("perfdl baseline install && git add baselines && git commit -q -m 'Merge driver' && git branch other", folder)
+    must(append, folder)
+    must(f"git switch -q other && {append} && git switch -q main", folder)
+    return folder
+
+
+def remote(state, folder):
+    """Baselines in a store, one of which was updated; the updates that were replaced are old."""
+    copy_of(state, folder)
+    store = folder.with_name(f"{folder.name}.store")
+    ini = folder / "pytest.ini"
+    ini.write_text(ini.read_text() + f"perf_dir = file://{store}\n")
+    must("perfdl accept --all run.json", folder)
+    for path in store.rglob("*.json"):
+        os.utime(path, (1.7e9, 1.7e9))
+    must("perfdl baseline migrate && pytest -q --perf-update=append", folder)
+    return folder
+
+
 STATES = {
+    "branches": branches,
+    "remote": remote,
     "laptop": laptop,
     "orphan": orphan,
     "history": history,

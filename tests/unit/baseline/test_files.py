@@ -400,12 +400,12 @@ def test_what_a_repeat_took_is_known_from_the_newest_baseline_of_any_key(store, 
     def taken(date, seconds):
         return replace(made, occasions=(replace(made.occasions[0], date=date, seconds=seconds),))
 
-    assert store.repeat_seconds(TEST) is None
+    assert store.repeat_seconds([TEST])[TEST] is None
     store.save(taken("2026-05-01T10:00:00Z", None), {})
-    assert store.repeat_seconds(TEST) is None
+    assert store.repeat_seconds([TEST])[TEST] is None
     store.save(taken("2026-05-01T10:00:00Z", 9.5), {})
     elsewhere = replace(taken("2026-05-02T10:00:00Z", 4.2), key=Key("gpu-h100", {}))
     store.save(elsewhere, {})
-    assert store.repeat_seconds(TEST) == 4.2
+    assert store.repeat_seconds([TEST])[TEST] == 4.2
     store.path(TEST, "gpu-h100").write_text("damaged")
-    assert store.repeat_seconds(TEST) is None
+    assert store.repeat_seconds([TEST])[TEST] == 9.5

@@ -1,0 +1,111 @@
+"""How long do 1,000 tests with 3 machine IDs take: collecting them for `pytest --perf`, and `perfdl list`?
+
+    python benchmarks/baselines/many.py
+
+Of collecting, what a run does with baselines is timed in this process: it counts them, removes what killed writers
+left, and estimates how long the tests take. Each is the least of several; CPU seconds, too, since other processes
+disturb them less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from making import counted, record, rows, timed  # noqa: E402 (the path comes first)
+
+from pytest_perfdl.baseline.files import Store  # noqa: E402
+from pytest_perfdl.baseline.remote import opened  # noqa: E402
+from pytest_perfdl.config.settings import Settings, header  # noqa: E402
+from pytest_perfdl.model.record import Code, Key, Occasion  # noqa: E402
+from pytest_perfdl.model.units import plural  # noqa: E402
+
+TESTS, KEYS, REPEATS, ROWS, FILES = 1000, 3, 10, 40, 30
+
+
+def made(root: Path) -> int:
+    """Write a project with its baselines; bytes of a record."""
+    values = [30_000_000 + 1000 * number for number in range(REPEATS)]
+    names = ("step_time", "block_time", "kernel_time", "data_wait")
+    series = {name: timed(*values) for name in names} | {
+        name: counted(*[7] * REPEATS) for name in ("ops", "kernels", "flops", "allocations", "peak_memory", "growth")
+    }
+    row = rows(**{f"op_{number}": (2, *[1000 + number] * REPEATS) for number in range(ROWS)})
+    code = Code({f"src/module_{number}.py": "0123456789ab" for number in range(FILES)}, {"torch": "2.13.0"})
+    occasion = Occasion(REPEATS, "2026-05-01T10:00:00Z", None, None, tuple(values), 2.5)
+    base = replace(record(series, rows=row), occasions=(occasion,), code=code)
+    store = Store(root, "baselines")
+    (root / "tests").mkdir(parents=True)
+    (root / "pytest.ini").write_text("[pytest]\n")
+    for number in range(20):
+        body = "".join(f"@pytest.mark.perf\ndef test_{each}(perf): ...\n" for each in range(TESTS // 20))
+        (root / "tests" / f"test_{number}.py").write_text(f"import pytest\n{body}")
+        for each in range(TESTS // 20):
+            for key in range(KEYS):
+                node = f"tests/test_{number}.py::test_{each}"
+                one = replace(base, test=node, key=Key(f"cpu-machine-{key}", {}))
+                path = store.path(node, one.key.slug)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(store.checked(one))
+    return path.stat().st_size
+
+
+def least(command: list[str], root: Path, times: int) -> tuple[float, float]:
+    """Seconds and CPU seconds of a command: the least of several."""
+    found = []
+    for _ in range(times):
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found.append((time.perf_counter() - start, cpu))
+    return min(each[0] for each in found), min(each[1] for each in found)
+
+
+def collecting(root: Path) -> tuple[float, float]:
+    """Seconds and CPU seconds of what a run does with all baselines before it measures."""
+    config = SimpleNamespace(
+        compares_sides=False, folder="baselines", update=None, isolate="process", notes=(), clashes={}
+    )
+    store = opened(root, "baselines")
+    tests = [f"tests/test_{number}.py::test_{each}" for number in range(20) for each in range(TESTS // 20)]
+    start, cpu = time.perf_counter(), time.process_time()
+    line = header(cast(Settings, config), root)
+    store.sweep()
+    known = store.repeat_seconds(tests)
+    taken = time.perf_counter() - start, time.process_time() - cpu
+    assert plural(TESTS * KEYS, "baseline") in line, line
+    assert all(known.values())
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=5, help="of each command; the least counts (%(default)s)")
+    times = parser.parse_args().times
+    with tempfile.TemporaryDirectory(prefix="baselines-") as work:
+        root = Path(work) / "project"
+        size = made(root)
+        print(f"{TESTS} tests x {KEYS} machine IDs, {size} bytes each")
+        listed = least([sys.executable, "-m", "pytest_perfdl.cli", "list"], root, times)
+        print(f"perfdl list: {listed[0]:.2f} s ({listed[1]:.2f} CPU seconds)")
+        added = min(collecting(root) for _ in range(times))
+        print(f"collecting: {1000 * added[0]:.0f} ms ({1000 * added[1]:.0f} ms of CPU)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""List the recorded baselines: machine, date, commit, step time."""
+"""List the recorded baselines: machine, date, commit, step time, note."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pytest_perfdl.model.record import Record
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
+
+_NOTE = 40
+"""Cells of a note; `perfdl show` prints all of it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")
-        rows = [("", "processes", "recorded", "commit", "step time"), *map(_row, records)]
-        say("\n".join(layout.rows(rows, "lrlll", 2, width(), layout.last_parts)))
+        rows = [("", "processes", "recorded", "commit", "step time", "note"), *map(_row, records)]
+        if not any(row[-1] for row in rows[1:]):
+            rows = [row[:-1] for row in rows]
+        say("\n".join(layout.rows(rows, "lrllll"[: len(rows[0])], 2, width(), layout.last_parts)))
     say(plural(len(found), "baseline"))
     return 0
 
@@ -44,7 +49,8 @@ def _row(record: Record) -> tuple[str, ...]:
         if general(name) == "block_time"
     ]
     commit = (last.commit or "")[:9]
-    return visible(record.test), str(record.repeats), last.date[:10], commit, ", ".join(times)
+    note = layout.cut(visible(record.note or ""), _NOTE)
+    return visible(record.test), str(record.repeats), last.date[:10], commit, ", ".join(times), note
 
 
 def _by_machine(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -140,6 +140,10 @@ class Story:
         """Time of the code in a night, relative to the first one."""
         return float(np.prod([each.code for each in self.changes if each.night <= night]))
 
+    def version(self, night: int) -> int:
+        """The night since which the code of a night has not changed; 0 for the first code."""
+        return max((each.night for each in self.changes if each.night <= night and each.code != 1), default=0)
+
     def environment(self, night: int) -> tuple[int, float]:
         """Number and factor of the environment in a night."""
         found = [each.environment for each in self.changes if each.night <= night and each.environment is not None]
@@ -219,7 +223,7 @@ def _measure(test: Test, night: int, bank: Bank, rng: np.random.Generator) -> No
     # The baseline's code runs in tonight's environment, too.
     scale = factor * story.code(test.anchor)
     rounds = [_scaled(each, scale) for each in outcome.rounds]
-    new = _record(test.name, [rounds[0].head], night, environment, night)
+    new = _record(test.name, [rounds[0].head], night, environment, story.version(night))
     now = _record(test.name, [rounds[0].base], night, environment, test.anchor)
     base = test.stored
     same = base.context == new.context

@@ -121,7 +121,9 @@ def main() -> int:
     started = time.monotonic()
     tests = nights.run(arguments.seed, outcomes=arguments.outcomes)
     found = {"**perfdl refresh**": ours(tests), **{name: others(name, tests) for name in RULES}}
-    print("| rule | baseline moved to the slowed time | reported | reported at the end | improvements followed |", end="")
+    print(
+        "| rule | baseline moved to the slowed time | reported | reported at the end | improvements followed |", end=""
+    )
     print(" environments followed | false reports per 1,000 |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name, counts in found.items():

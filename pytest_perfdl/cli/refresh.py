@@ -167,5 +167,6 @@ def _file(decision: Decision, store: Store) -> str:
 
 def _command(decision: Decision) -> str:
     """The command that makes the refused run the baseline."""
-    words = ["perfdl", "accept", shown(decision.run or Path("run.json")), "--test", decision.test, "--note", "why"]
+    words = ["perfdl", "accept", shown(decision.run or Path("run.json")), "--test", decision.test]
+    words += ["--note", "the reason"]
     return visible(shlex.join(words))

@@ -94,7 +94,7 @@ def decide(
     fit = _fit(runs, stored)
     if changed and (slower := slower_environment(stored, environment.base_times(fit[-1:]))):
         return case.refused(f"{slower[0]}; the environment changed ({changed})", slower[1])
-    if found := improvement.confirmed(fit):
+    if found := improvement.confirmed(fit, stored):
         return _improved(case, found, stored, not_in_git)
     if last.verdict == "improved":
         return case.unchanged(

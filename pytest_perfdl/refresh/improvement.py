@@ -14,7 +14,7 @@ from pytest_perfdl.judge.stopping_rule import OWN_EVIDENCE
 from pytest_perfdl.model.errors import BaselineError
 from pytest_perfdl.model.record import Record
 from pytest_perfdl.refresh.kept import kept
-from pytest_perfdl.refresh.measured import Measured, Together, deciding, paired_times, together
+from pytest_perfdl.refresh.measured import Measured, Together, code_of, deciding, paired_times, together
 
 CONFIRMATIONS = 2
 """Runs that must show an improvement."""
@@ -36,19 +36,24 @@ class Improvement:
         return next(((name, each) for name, each in self.times.items() if each.is_worse), None)
 
 
-def confirmed(runs: Sequence[Measured]) -> Improvement | None:
-    """The improvement that the newest runs show together; `None` if they show none.
+def confirmed(runs: Sequence[Measured], stored: Record) -> Improvement | None:
+    """The improvement that the newest runs show together, at least `CONFIRMATIONS`; `None` if they show none.
 
-    As few runs as possible, but at least `CONFIRMATIONS`: those before an improvement would hide it.
+    As many runs as show it: where code changed after an improvement, the oldest code that has it is wanted. Runs of the
+    baseline's own code cannot have it.
 
     Parameters
     ----------
     runs
-        Oldest first, all compared with the stored baseline in paired rounds, the last ones without a run in between
-        whose verdict is other than `improved` or `unchanged`.
+        Oldest first, all compared with the stored baseline in paired rounds, without a verdict in between that is other
+        than `improved` or `unchanged`.
     """
+    own = frozenset(stored.code.files.items()) if stored.code is not None else None
+    found = None
     for number in range(CONFIRMATIONS, len(runs) + 1):
         streak = tuple(runs[-number:])
+        if own is not None and own in map(code_of, streak):
+            break
         times = together(streak)
         better = [
             time.name
@@ -56,8 +61,10 @@ def confirmed(runs: Sequence[Measured]) -> Improvement | None:
             if time.name in times and times[time.name].is_better(time, OWN_EVIDENCE)
         ]
         if better:
-            return Improvement(streak, min(better, key=lambda name: times[name].estimate.center), times)
-    return None
+            found = Improvement(streak, min(better, key=lambda name: times[name].estimate.center), times)
+        elif found is not None:
+            break
+    return found
 
 
 def adopted(found: Improvement, stored: Record) -> Record:

@@ -90,6 +90,8 @@ class Together:
 
     metrics: tuple[MetricVerdict, ...]
     """Of each run, at least one."""
+    codes: tuple[object, ...]
+    """Of each run, what tells its code from that of the others."""
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -118,14 +120,19 @@ class Together:
         return self.estimate.interval[0] > 0
 
     def is_better(self, time: Held, least: float) -> bool:
-        """Whether the rounds show a speed-up, by about the limit or more, that every run shows at least half of.
+        """Whether the rounds show a speed-up, estimated at the limit or more.
 
-        `least` is the evidence that a sign test needs, see `stats.evidence`.
+        Every code must have at least half of it, and no run may exclude that half. `least` is the evidence that the signs of the differences need, see `stats.evidence`.
         """
         center = self.estimate.center
         if center > -time.bet or self.estimate.interval[1] >= 0:
             return False
-        if any(Estimate(run).center > center / 2 for run in self._differences):
+        if any(Estimate(run).interval[0] > center / 2 for run in self._differences):
+            return False
+        of_code: dict[object, list[float]] = {}
+        for code, run in zip(self.codes, self._differences, strict=True):
+            of_code.setdefault(code, []).extend(run)
+        if any(Estimate(tuple(each)).center > center / 2 for each in of_code.values()):
             return False
         return evidence((-each for run in self._differences for each in run), time.bet) >= least
 
@@ -142,7 +149,14 @@ def together(runs: Sequence[Measured]) -> dict[str, Together]:
     """The times that rounds of all these runs compared, by full name."""
     times = [paired_times(each.result) for each in runs]
     names = [name for name in times[-1] if all(name in each for each in times)] if times else []
-    return {name: Together(tuple(each[name] for each in times)) for name in names}
+    codes = tuple(code_of(run) or number for number, run in enumerate(runs))
+    return {name: Together(tuple(each[name] for each in times), codes) for name in names}
+
+
+def code_of(run: Measured) -> object:
+    """What tells the code of a run from that of others: its files and their content; `None` where that is unknown."""
+    code = run.result.new.code if run.result.new is not None else None
+    return frozenset(code.files.items()) if code is not None and code.files else None
 
 
 def deciding(run: Measured) -> tuple[Held, ...]:

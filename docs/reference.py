@@ -492,6 +492,7 @@ def files() -> str:
         "series": _fields(record.Series),
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
+        "refreshed": _fields(record.Refreshed),
         "curve": _fields(curve.JudgedCurve),
         "size": _fields(curve.Size),
         "fitted": _fields(curve.Fitted),
@@ -546,6 +547,9 @@ the threads, and the number of cores (fewer if a container has a CPU quota). A b
 ### An occasion: a recording session
 
 {occasion}
+### What a refreshed baseline keeps
+
+{refreshed}
 ## The run file
 
 The run file is `perf-report/run.json`, with schema {run_schema}. The run file begins with the machine ID (`key`), the
@@ -565,6 +569,7 @@ test:
 | `integrity` | findings on the measurement |
 | `traces` | paths of the traces, relative to the folder of the file |
 | `record`, `base_record` | the records of both sides |
+| `base_now` | if the environment differs from the baseline's: the baseline's code, measured in this run; else null |
 
 ### A curve: a test's time over the sizes of a parameter
 

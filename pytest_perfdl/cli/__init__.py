@@ -39,7 +39,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("listing", "perfdl list -k train"),
         "show": ("show", "perfdl show test_train_step"),
         "accept": ("accept", "perfdl accept perf-report/run.json"),
-        "refresh": ("refresh", "perfdl refresh nights/*/run.json"),
+        "refresh": ("refresh", "perfdl refresh perf-report/run.json"),
         "prune": ("prune", "perfdl prune --apply"),
         "report": ("report", "perfdl report perf-report/run.json"),
         "bisect": ("bisect", "perfdl bisect v1.2 HEAD tests/perf/test_train.py::test_train_step"),

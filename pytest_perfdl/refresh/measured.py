@@ -122,7 +122,8 @@ class Together:
     def is_better(self, time: Held, least: float) -> bool:
         """Whether the rounds show a speed-up, estimated at the limit or more.
 
-        Every code must have at least half of it, and no run may exclude that half. `least` is the evidence that the signs of the differences need, see `stats.evidence`.
+        Every code must have at least half of it, and no run may exclude that half. `least` is the evidence that the
+        signs of the differences need, see `stats.evidence`.
         """
         center = self.estimate.center
         if center > -time.bet or self.estimate.interval[1] >= 0:

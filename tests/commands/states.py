@@ -132,6 +132,14 @@ def laptop(state, folder):
     return folder
 
 
+def nights(state, folder):
+    """A checkout with the reports of two runs of the main branch."""
+    copy_of(state, folder)
+    for name in ("1", "2"):
+        shutil.copytree(folder / "first-report", folder / "nights" / name)
+    return folder
+
+
 def orphan(state, folder):
     """A baseline, committed, whose test is gone, beside that of one that is there."""
     copy_of(state, folder)
@@ -197,7 +205,7 @@ def environments(state, folder):
     return folder
 
 
-STATES = {"laptop": laptop, "orphan": orphan, "history": history, "environments": environments}
+STATES = {"laptop": laptop, "nights": nights, "orphan": orphan, "history": history, "environments": environments}
 """What a document calls a state in `with:`, made of `recorded`."""
 
 

@@ -1,4 +1,4 @@
-"""Nights of a real project: an improvement, a slowdown and another environment, and what `perfdl refresh` makes of them.
+"""Nights of a real project: an improvement, a slowdown, another environment, and what `perfdl refresh` makes of them.
 
 The step waits for milliseconds, and changes by a factor of two or more, so that few rounds are enough on any machine.
 """

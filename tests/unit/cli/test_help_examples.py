@@ -165,7 +165,9 @@ def test_the_help_of_a_command(name, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert f"example: {EXAMPLES[name]}\n" in out
-    assert ("--dir" in out) == (name in {"list", "show", "accept", "prune", "diff", "check", "qualify", "constants"})
+    assert ("--dir" in out) == (
+        name in {"list", "show", "accept", "prune", "refresh", "diff", "check", "qualify", "constants"}
+    )
     parser = argparse.ArgumentParser()
     _load(name).add_arguments(parser)
     assert [action.dest for action in parser._actions if not action.help] == [] or name == "scaling"

@@ -501,6 +501,7 @@ def files() -> str:
         "series": _fields(record.Series),
         "row": _fields(record.Row),
         "occasion": _fields(record.Occasion),
+        "refreshed": _fields(record.Refreshed),
         "curve": _fields(curve.JudgedCurve),
         "size": _fields(curve.Size),
         "fitted": _fields(curve.Fitted),
@@ -583,6 +584,9 @@ the threads, and the number of cores (fewer if a container has a CPU quota). A b
 `perf_waivers.toml` is described in [Waive a known slowdown](../how-to/waivers.md). It may have {waiver_bytes} and
 {waivers} waivers.
 
+### What a refreshed baseline keeps
+
+{refreshed}
 ## The run file
 
 The run file is `perf-report/run.json`, with schema {run_schema}. The run file begins with the machine ID (`key`), the
@@ -602,6 +606,7 @@ test:
 | `integrity` | findings on the measurement |
 | `traces` | paths of the traces, relative to the folder of the file |
 | `record`, `base_record` | the records of both sides |
+| `base_now` | if the environment differs from the baseline's: the baseline's code, measured in this run; else null |
 
 In a run with `--perf-shard`, `shard` has the fields `index` (from 1), `count`, `tests` (the number of perf tests in all
 shards) and `require` (the number of tests in all shards that must be compared). In other runs, `shard` is null.

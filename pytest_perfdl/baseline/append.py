@@ -18,7 +18,8 @@ def append(base: Record, new: Record) -> Record:
     """The baseline `base` with the repeats of `new` after its own.
 
     Rows are joined by kind and name; one that a side does not have took no time there, and a count is the
-    mean over all repeats. The context is that of `new`, the more recent. Both are rounded as they are stored
+    mean over all repeats. The context is that of `new`, the more recent.
+    The note is too, if it has one. Both are rounded as they are stored
     before they are joined, so that an exact count stays the same number.
 
     Raises
@@ -51,6 +52,8 @@ def append(base: Record, new: Record) -> Record:
             for name in sorted({*base.modes, *new.modes})
         },
         integrity=tuple(dict.fromkeys((*base.integrity, *new.integrity))),
+        note=new.note if new.note is not None else base.note,
+        refreshed=base.refreshed,
     )
 
 

@@ -50,6 +50,7 @@ class Outline(Times, frozen=True):
 
     key: _Key
     calls: list[OutlinedCall]
+    note: str | None = None
 
 
 _T = TypeVar("_T", bound=Times)

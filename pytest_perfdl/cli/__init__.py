@@ -39,6 +39,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "list": ("listing", "perfdl list -k train"),
         "show": ("show", "perfdl show test_train_step"),
         "accept": ("accept", "perfdl accept perf-report/run.json"),
+        "refresh": ("refresh", "perfdl refresh perf-report/run.json"),
         "prune": ("prune", "perfdl prune --apply"),
         "baseline": ("baseline", "perfdl baseline verify"),
         "report": ("report", "perfdl report perf-report/run.json"),

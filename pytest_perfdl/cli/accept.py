@@ -7,11 +7,12 @@ written.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.cli.common import say
+from pytest_perfdl.cli.common import add_note, note_of, say
 from pytest_perfdl.cli.project import add_dir
 from pytest_perfdl.cli.project import store as baselines_of
 from pytest_perfdl.model.errors import CommandError
@@ -32,6 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-k", metavar="TEXT", default="", help="accept only tests whose id contains TEXT")
     parser.add_argument(
+        "--test",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="accept this test, whatever its verdict, and no others (repeatable)",
+    )
+    add_note(parser)
+    parser.add_argument(
         "--all",
         action="store_true",
         help="accept every measured test, even if its verdict does not require a new baseline",
@@ -41,9 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the baselines; 3 when the run file has nothing to accept."""
     file = read(arguments.run)
+    note = note_of(arguments)
     tests = [test for test in file.tests if arguments.k in test.id and test.record is not None]
-    tests = [test for test in tests if arguments.all or _is_called_for(test)]
-    accepted = [(_record(file, test), _exemplars(file, test)) for test in tests]
+    if arguments.test:
+        tests = _named(file, tests, arguments.test)
+    else:
+        tests = [test for test in tests if arguments.all or _is_called_for(test)]
+    accepted = [(_noted(_record(file, test), note), _exemplars(file, test)) for test in tests]
     if not accepted:
         say(
             "nothing to accept: no test has a verdict that requires a new baseline (add --all to accept every "
@@ -56,6 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
     for record, exemplars in accepted:
         _accept(store, record, exemplars)
     return 0
+
+
+def _named(file: RunFile, tests: Sequence[RunTest], names: Sequence[str]) -> list[RunTest]:
+    if absent := [name for name in names if name not in {test.id for test in tests}]:
+        raise CommandError(f"{file.path}: the run did not measure {absent[0]!r}: give the id as perfdl report shows it")
+    return [test for test in tests if test.id in names]
+
+
+def _noted(record: Record, note: str | None) -> Record:
+    return record if note is None else replace(record, note=note)
 
 
 def _accept(store: Store, record: Record, exemplars: Mapping[str, bytes]) -> None:

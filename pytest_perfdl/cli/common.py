@@ -15,7 +15,7 @@ from pytest_perfdl.baseline.text import LIMIT, parse
 from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import CommandError, RecordError
-from pytest_perfdl.model.record import Record
+from pytest_perfdl.model.record import Record, checked_note
 from pytest_perfdl.model.secrets import without_secrets
 from pytest_perfdl.model.visible import harmless, visible
 
@@ -100,6 +100,25 @@ def _files(store: Store) -> Iterator[tuple[Path, bytes]]:
 def shown(path: Path) -> str:
     """A path as people would type it here."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def add_note(parser: argparse.ArgumentParser) -> None:
+    """Declare `--note`."""
+    parser.add_argument("--note", metavar="TEXT", help="why the baselines change, one line that is kept in them")
+
+
+def note_of(arguments: argparse.Namespace) -> str | None:
+    """The value of `--note`.
+
+    Raises
+    ------
+    CommandError
+        When it cannot be kept.
+    """
+    try:
+        return None if arguments.note is None else checked_note(arguments.note)
+    except ValueError as error:
+        raise CommandError(f"--note: {error}") from None
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

@@ -1,4 +1,4 @@
-"""List the recorded baselines: machine, date, commit, step time."""
+"""List the recorded baselines: machine, date, commit, step time, note."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pytest_perfdl.model.metrics import general
 from pytest_perfdl.model.units import format_quantity, plural
 from pytest_perfdl.model.visible import visible
 from pytest_perfdl.report import layout
+
+_NOTE = 40
+"""Cells of a note; `perfdl show` prints all of it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 3
     for key, records in _by_machine(found).items():
         say(f"machine ID {visible(key)}")
-        rows = [("", "processes", "recorded", "commit", "step time"), *map(_row, records)]
-        say("\n".join(layout.rows(rows, "lrlll", 2, width(), layout.last_parts)))
+        rows = [("", "processes", "recorded", "commit", "step time", "note"), *map(_row, records)]
+        if not any(row[-1] for row in rows[1:]):
+            rows = [row[:-1] for row in rows]
+        say("\n".join(layout.rows(rows, "lrllll"[: len(rows[0])], 2, width(), layout.last_parts)))
     say(plural(len(found), "baseline"))
     return 0
 
@@ -47,7 +52,8 @@ def _row(record: Outline) -> tuple[str, ...]:
     ]
     commit = (last.commit or "")[:9]
     repeats = sum(occasion.repeats for occasion in record.occasions)
-    return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times)
+    note = layout.cut(visible(record.note or ""), _NOTE)
+    return visible(record.test), str(repeats), visible(last.date[:10]), visible(commit), ", ".join(times), note
 
 
 def _by_machine(records: Sequence[Outline]) -> dict[str, list[Outline]]:

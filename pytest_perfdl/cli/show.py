@@ -47,6 +47,12 @@ def _page(file: str, record: Record) -> str:
         )
         for occasion in record.occasions
     ]
+    if record.note:
+        facts.append(("note", record.note))
+    if record.refreshed:
+        kept = record.refreshed
+        at = f" at commit {kept.commit[:9]}" if kept.commit else ""
+        facts.append(("refreshed", f"written by perfdl refresh; recorded before that on {kept.date}{at}"))
     facts.append(("context", ", ".join(f"{name} {value}" for name, value in sorted(record.context.items()))))
     for name, text in facts:
         first, *rest = layout.paragraph(visible(text), 14, room)

@@ -86,14 +86,14 @@ _OF_BISECT = frozenset(
     for name in (
         *("no-perf", "perf-update", "perf-inject", "perf-isolate", "perf-against", "perf-against-python"),
         *("perf-skip-same", "perf-json", "perf-report", "perf-fail-on", "perf-traces", "perf-dir", "perf-require"),
-        *("perf-github", "perf-calibrate", "perf-shard"),
+        *("perf-github", "perf-calibrate", "perf-shard", "perf-note"),
     )
 )
 _OURS_TO_DROP = frozenset(
     long_name(f"--{name}")
     for name in (
         *("perf", "no-perf", "perf-update", "perf-report", "perf-json", "perf-github", "perf-require"),
-        "perf-shard",
+        *("perf-shard", "perf-note"),
     )
 )
 _PYTESTS_TO_KEEP = frozenset(

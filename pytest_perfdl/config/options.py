@@ -79,6 +79,13 @@ OPTIONS: tuple[Option, ...] = (
         default="off",
     ),
     Option(
+        "--perf-note",
+        "with --perf-update: why the baselines change, one line that is kept in every baseline that is written and "
+        "shown with it",
+        metavar="TEXT",
+        default="none",
+    ),
+    Option(
         "--perf-limit",
         "how much worse a metric may get, such as step_time:3%, kernel_time:5%+20us, launches:0 or METRIC:off "
         "(repeatable)",

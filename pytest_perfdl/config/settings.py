@@ -23,7 +23,7 @@ from pytest_perfdl.config.options import (
 )
 from pytest_perfdl.config.short_names import long_name, read_ini
 from pytest_perfdl.model.metrics import CONTEXT
-from pytest_perfdl.model.record import LoopCount
+from pytest_perfdl.model.record import LoopCount, checked_note
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
@@ -38,6 +38,8 @@ class Settings:
 
     enabled: bool
     update: UpdateMode | None
+    note: str | None
+    """Why baselines are recorded, to be kept in them; `None` if not given."""
     isolate: Isolate
     markers: tuple[str, ...]
     """Names of the marker for perf tests."""
@@ -188,6 +190,7 @@ def resolve(config: pytest.Config) -> Settings:
     return Settings(
         enabled=enabled,
         update=update,
+        note=_note(config, update),
         isolate=isolate,
         markers=short_names.markers(config),
         folder=reader.text("perf_dir", "baselines"),
@@ -235,6 +238,20 @@ def resolve(config: pytest.Config) -> Settings:
         verbosity=fallback if verbosity in (None, "", "auto") else reader.integer("verbosity_perf", verbosity),
         clashes=short_names.clashes(config, FLAGS),
     )
+
+
+def _note(config: pytest.Config, update: UpdateMode | None) -> str | None:
+    text = option_value(config, "--perf-note")
+    if text is None:
+        return None
+    if update is None:
+        raise pytest.UsageError(
+            "--perf-note is kept in the baselines that a run records, but this run records none: add --perf-update"
+        )
+    try:
+        return checked_note(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"--perf-note: {error}") from None
 
 
 def _context_names(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -168,6 +168,25 @@ class Code:
         return bool(self.files) and not self.ignored and not self.left_out
 
 
+LONGEST_NOTE = 500
+"""Characters that a note of a record may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What `perfdl refresh` keeps of the recordings that it replaced, so that small slowdowns add up.
+
+    Its limits apply to the best values since somebody last recorded the baseline or accepted a change.
+    """
+
+    date: str
+    """Of that recording."""
+    commit: str | None
+    """Commit checked out during that recording (full hash)."""
+    best: Mapping[str, float]
+    """Best value since then of each timed metric and each number of bytes, by full name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The complete measurement of one test in one environment."""
@@ -188,6 +207,10 @@ class Record:
     """SHA-256 of the stored traces, by call; empty if unknown."""
     code: Code | None = None
     """The code of the last recording; `None` if it is unknown."""
+    note: str | None = None
+    """Why the baseline was recorded (`--perf-note`): one line of at most `LONGEST_NOTE` characters."""
+    refreshed: Refreshed | None = None
+    """What was recorded before; `None` if `perfdl refresh` did not write the baseline."""
 
     @property
     def repeats(self) -> int:
@@ -202,6 +225,24 @@ class Record:
     def metrics(self) -> dict[str, Series]:
         """All metrics by full name: `step_time`, or `forward.step_time` for a named call."""
         return {metric_name(call.name, name): series for call in self.calls for name, series in call.series.items()}
+
+
+def checked_note(text: str) -> str:
+    """A note as it is kept: without spaces around it.
+
+    Raises
+    ------
+    ValueError
+        It is empty, too long, or has several lines or control characters.
+    """
+    note = text.strip()
+    if not note:
+        raise ValueError("the note is empty: write why the baseline changes")
+    if len(note) > LONGEST_NOTE:
+        raise ValueError(f"the note has {len(note)} characters, more than {LONGEST_NOTE}")
+    if not note.isprintable():
+        raise ValueError("the note has line breaks or control characters: write one line")
+    return note
 
 
 def metric_name(call: str, name: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 
 from pytest_perfdl.model.errors import NewerRecordError, RecordError
 from pytest_perfdl.model.record import (
+    LONGEST_NOTE,
     SHORT_HASH,
     Better,
     Call,
@@ -26,6 +27,7 @@ from pytest_perfdl.model.record import (
     MeasurementPlan,
     Occasion,
     Record,
+    Refreshed,
     Row,
     RowKind,
     Scalar,
@@ -135,6 +137,12 @@ class _CodeForm(msgspec.Struct):
     left_out: _Small = 0
 
 
+class _RefreshedForm(msgspec.Struct):
+    date: str
+    commit: _GitHash | None
+    best: dict[str, _Number]
+
+
 class RecordForm(msgspec.Struct):
     """A record, as baselines and run files hold it, without the number of the schema."""
 
@@ -149,6 +157,8 @@ class RecordForm(msgspec.Struct):
     calls: list[_CallForm]
     exemplars: dict[str, _Digest] = {}
     code: _CodeForm | None = None
+    note: Annotated[str, msgspec.Meta(max_length=LONGEST_NOTE)] | None = None
+    refreshed: _RefreshedForm | None = None
 
 
 def significant(value: float, digits: int = 4) -> float:
@@ -177,6 +187,8 @@ def to_json(record: Record) -> dict[str, Any]:
         "calls": [_call_to_json(call) for call in record.calls],
         **({"exemplars": dict(record.exemplars)} if record.exemplars else {}),
         **({"code": _code_to_json(record.code)} if record.code is not None else {}),
+        **({"note": record.note} if record.note is not None else {}),
+        **({"refreshed": _refreshed_to_json(record.refreshed)} if record.refreshed is not None else {}),
     }
 
 
@@ -214,6 +226,8 @@ def from_json(data: Any) -> Record:
         integrity=tuple(Finding(each.level, each.code, each.message) for each in form.integrity),
         exemplars=form.exemplars,
         code=None if form.code is None else _code(form.code),
+        note=form.note,
+        refreshed=None if form.refreshed is None else _refreshed(form.refreshed),
     )
 
 
@@ -261,6 +275,11 @@ def _code_to_json(code: Code) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "files" or value}
 
 
+def _refreshed_to_json(refreshed: Refreshed) -> dict[str, Any]:
+    best = {name: significant(value) for name, value in refreshed.best.items()}
+    return {"date": refreshed.date, "commit": refreshed.commit, "best": best}
+
+
 def _call_to_json(call: Call) -> dict[str, Any]:
     return {
         "name": call.name,
@@ -297,6 +316,12 @@ def _occasion(form: _OccasionForm, place: str) -> Occasion:
 
 def _code(form: _CodeForm) -> Code:
     return Code(form.files, form.packages, tuple(form.ignored), form.left_out)
+
+
+def _refreshed(form: _RefreshedForm) -> Refreshed:
+    for name, value in form.best.items():
+        _bounded([value], f"refreshed.best.{name}", LARGEST)
+    return Refreshed(form.date, form.commit, form.best)
 
 
 def _call(form: _CallForm, place: str, repeats: int) -> Call:

@@ -44,6 +44,8 @@ class RunTest:
     verdict: str
     record: Record | None
     base_record: Record | None
+    base_now: Record | None
+    """The baseline's code as this run measured it, where the environment is another than the baseline's."""
     traces: tuple[TraceNames, ...]
     data: Mapping[str, Any]
     """All of it as plain data."""
@@ -112,6 +114,7 @@ class _TestForm(msgspec.Struct):
     verdict: str = ""
     record: dict[str, Any] | None = None
     base_record: dict[str, Any] | None = None
+    base_now: dict[str, Any] | None = None
     traces: list[_TraceForm] = []
 
 
@@ -159,7 +162,7 @@ def of_data(data: Any, path: Path) -> RunFile:
 
 def _test(data: Any) -> RunTest:
     form = converted(data, _TestForm)
-    _check_numbers({name: value for name, value in data.items() if name not in ("record", "base_record")})
+    _check_numbers({name: value for name, value in data.items() if name not in ("record", "base_record", "base_now")})
     record = _record(form.record, "record")
     if record is not None and record.test != form.id:
         raise RecordError(f"is malformed (the record belongs to another test, {visible(record.test)[:200]})")
@@ -168,6 +171,7 @@ def _test(data: Any) -> RunTest:
         verdict=form.verdict,
         record=record,
         base_record=_record(form.base_record, "base_record"),
+        base_now=_record(form.base_now, "base_now"),
         traces=tuple(TraceNames(each.call, each.base, each.new) for each in form.traces),
         data=data,
     )

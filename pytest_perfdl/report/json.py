@@ -59,7 +59,7 @@ def without_records(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "tests": tests}
 
 
-_OF_THE_PAGE = frozenset({"record", "base_record", "operators", "breakdowns", "memory"})
+_OF_THE_PAGE = frozenset({"record", "base_record", "base_now", "operators", "breakdowns", "memory"})
 
 
 def dump(data: dict[str, Any]) -> bytes:
@@ -128,6 +128,7 @@ def _test(run: Run, result: Result) -> dict[str, Any]:
         ],
         "record": None if result.new is None else record_json.to_json(result.new),
         "base_record": None if result.base is None else record_json.to_json(result.base),
+        "base_now": None if result.base_now is None else record_json.to_json(result.base_now),
     }
 
 

@@ -176,6 +176,8 @@ def _body(result: Result, run: Run) -> str:
         parts.append(f"Advice: {code(how)}, {gain}.")
     if findings := [f"- note: {_prose(note)}" for note in words.telling_notes(judgement)[:20]]:
         parts.append("\n".join(findings))
+    if note := words.baseline_note(result):
+        parts.append(f"Note of the baseline: {_prose(note)}")
     if notes := [*words.growth_notes(judgement), *words.budget_notes(result)]:
         parts.append("\n".join(f"- {_prose(note)}" for note in notes))
     todo = [f"{command}  # {purpose}" for purpose, command in about.commands]

@@ -182,6 +182,7 @@ def _result(test: RunTest, file: RunFile) -> Result:
         fails=form.fails,
         new=test.record,
         base=test.base_record,
+        base_now=test.base_now,
         base_path=form.base_path,
         against=form.against,
         against_python=form.against_python,

@@ -111,6 +111,8 @@ def failure_text(result: Result, run: Run) -> str:
         facts.append(("baseline", f"{words.visible(result.base_path)} ({compared.measured([result])}{at})"))
     elif result.base_path:
         facts.append(("baseline", f"{words.visible(result.base_path)} does not exist for machine {run.key.slug}"))
+    if note := words.baseline_note(result):
+        facts.append(("note", note))
     facts.append(("report", words.shown_path(run, run.report_dir / "index.html")))
     facts += words.commands(result, run.invocation)
     size = max(len(label) for label, _ in facts)
@@ -283,6 +285,8 @@ def _details(result: Result, about: Story, run: Run, verbosity: int, width: int,
     if any(is_utilization(metric.name) for metric in metrics if words.judged(metric)) or verbosity > 1:
         for note in words.coverage_notes(judgement):
             lines += _paragraph(note, 4, width)
+    if verbosity > 0 and (note := words.baseline_note(result)):
+        lines += _paragraph(f"note of the baseline: {note}", 4, width)
     if judgement.rounds and verbosity > 0:
         lines += _paragraph(judgement.rounds, 4, width)
     for metric in judgement.environment:

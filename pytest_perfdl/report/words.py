@@ -314,6 +314,12 @@ def context_list(said: Mapping[str, str]) -> list[str]:
     return [*(said[name] for name in names[:_CONTEXT_SHOWN]), f"{more} more (see run.json)"]
 
 
+def baseline_note(result: Result) -> str:
+    """Why the baseline of a test was recorded (`--perf-note`); empty if nobody said it."""
+    record = result.new if result.updated else None if result.other_side else result.base
+    return visible(record.note) if record is not None and record.note else ""
+
+
 def baseline_commits(results: Iterable[Result]) -> list[str]:
     """Commits that the baselines were measured at, most frequent first, shortened to nine characters."""
     commits = [

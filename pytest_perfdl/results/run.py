@@ -85,6 +85,8 @@ class Result:
     new: Record | None = None
     base: Record | None = None
     """The baseline for the same machine ID."""
+    base_now: Record | None = None
+    """The baseline's code as this run measured it, where the environment is another than the baseline's."""
     base_path: str = ""
     """Path of the baseline (which may not exist), relative to the root directory."""
     against: str = ""

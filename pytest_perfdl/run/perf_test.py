@@ -166,7 +166,7 @@ def _limits_held(
     writes = settings.update is not None and judgement.verdict != "invalid"
     if writes and base is not None and rewrites(settings.update, judgement):
         measurement.draw(recording)
-    new = context.revisions.tied(measurement.record(), measurement.remote.origins)
+    new = replace(context.revisions.tied(measurement.record(), measurement.remote.origins), note=settings.note)
     updated = writes and update(context, measurement, new, base, judgement)
     notes = [finding for finding in new.integrity if finding.code == UNTIED]
     if base is not None and base.key.slug != new.key.slug and not updated:
@@ -275,6 +275,7 @@ def _result(
         and not (updated and judgement.verdict != "invalid" and not judgement.over_budget),
         new=new,
         base=base,
+        base_now=_in_this_environment(found) if base is not None else None,
         base_path="" if settings.compares_sides else store.shown(store.path(item.nodeid, slug)),
         against=settings.against or "",
         against_python=settings.against_python or "",
@@ -283,6 +284,12 @@ def _result(
         sensitivity=sensitivity(new, measurement.test.limits) if updated else None,
         seconds=measurement.seconds,
     )
+
+
+def _in_this_environment(found: ComparisonResult) -> Record | None:
+    """The baseline's code as it was measured in this run, if the environment is another than the baseline's."""
+    other = found.now is not None and found.now is not found.base and found.judgement.context_changes
+    return found.now if other else None
 
 
 def _without_picture(judgement: Judgement, others: Sequence[str]) -> Judgement:

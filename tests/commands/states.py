@@ -130,6 +130,14 @@ def laptop(state, folder):
     return folder
 
 
+def refreshing(state, folder):
+    """A checkout with the reports of two runs of the main branch."""
+    copy_of(state, folder)
+    for name in ("1", "2"):
+        shutil.copytree(folder / "first-report", folder / "nights" / name)
+    return folder
+
+
 def orphan(state, folder):
     """A baseline, committed, whose test is gone, beside that of one that is there."""
     copy_of(state, folder)
@@ -246,6 +254,7 @@ STATES = {
     "environments": environments,
     "shards": shards,
     "nights": nights,
+    "refreshing": refreshing,
 }
 """What a document calls a state in `with:`, made of `recorded`."""
 

@@ -172,7 +172,7 @@ def test_the_help_of_a_command(name, capsys, monkeypatch):
     assert max(map(len, out.splitlines())) <= 80
     assert f"example: {EXAMPLES[name]}\n" in out
     assert ("--dir" in out) == (
-        name in {"list", "show", "accept", "prune", "history", "diff", "check", "qualify", "constants"}
+        name in {"list", "show", "accept", "prune", "refresh", "history", "diff", "check", "qualify", "constants"}
     )
     parser = argparse.ArgumentParser()
     _load(name).add_arguments(parser)

@@ -36,6 +36,7 @@ TEST_KEYS = {
     "against",
     "against_python",
     "base_record",
+    "base_now",
     "base_repeats",
     "new_repeats",
     "seconds",

@@ -438,3 +438,12 @@ def test_memory_that_grows_is_told_once_in_a_failure_and_in_the_summary(verbosit
     one = runs.result(metrics=[grows])
     for shown in (failure_text(one, runs.run(one)), text(runs.run(one), verbosity)):
         assert " ".join(shown.split()).count("memory grows: each step keeps 4.000 KiB") == 1
+
+
+def test_a_failure_shows_the_note_of_its_baseline():
+    result = runs.result()
+    noted = replace(result, base=replace(result.base, note="slower, but exact\x1b[31m"))
+
+    facts = [line.split(maxsplit=1) for line in failure_text(noted, runs.run(noted)).splitlines() if line]
+    assert ["note", r"slower, but exact\x1b[31m"] in facts
+    assert "\nnote " not in failure_text(result, runs.run(result))

@@ -127,7 +127,8 @@ def test_a_slowdown_fails_the_test_and_tells_everything(recorded):
     assert json.loads((recorded.root / "copy.json").read_text())["tests"] == [told]
     assert (told["verdict"], told["caught_by"]) == ("regressed", ["time"])
     metric = told["metrics"]["step_time"]
-    assert metric["verdict"] == "regressed"
+    # The rounds end as soon as one time is over its limit, which may be the time of blocks.
+    assert metric["verdict"] in ("regressed", "suspect")
     assert 1.5e6 < metric["base"] < 3e6 < 1.5e7 < metric["new"]
     assert all(isinstance(metric[side], int) for side in ("base", "new"))
     assert metric["ci95"][0] <= metric["effect"] <= metric["ci95"][1]

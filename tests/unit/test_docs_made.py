@@ -56,8 +56,12 @@ def test_samples_are_what_the_program_prints(name):
 
 @pytest.mark.parametrize("name", SAMPLES.FILES)
 def test_all_output_in_the_documentation_is_a_sample(name):
-    """Outside of samples are commands, code and settings, never what a program printed."""
+    """Outside of samples are commands, code and settings, never what a program printed.
+
+    What is marked as printed is compared by `make commands`.
+    """
     text = SAMPLES.SAMPLE.sub("", (SAMPLES.ROOT / name).read_text(encoding="utf-8"))
+    text = re.sub(r"(?ms)<!-- printed -->\n```console\n.*?^```$", "", text)
     for kind, body in re.findall(r"(?ms)^ *```(\w*)\n(.*?)^ *```$", text):
         assert kind in {"console", "python", "yaml", "ini", "json", "toml", "diff"}, (
             f"a fence of {kind or 'no kind'}: {body}"

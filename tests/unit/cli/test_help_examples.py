@@ -121,7 +121,14 @@ def project(tmp_path, monkeypatch):
     test = "tests/test_speed.py::test_train_step"
     new, base = (runs.record(test, repeats=10) for _ in range(2))
     Store(tmp_path, "baselines").save(base, {})
-    subprocess.run(["git", "init", "-q"], check=True)
+    author = ("-c", "user.name=Author", "-c", "user.email=author@example.org")
+    for words in (
+        ("init", "-q"),
+        (*author, "commit", "-q", "--allow-empty", "-m", "Begin"),
+        ("update-ref", "refs/remotes/origin/main", "HEAD"),
+        ("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main"),
+    ):
+        subprocess.run(["git", *words], check=True)
     write_all(
         replace(runs.run(runs.result("regressed", test, new=new, base=base)), report_dir=tmp_path / "perf-report")
     )
@@ -176,4 +183,4 @@ def test_the_help_of_a_command(name, capsys, monkeypatch):
     )
     parser = argparse.ArgumentParser()
     _load(name).add_arguments(parser)
-    assert [action.dest for action in parser._actions if not action.help] == [] or name in ("baseline", "scaling")
+    assert [action.dest for action in parser._actions if not action.help] == [] or name in ("baseline", "ci", "scaling")

@@ -127,6 +127,7 @@ def project(tmp_path, monkeypatch):
         (*author, "commit", "-q", "--allow-empty", "-m", "Begin"),
         ("update-ref", "refs/remotes/origin/main", "HEAD"),
         ("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main"),
+        (*author, "commit", "-q", "--allow-empty", "-m", "Change"),
     ):
         subprocess.run(["git", *words], check=True)
     write_all(

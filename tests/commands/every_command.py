@@ -105,7 +105,7 @@ def place_of(shown, folder):
     return ROOT if shown.text.startswith("make ") else folder
 
 
-TUTORIALS = ("docs/tutorials/first-regression.md", "docs/tutorials/gpu.md")
+TUTORIALS = ("docs/tutorials/first-regression.md", "docs/tutorials/team.md", "docs/tutorials/gpu.md")
 GENERAL = [name for name in DOCUMENTS if name not in ("README.md", "CHANGELOG.md", *TUTORIALS, "examples/README.md")]
 
 

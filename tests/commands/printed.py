@@ -6,10 +6,14 @@ of causes differ from run to run, and so are not compared.
 """
 
 import re
+import sys
+from pathlib import Path
 
 from commands.shown import ROOT
 
 _VARIES = (
+    (re.compile(r"[a-z0-9-]+-\d+c-\d+t\b"), "MACHINE"),
+    (re.compile(r"\.\.\./\S+|(?<= )[+-]{2,}(?=$)"), "..."),
     (re.compile(r"\b[0-9a-f]{7,64}\b"), "HASH"),
     (re.compile(r"[-+]?\d[\d,.]*(?:e-?\d+)?"), "NUMBER"),
     (re.compile(r"\bNUMBER (?:ns|\u00b5s|ms|s|min NUMBER s|min|h)\b"), "TIME"),
@@ -20,7 +24,9 @@ _VARIES = (
 
 def told(output, folder):
     """A command's output as a document shows it: without progress, and with the home of a reader."""
-    lines = output.replace(str(folder), "~/project").splitlines()
+    lines = (
+        output.replace(str(folder), "~/project").replace(str(Path(sys.executable).parent), "~/.venv/bin").splitlines()
+    )
     return tuple(line.rpartition("\r")[2].rstrip() for line in lines if not line.endswith("\x1b[2K"))
 
 

@@ -27,6 +27,13 @@ def test_work(perf):
     assert perf(work) > 0
 """
 
+XFAIL = """
+import pytest
+
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.xfail(reason="known"))
+"""
+
 
 def git(root, *arguments):
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
@@ -107,6 +114,16 @@ def test_without_limits_on_times_only_counts_are_judged(project):
     done, (test,) = run(project, "--perf-against=HEAD", *off)
     assert test["verdict"] == "unchanged", done.output
     assert "paired round" not in done.output
+
+
+def test_a_regression_that_is_expected_fails_nothing(project):
+    project.write("src/demo_package/__init__.py", "import torch\n\ndef work():\n    return torch.ones(3).sum()\n")
+    project.write("tests/conftest.py", XFAIL)
+    off = ("--perf-limit=step_time:off", "--perf-limit=block_time:off")
+    done, (test,) = run(project, "--perf-against=HEAD", *off)
+    assert done.code == 0, done.output
+    assert "1 xfailed" in done.output
+    assert (test["verdict"], test["fails"]) == ("regressed", False)
 
 
 def test_a_test_that_changed_is_said_to_have_changed(project):

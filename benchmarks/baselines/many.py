@@ -18,8 +18,8 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -28,15 +28,15 @@ from making import counted, record, rows, timed  # noqa: E402 (the path comes fi
 
 from pytest_perfdl.baseline.files import Store  # noqa: E402
 from pytest_perfdl.baseline.remote import opened  # noqa: E402
-from pytest_perfdl.config.settings import Settings, header  # noqa: E402
+from pytest_perfdl.config.settings import header, resolve  # noqa: E402
 from pytest_perfdl.model.record import Code, Key, Occasion  # noqa: E402
 from pytest_perfdl.model.units import plural  # noqa: E402
 
-TESTS, KEYS, REPEATS, ROWS, FILES = 1000, 3, 10, 40, 30
+TESTS, TEST_FILES, KEYS, REPEATS, ROWS, FILES = 1000, 20, 3, 10, 40, 30
 
 
-def made(root: Path) -> int:
-    """Write a project with its baselines; bytes of a record."""
+def made(root: Path, each_file: int = TESTS // TEST_FILES) -> int:
+    """Write a project with its baselines, so many tests in each file; bytes of a record."""
     values = [30_000_000 + 1000 * number for number in range(REPEATS)]
     names = ("step_time", "block_time", "kernel_time", "data_wait")
     series = {name: timed(*values) for name in names} | {
@@ -49,10 +49,10 @@ def made(root: Path) -> int:
     store = Store(root, "baselines")
     (root / "tests").mkdir(parents=True)
     (root / "pytest.ini").write_text("[pytest]\n")
-    for number in range(20):
-        body = "".join(f"@pytest.mark.perf\ndef test_{each}(perf): ...\n" for each in range(TESTS // 20))
+    for number in range(TEST_FILES):
+        body = "".join(f"@pytest.mark.perf\ndef test_{each}(perf): ...\n" for each in range(each_file))
         (root / "tests" / f"test_{number}.py").write_text(f"import pytest\n{body}")
-        for each in range(TESTS // 20):
+        for each in range(each_file):
             for key in range(KEYS):
                 node = f"tests/test_{number}.py::test_{each}"
                 one = replace(base, test=node, key=Key(f"cpu-machine-{key}", {}))
@@ -76,19 +76,17 @@ def least(command: list[str], root: Path, times: int) -> tuple[float, float]:
     return min(each[0] for each in found), min(each[1] for each in found)
 
 
-def collecting(root: Path) -> tuple[float, float]:
+def collecting(root: Path, each_file: int = TESTS // TEST_FILES) -> tuple[float, float]:
     """Seconds and CPU seconds of what a run does with all baselines before it measures."""
-    config = SimpleNamespace(
-        compares_sides=False, folder="baselines", update=None, isolate="process", notes=(), clashes={}
-    )
-    store = opened(root, "baselines")
-    tests = [f"tests/test_{number}.py::test_{each}" for number in range(20) for each in range(TESTS // 20)]
+    settings = resolve(pytest.Config.fromdictargs({}, ["--perf", f"--rootdir={root}", str(root)]))
+    store = opened(root, settings.folder)
+    tests = [f"tests/test_{number}.py::test_{each}" for number in range(TEST_FILES) for each in range(each_file)]
     start, cpu = time.perf_counter(), time.process_time()
-    line = header(cast(Settings, config), root)
+    line = header(settings, root)
     store.sweep()
     known = store.repeat_seconds(tests)
     taken = time.perf_counter() - start, time.process_time() - cpu
-    assert plural(TESTS * KEYS, "baseline") in line, line
+    assert plural(len(tests) * KEYS, "baseline") in line, line
     assert all(known.values())
     return taken
 

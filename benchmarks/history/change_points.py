@@ -6,6 +6,9 @@
 The recording is that of benchmarks/decision_quality: 60 unchanged processes of each of three workloads within an hour,
 and 80 unchanged rounds of each cell. Both are shorter than the history of a year, so longer series are made of them in
 blocks (Kunsch 1989: the moving-block bootstrap, circular), which keeps the autocorrelation within blocks.
+
+Its nights have a fixed number of rounds, so that their combinations of settings can be compared. The nights of the gate,
+which measures until it has an answer, are those of `detection.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -67,35 +71,44 @@ def resampled(values: Floats, length: int, block: int, draw: np.random.Generator
     return np.concatenate([np.take(values, np.arange(start, start + block), mode="wrap") for start in starts])[:length]
 
 
-def night(values: Floats, draw: np.random.Generator) -> float:
-    """The effect of one night's paired rounds, as the plugin estimates it."""
-    return Estimate(tuple(resampled(values, ROUNDS, ROUNDS, draw).tolist())).center
+@dataclass(frozen=True)
+class Series:
+    """Points on the log scale, and their standard errors if they are known."""
+
+    logs: Floats
+    errors: Floats | None = None
+
+    def found(self, points: int | None = None) -> tuple[ChangePoint, ...]:
+        """The change points of the first points."""
+        return change_points(np.exp(self.logs[:points]), None if self.errors is None else self.errors[:points])
 
 
-def nights(values: Floats, draw: np.random.Generator) -> Floats:
-    """A history whose points follow from paired rounds against one anchor."""
-    return np.array([night(values, draw) for _ in range(NIGHTS)])
+def nights(values: Floats, draw: np.random.Generator) -> Series:
+    """A history whose points follow from paired rounds against one anchor, as the plugin estimates them."""
+    made = [Estimate(tuple(resampled(values, ROUNDS, ROUNDS, draw).tolist())) for _ in range(NIGHTS)]
+    errors = [(each.interval[1] - each.interval[0]) / 3.92 for each in made]
+    return Series(np.array([each.center for each in made]), np.array(errors))
 
 
-def of_ten(values: Floats, draw: np.random.Generator) -> Floats:
+def of_ten(values: Floats, draw: np.random.Generator) -> Series:
     """A history of recorded baselines: each point is the mean of ten processes in a row."""
-    return np.array([resampled(values, 10, 10, draw).mean() for _ in range(NIGHTS)])
+    return Series(np.array([resampled(values, 10, 10, draw).mean() for _ in range(NIGHTS)]))
 
 
 def is_found(found: tuple[ChangePoint, ...], step: int) -> bool:
     return any(abs(change.index - step) <= WITHIN and change.effect > 0 for change in found)
 
 
-def detection(make: Callable[[], Floats], trials: int, draw: np.random.Generator) -> tuple[int, int, list[float]]:
+def detection(make: Callable[[], Series], trials: int, draw: np.random.Generator) -> tuple[int, int, list[float]]:
     """How many of the planted steps are found with five points after them, and at the end; the estimated effects."""
     early = late = 0
     effects = []
     for _ in range(trials):
         series = make()
         step = int(draw.integers(10, NIGHTS - 10))
-        series[step:] += np.log1p(STEP)
-        early += is_found(change_points(np.exp(series[: step + WITHIN])), step)
-        whole = change_points(np.exp(series))
+        series.logs[step:] += np.log1p(STEP)
+        early += is_found(series.found(step + WITHIN), step)
+        whole = series.found()
         late += is_found(whole, step)
         effects += [change.effect for change in whole if abs(change.index - step) <= WITHIN]
     return early, late, effects
@@ -113,8 +126,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=60_000, help="points of each row of the first table")
     parser.add_argument("--trials", type=int, default=100, help="planted steps of each row of the second table")
+    parser.add_argument("--seed", type=int, default=23)
     options = parser.parse_args()
-    draw = np.random.default_rng(23)
+    draw = np.random.default_rng(options.seed)
     recorded, paired = processes(), rounds()
 
     row("unchanged series", "length", "blocks", "points", "false", "per 1,000 points")
@@ -139,7 +153,7 @@ def main() -> None:
         count = points = 0
         while points < options.points // 2:
             for values in sources.values():
-                count += len(change_points(np.exp(make(values, draw))))
+                count += len(make(values, draw).found())
                 points += NIGHTS
         row(name, NIGHTS, "-", points, count, per_thousand(count, points))
         total, number = total + count, number + points
@@ -160,10 +174,13 @@ def main() -> None:
         share = options.trials // len(everything) + (place < options.trials % len(everything))
         found = detection(lambda values=values: nights(values, draw), share, draw)
         early, late, trials = early + found[0], late + found[1], trials + share
-    row("nights, all cells equally", "", f"{early} of {trials}", f"{late} of {trials}", "")
-    for kind, make, sources in (("nights", nights, paired), ("ten processes a point", of_ten, recorded)):
+    row(f"nights of {ROUNDS} rounds, all cells equally", "", f"{early} of {trials}", f"{late} of {trials}", "")
+    for kind, make, sources in (
+        (f"nights of {ROUNDS} rounds", nights, paired),
+        ("ten processes a point", of_ten, recorded),
+    ):
         for name, values in sources.items():
-            deviation = float(np.std(make(values, draw)))
+            deviation = float(np.std(make(values, draw).logs))
             found = detection(lambda make=make, values=values: make(values, draw), options.trials, draw)
             effect = f"{np.median(found[2]):+.1%}" if found[2] else "-"
             ours = f"{found[0]} of {options.trials}", f"{found[1]} of {options.trials}"

@@ -26,6 +26,8 @@ ALL = "all"
 """In place of a metric's name."""
 _DEFAULT = "step_time"
 _DIGEST_DIGITS = 8
+_NORMAL_95 = 1.96
+"""Half the width of a 95 % interval in standard errors."""
 
 
 def histories(measurements: Iterable[Measurement], test: str, metric: str | None) -> tuple[TestHistory, ...]:
@@ -131,7 +133,26 @@ def _found(metric: str, measurements: Sequence[Measurement], points: Sequence[Po
     if _is_exact(metric, [each.metrics[metric] for each in measurements]):
         return exact_changes(values)
     # A share or a wait may be 0: its logarithm says nothing.
-    return change_points(values) if min(values) > 0 else ()
+    return change_points(values, _errors(points)) if min(values) > 0 else ()
+
+
+def _errors(points: Sequence[Point]) -> list[float] | None:
+    """Standard errors of the points on the log scale; `None` if no point follows from paired rounds.
+
+    Only rounds tell the error of a point: processes of one recording share the state of the machine. A point without
+    rounds counts as the least certain one of the others.
+    """
+    known = [_error(point) for point in points]
+    largest = max(known)
+    return [each or largest for each in known] if largest > 0 else None
+
+
+def _error(point: Point) -> float:
+    """Standard error of a point on the log scale; 0 if it is not known."""
+    if not point.is_paired or point.interval is None or not 0 < point.interval[0] < point.interval[1]:
+        return 0.0
+    low, high = map(math.log, point.interval)
+    return (high - low) / (2 * _NORMAL_95)
 
 
 def _is_exact(metric: str, series: Sequence[Measured]) -> bool:

@@ -123,6 +123,7 @@ class _Test(msgspec.Struct):
     id: str
     record: _Record | None = None
     base_record: _Record | None = None
+    verdict: str = ""
     metrics: dict[str, _Metric] = {}
 
 
@@ -158,7 +159,10 @@ def of_run(data: bytes) -> tuple[Measurement, ...]:
     form = _decoded(data, _Run, run_json.SCHEMA)
     found = []
     for test in form.tests:
-        if test.record is None or any(each.level == "invalid" for each in test.record.integrity):
+        # Rounds may be invalid where the record is not.
+        if test.record is None or test.verdict == "invalid":
+            continue
+        if any(each.level == "invalid" for each in test.record.integrity):
             continue
         if any(each.code == INJECTED for each in test.record.integrity):
             continue

@@ -10,6 +10,12 @@ the presence of local fluctuations and autocorrelated noise" (JASA 117, 2022). T
 e; here, both are averaged over a grid, since 20 points do not determine them, and a phi that is too small is a false
 change point. The scale is integrated out, with a weak prior (inverse gamma), so tails are Student's.
 
+*Known errors.* If the errors of the values are known, such as those of paired rounds, of which some days have 3 and
+others 60, then e has variances in proportion to their squares (generalized least squares with a covariance that is
+known up to its scale; Aitken, Proceedings of the Royal Society of Edinburgh 55, 1935). The errors are only weights: how
+much of the noise they make up is the share of e, which is averaged over, and its scale is that of the series. So a
+constant factor in the errors does not matter, and errors that say nothing about the values get little probability.
+
 *Changes.* A step from one point on, or a step that is undone later, has an effect that is normal around 0 (deviation
 `EFFECT_SD` of the log). Steps come at `RATE` per point before any value is seen. The Bayes factor of every place
 against no change is that of a linear model with a covariance that is known up to its scale (Box and Tiao,
@@ -74,22 +80,33 @@ class ChangePoint:
     """Posterior probability that there is a change, given those that are more certain."""
 
 
-def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
+def change_points(values: Sequence[float], errors: Sequence[float] | None = None) -> tuple[ChangePoint, ...]:
     """The change points of a series of positive values in the order of time.
+
+    Parameters
+    ----------
+    errors
+        Standard error of each value on the log scale, above 0; `None` if they are not known.
 
     Raises
     ------
     ValueError
-        A value is not positive or not finite.
+        A value or an error is not positive or not finite, or there is not one error per value.
     """
     if not all(0 < value < math.inf for value in values):
         raise ValueError("change points need positive values")
+    if errors is not None and not (len(errors) == len(values) and all(0 < error < math.inf for error in errors)):
+        raise ValueError("change points need a positive error of every value, or none")
     if len(values) < 2 * LEAST or min(values) == max(values):
         return ()
     logs = _without_outliers(np.log(np.asarray(values, np.float64)))
+    variances = None if errors is None else np.square(np.asarray(errors, np.float64))
     found: list[ChangePoint] = []
     for start, first, last in _windows(len(logs)):
-        for place, effect, interval, probability in _search(logs[start : start + WINDOW]):
+        inside = slice(start, start + WINDOW)
+        for place, effect, interval, probability in _search(
+            logs[inside], None if variances is None else variances[inside]
+        ):
             change = ChangePoint(start + place, effect, interval, probability)
             # Two windows may place the same change on either side of the border between them.
             if found and change.index - found[-1].index < LEAST:
@@ -142,20 +159,22 @@ class _Noise:
     """Of the covariance matrices."""
 
 
-def _noise(logs: Floats) -> _Noise:
+def _noise(logs: Floats, variances: Floats | None) -> _Noise:
     """Whiten by the prediction errors of each model (Kalman filter of u + e)."""
     points = len(logs)
     columns = np.concatenate([logs[:, None], np.tri(points)], axis=1)
     phi, white = (grid.ravel()[:, None] for grid in np.meshgrid(_PHIS, _WHITE, indexing="ij"))
-    # A share of white noise beside uncorrelated noise is the same model again.
-    kept = ~((phi == 0) & (white > 0)).ravel()
-    phi, white = phi[kept], white[kept]
+    if variances is None:
+        # A share of white noise beside uncorrelated noise of the same variances is the same model again.
+        kept = ~((phi == 0) & (white > 0)).ravel()
+        phi, white = phi[kept], white[kept]
+    relative = np.ones(points) if variances is None else variances / variances.mean()
     own = 1 - white
     state, variance = np.zeros((len(phi), columns.shape[1])), own.copy()
     out = np.empty((len(phi), points, columns.shape[1]))
     determinants = np.zeros(len(phi))
     for point in range(points):
-        total = variance + white
+        total = variance + white * relative[point]
         error = columns[point] - state
         out[:, point] = error / np.sqrt(total)
         determinants += np.log(total[:, 0])
@@ -165,9 +184,9 @@ def _noise(logs: Floats) -> _Noise:
     return _Noise(out[:, :, 0], out[:, :, 1:], determinants)
 
 
-def _search(logs: Floats) -> list[tuple[int, float, tuple[float, float], float]]:
+def _search(logs: Floats, variances: Floats | None) -> list[tuple[int, float, tuple[float, float], float]]:
     """The changes of one window, each with its effect, the interval of it and its probability."""
-    noise = _noise(logs - logs.mean())
+    noise = _noise(logs - logs.mean(), variances)
     places: dict[int, float] = {}
     while True:
         found, probability = _next(noise, sorted(places))

@@ -7,8 +7,8 @@ The recording is that of benchmarks/decision_quality: 60 unchanged processes of 
 and 80 unchanged rounds of each cell. Both are shorter than the history of a year, so longer series are made of them in
 blocks (Kunsch 1989: the moving-block bootstrap, circular), which keeps the autocorrelation within blocks.
 
-Its nights have a fixed number of rounds, so that their combinations of settings can be compared. The nights of the gate,
-which measures until it has an answer, are those of `detection.py`.
+Its nights have a fixed number of rounds, so that their combinations of settings can be compared. The nights of the
+gate, which measures until it has an answer, are those of `detection.py`.
 """
 
 from __future__ import annotations

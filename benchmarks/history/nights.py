@@ -5,7 +5,8 @@ unchanged code that `benchmarks/decision_quality` recorded, with the current sid
 The verdict is that of the real gate and the real `settle`; `pytest_perfdl.refresh.decision.decide` reads the last
 nights and decides about the baseline.
 
-The gate is asked once for `OUTCOMES` draws of each workload and true ratio; a night takes one of them at random.
+The gate is asked once for `OUTCOMES` draws of each workload and true ratio; a night takes one of them at random. The
+nights of `detection.py` have a new draw each.
 """
 
 from __future__ import annotations
@@ -59,7 +60,15 @@ class Outcome:
 
 
 class Bank:
-    """Outcomes of the gate by workload and true ratio of the current to the baseline's code."""
+    """Outcomes of the gate by workload and true ratio of the current to the baseline's code.
+
+    Parameters
+    ----------
+    tests
+        In the run.
+    count
+        Draws that are kept of each workload and true ratio; 0 for a new one every night.
+    """
 
     def __init__(self, recording: Path, tests: int, count: int = OUTCOMES) -> None:
         _, runs = unpack(recording)
@@ -85,6 +94,13 @@ class Bank:
             rng = np.random.default_rng([WORKLOADS.index(workload), key[1]])
             self._known[key] = [self._measured(workload, key[1] / 1e5, rng) for _ in range(self._count)]
         return self._known[key]
+
+    def outcome(self, workload: str, ratio: float, rng: np.random.Generator) -> Outcome:
+        """The outcome of a night: one of those that were drawn before, or a new one where none are kept."""
+        if not self._count:
+            return self._measured(workload, ratio, rng)
+        known = self.outcomes(workload, ratio)
+        return known[int(rng.integers(len(known)))]
 
     def stored(self, workload: str, rng: np.random.Generator) -> list[dict[str, float]]:
         """Times of a baseline's processes, recorded one after the other."""
@@ -201,12 +217,10 @@ def run(seed: int, *, nights: int = NIGHTS, outcomes: int = OUTCOMES) -> list[Te
     bank = Bank(RECORDING, TESTS, outcomes)
     tests = []
     for number, story in enumerate(stories(rng)):
-        name = f"tests/test_{story.kind}.py::test_{number}"
-        first = _record(name, bank.stored(story.workload, rng), 0, 0, 0)
-        tests.append(Test(name, story, _as_stored(first)))
+        tests.append(first_test(f"tests/test_{story.kind}.py::test_{number}", story, bank, rng))
     for night in range(1, nights + 1):
         for test in tests:
-            _measure(test, night, bank, rng)
+            measure(test, night, bank, rng)
             decision = decide(test.runs[-WINDOW:], test.stored)
             test.decisions.append(decision)
             if decision.record is not None:
@@ -214,12 +228,17 @@ def run(seed: int, *, nights: int = NIGHTS, outcomes: int = OUTCOMES) -> list[Te
     return tests
 
 
-def _measure(test: Test, night: int, bank: Bank, rng: np.random.Generator) -> None:
+def first_test(name: str, story: Story, bank: Bank, rng: np.random.Generator) -> Test:
+    """A test before the first night, with a baseline of its first code."""
+    return Test(name, story, _as_stored(_record(name, bank.stored(story.workload, rng), 0, 0, 0)))
+
+
+def measure(test: Test, night: int, bank: Bank, rng: np.random.Generator) -> None:
+    """Measure a test in a night, and keep its run."""
     story = test.story
     environment, factor = story.environment(night)
     ratio = story.code(night) / story.code(test.anchor)
-    known = bank.outcomes(story.workload, ratio)
-    outcome = known[int(rng.integers(len(known)))]
+    outcome = bank.outcome(story.workload, ratio, rng)
     # The baseline's code runs in tonight's environment, too.
     scale = factor * story.code(test.anchor)
     rounds = [_scaled(each, scale) for each in outcome.rounds]

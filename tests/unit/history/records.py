@@ -33,12 +33,22 @@ def record(step=4e7, *, test=TEST, key=KEY, context=CONTEXT, ops=1699, commit=No
     )
 
 
-def run_file(step=4e7, *, date="2026-05-02T10:00:00Z", commit="c" * 40, base=None, paired=None, invalid=(), **of):
+def run_file(
+    step=4e7,
+    *,
+    date="2026-05-02T10:00:00Z",
+    commit="c" * 40,
+    base=None,
+    paired=None,
+    invalid=(),
+    verdict="unchanged",
+    **of,
+):
     """The parts of a run file that a history reads, as a run writes them, with one test."""
     one = replace(record(step, commit=commit, repeats=1, **of), integrity=tuple(invalid))
     test = {
         "id": one.test,
-        "verdict": "unchanged",
+        "verdict": verdict,
         "metrics": {} if paired is None else {"step_time": paired},
         "record": to_json(one),
         "base_record": None if base is None else to_json(base),

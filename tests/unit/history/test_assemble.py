@@ -94,11 +94,11 @@ def test_a_time_changes_where_its_level_does():
     assert change.effect == pytest.approx(0.06, abs=0.01)
 
 
-def run(number, effect, base, commit="", **of):
+def run(number, effect, base, commit="", reach=0.01, **of):
     data = run_file(
         # The stored value of the run's one process says another thing, which must not matter.
         9e7, date=f"2026-06-{number + 1:02}T00:00:00Z", commit=commit or f"{number:040x}", base=base,
-        paired=paired(effect), **of,
+        paired=paired(effect, reach), **of,
     )  # fmt: skip
     return of_run(data)[0]
 
@@ -119,6 +119,32 @@ def test_rounds_are_chained_to_the_level_of_their_baseline():
     assert [point.is_paired for point in history.points] == [True] * 4
     low, high = history.points[3].interval
     assert (low / level, high / level) == (pytest.approx(1.02 * 1.09, rel=2e-4), pytest.approx(1.02 * 1.11, rel=2e-4))
+
+
+def test_points_of_rounds_count_by_their_errors():
+    """Nights before a step whose rounds say little, as their intervals tell, do not hide it."""
+    base = record(4e7, commit="a" * 40)
+    noise = [(-1) ** number * 0.06 if number % 3 else 0.0 for number in range(16)]
+    effects = [*noise, 0.047, 0.045, 0.046, 0.043]
+
+    def changes(far):
+        nights = [
+            run(number, effect, base, reach=far if abs(effect) > 0.05 else 0.01)
+            for number, effect in enumerate(effects)
+        ]
+        # Without rounds, as where the baseline was recorded: as uncertain as the least certain one.
+        nights.insert(0, *of_run(run_file(4e7, date="2026-05-31", base=base)))
+        (history,) = histories(nights, "", None)
+        return [each.index for each in history.change_points]
+
+    assert changes(far=0.12) == [17]
+    assert changes(far=0.01) == []
+
+
+def test_an_interval_without_width_is_no_error():
+    base = record(4e7, commit="a" * 40)
+    (history,) = histories([run(number, 0.001 * (number % 3), base, reach=0.0) for number in range(12)], "", None)
+    assert history.change_points == ()
 
 
 def test_rounds_against_the_baseline_of_another_machine_use_what_its_code_took_here():

@@ -48,6 +48,12 @@ def test_measurements_that_are_invalid_or_slowed_on_purpose_are_left_out(finding
     assert read(tmp_path) == ([], [])
 
 
+def test_a_test_whose_rounds_are_invalid_is_left_out(tmp_path):
+    """Its record is valid, but a single process among points of rounds would have all of machine drift."""
+    write(tmp_path, run=run_file(base=record(), verdict="invalid"))
+    assert read(tmp_path) == ([], [])
+
+
 def test_damaged_and_newer_files_are_skipped_with_a_line(tmp_path):
     write(tmp_path, good=run_file(), cut=run_file()[:-30], other=b'{"a": 1}', newer=b'{"schema": 7}')
     found, skipped = read(tmp_path)

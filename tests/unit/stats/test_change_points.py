@@ -18,7 +18,7 @@ def noise(points, deviation, *, phi=0.0, seed=0):
     return np.array(found)
 
 
-def slow_probability(logs):
+def slow_probability(logs, errors=None):
     """Probability of a first change by dense covariance matrices, one candidate at a time."""
     points = len(logs)
     logs = logs - logs.mean()
@@ -33,12 +33,13 @@ def slow_probability(logs):
         (step(first, last), module.RATE**2) for first in allowed for last in allowed if last - first >= module.LEAST
     ]
     freedom = module._SCALE_POINTS + points - 1
+    relative = ones if errors is None else errors**2 / np.mean(errors**2)
     none, changed = [], []
     for phi in module._PHIS:
         for white in module._WHITE:
-            if phi == 0 and white > 0:
+            if phi == 0 and white > 0 and errors is None:
                 continue
-            covariance = (1 - white) * phi ** far.astype(float) + white * np.eye(points)
+            covariance = (1 - white) * phi ** far.astype(float) + white * np.diag(relative)
 
             def likelihood(covariance):
                 inverse = np.linalg.inv(covariance)
@@ -70,6 +71,55 @@ def test_the_probability_is_that_of_dense_matrices(seed, phi, effect):
     # Not so near to 1 that all numbers are equal.
     assert found.probability < 0.99999
     assert found.probability == pytest.approx(slow_probability(clean), abs=1e-9)
+
+
+def of_two_kinds(seed, *, points=40, most=0.03):
+    """Points with errors of 0.4 % and more in alternation, and then a step to four of half a percent; errors."""
+    errors = np.array([most, 0.004] * (points // 2) + [0.005] * 4)
+    logs = np.random.default_rng(seed).normal(0, errors)
+    logs[points:] += math.log(1.045)
+    return logs, errors
+
+
+def test_the_probability_with_known_errors_is_that_of_dense_matrices():
+    logs, errors = of_two_kinds(5, points=12)
+    (found,) = change_points(np.exp(logs), errors)
+    assert found.index == 12
+    assert found.probability < 0.99999
+    expected = slow_probability(module._without_outliers(logs), errors)
+    assert found.probability == pytest.approx(expected, abs=1e-9)
+
+
+def test_known_errors_show_steps_that_they_do_not_hide():
+    found = {True: 0, False: 0}
+    for seed in range(10):
+        logs, errors = of_two_kinds(seed, most=0.06)
+        for known in found:
+            changes = change_points(np.exp(logs), errors if known else None)
+            found[known] += any(abs(each.index - 40) <= 1 for each in changes)
+    assert found[True] >= 9
+    assert found[False] <= 4
+
+
+def test_a_factor_of_all_errors_does_not_matter():
+    logs, errors = of_two_kinds(5)
+    (first,), (second,) = (change_points(np.exp(logs), factor * errors) for factor in (1.0, 7.0))
+    assert first.probability == pytest.approx(second.probability)
+
+
+def test_errors_that_say_nothing_make_no_changes():
+    draw = np.random.default_rng(8)
+    series = [
+        (noise(60, 0.01, phi=phi, seed=seed), draw.lognormal(-4, 2, 60)) for phi in (0, 0.6) for seed in range(15)
+    ]
+    # 1,800 points.
+    assert sum(len(change_points(np.exp(logs), errors)) for logs, errors in series) <= 2
+
+
+@pytest.mark.parametrize("errors", [[0.01] * 9, [0.01] * 9 + [0.0], [0.01] * 9 + [math.nan]])
+def test_an_error_that_is_none_is_refused(errors):
+    with pytest.raises(ValueError, match="positive error of every value"):
+        change_points([1.0, 2.0] * 5, errors)
 
 
 def test_a_step_has_its_place_and_effect():

@@ -10,8 +10,11 @@ from pytest_perfdl.bisect.answer import AnswerForm
 from pytest_perfdl.bisect.environment_answer import EnvironmentAnswerForm
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.json_forms import schema_of
+from pytest_perfdl.refresh import json as refresh
 from pytest_perfdl.report.diff import json as diff
 from pytest_perfdl.report.diff.form import DiffForm
+from pytest_perfdl.report.history import json as history
+from pytest_perfdl.report.history.form import HistoryForm
 from pytest_perfdl.report.json_form import RunForm
 from pytest_perfdl.report.trace import json as trace
 from pytest_perfdl.report.trace.form import RanksForm, TraceForm
@@ -39,6 +42,8 @@ PUBLISHED = {
     "trace": Published(TraceForm, "perfdl trace --json, of one trace", trace.SCHEMA),
     "trace-ranks": Published(RanksForm, "perfdl trace --json, of several traces", trace.SCHEMA),
     "diff": Published(DiffForm, "perfdl diff --json", diff.SCHEMA),
+    "history": Published(HistoryForm, "perfdl history --json", history.SCHEMA),
+    "refresh": Published(refresh.RefreshForm, "perfdl refresh --json", refresh.SCHEMA),
     "bisect": Published(AnswerForm, "perfdl bisect --json", 1, has_field=False),
     "bisect-environments": Published(EnvironmentAnswerForm, "perfdl bisect --environments --json", 1, has_field=False),
 }

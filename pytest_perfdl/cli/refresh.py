@@ -67,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             _write(store, decision, stored, pictures)
     decisions = [decision for decision, _ in decided]
     if arguments.json:
-        print_json(_as_json(decisions, store))
+        from pytest_perfdl.refresh.json import to_json
+
+        print_json(to_json(decisions, lambda decision: _file(decision, store), _command))
     else:
         _say(decisions, store, dry_run=arguments.dry_run)
     return 0 if decisions else 3
@@ -140,25 +142,6 @@ def _say(decisions: Sequence[Decision], store: Store, *, dry_run: bool) -> None:
     said = ", ".join(f"{number} {kind}" for kind, number in counts.items())
     more = "; nothing was written (--dry-run)" if dry_run and counts["adopted"] else ""
     say(f"{plural(len(decisions), 'baseline')}: {said}{more}")
-
-
-def _as_json(decisions: Sequence[Decision], store: Store) -> dict[str, Any]:
-    found: dict[str, Any] = {"schema": 1, "adopted": [], "refused": [], "unchanged": []}
-    for each in decisions:
-        entry: dict[str, Any] = {
-            "id": each.test,
-            "machine": each.machine,
-            "why": each.why,
-            "metric": each.metric or None,
-            "effect": each.effect,
-        }
-        if each.record is not None:
-            commit = each.record.occasions[-1].commit
-            entry |= {"change": each.change, "runs": each.runs, "commit": commit, "file": _file(each, store)}
-        if each.kind == "refused":
-            entry["command"] = _command(each)
-        found[each.kind].append(entry)
-    return found
 
 
 def _file(decision: Decision, store: Store) -> str:

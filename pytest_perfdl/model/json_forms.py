@@ -40,6 +40,11 @@ def schema_of(form: Any, title: str, version: int | None, *, nullable: bool = Fa
         Value of the field "schema"; `None` for an output without it.
     nullable
         Whether a number that is not finite is written as null.
+
+    Raises
+    ------
+    ValueError
+        Two different forms have the same name without what marks a class as private.
     """
     made = _clean(msgspec.json.schema(form), nullable=nullable)
     defined = made.pop("$defs", {})
@@ -62,7 +67,11 @@ def _clean(value: Any, *, nullable: bool) -> Any:
         if key == "$ref":
             found[key] = f"#/$defs/{_public(each.rpartition('/')[2])}"
         elif key == "$defs":
-            found[key] = {_public(name): _clean(form, nullable=nullable) for name, form in each.items()}
+            found[key] = {}
+            for name, form in each.items():
+                clean = _clean(form, nullable=nullable)
+                if found[key].setdefault(_public(name), clean) != clean:
+                    raise ValueError(f"another form than {name} has the public name {_public(name)}")
         elif key == "pattern":
             found[key] = each.replace("\\Z", "$")
         elif key == "title":

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 
 from pytest_perfdl.bisect import answer, environment_answer
 from pytest_perfdl.cli import main
 from pytest_perfdl.model import record_json, run_json
+from pytest_perfdl.model.json_forms import schema_of
 from pytest_perfdl.report.json import dump, to_json
 from pytest_perfdl.report.reading import read_run
 from unit.bisect import test_campaign, test_environments
@@ -45,6 +47,13 @@ def test_a_schema_is_valid_has_a_name_with_a_version_and_ends_no_object(name):
     closed = [form for form, each in made.get("$defs", {}).items() if each.get("additionalProperties") is False]
     # A part of the plan that a reader does not know would be another measurement.
     assert closed == (["Plan"] if name in ("baseline", "run") else [])
+
+
+def test_two_forms_of_one_name_are_refused():
+    inner = msgspec.defstruct("_Thing", [("a", int)])
+    outer = msgspec.defstruct("ThingForm", [("things", list[inner])])
+    with pytest.raises(ValueError, match="has the public name Thing"):
+        schema_of(outer, "A thing", 1)
 
 
 def all_runs():
@@ -120,6 +129,26 @@ def test_answers_of_searches():
     check("bisect", answer.to_json(searched(simulated(times=test_campaign.stepped(16, 9, 100.0, 105.0)))))
     found = test_environments.searched(test_environments.Simulated({"c": 0.1}))
     check("bisect-environments", environment_answer.to_json(found))
+
+
+CONTRACTS = {
+    "history": {
+        "": {"tests"},
+        "Test": {"id", "metric", "points", "change_points"},
+        "Point": {"commit", "date", "value", "interval", "environment"},
+        "ChangePoint": {"commit", "effect", "probability"},
+    },
+    "diff": {"": {"id", "step", "limit", "tests"}, "TestDiff": {"id", "step"}},
+    "refresh": {"": {"adopted", "refused", "unchanged"}, "Refused": {"id", "why", "effect"}},
+}
+"""What programs that read the outputs rely on; `unit.cli` checks real outputs of histories and updates."""
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_fields_that_others_rely_on_are_always_there(name):
+    made = schema(name)
+    for form, fields in CONTRACTS[name].items():
+        assert fields <= set((made["$defs"][form] if form else made)["required"]), form
 
 
 @pytest.mark.parametrize(

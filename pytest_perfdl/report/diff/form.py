@@ -118,7 +118,7 @@ class _Counterfactual(msgspec.Struct):
     beyond_ns: int
 
 
-class _Diff(msgspec.Struct):
+class _TestDiff(msgspec.Struct):
     id: str
     verdict: Verdict
     base: _Side
@@ -136,8 +136,8 @@ class _Diff(msgspec.Struct):
     counterfactual: _Counterfactual | None
 
 
-class DiffForm(_Diff, kw_only=True):
+class DiffForm(_TestDiff, kw_only=True):
     """The worst diff, and all of them if there are several."""
 
     limit: float
-    tests: list[_Diff]
+    tests: list[_TestDiff]

@@ -8,6 +8,14 @@ import pytest
 
 from pytest_perfdl.cli import main
 from unit.history.records import TEST, Repository, paired, record, run_file, write
+from unit.test_schemas import check
+
+
+def printed(text):
+    """The output of `--json`, which fits its schema."""
+    data = json.loads(text)
+    check("history", data)
+    return data
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def test_the_history_of_committed_baselines(repository, capsys):
 def test_json_is_all_that_is_printed(repository, capsys):
     assert main(["history", "--json", "--metric", "all", "--csv", "all.csv"]) == 0
     shown = capsys.readouterr()
-    data = json.loads(shown.out)
+    data = printed(shown.out)
     assert shown.err == "wrote all.csv\n"
     assert [each["metric"] for each in data["tests"]] == ["ops", "step_time"]
     (change,) = data["tests"][1]["change_points"]
@@ -69,7 +77,7 @@ def test_run_files_with_rounds(tmp_path, monkeypatch, capsys):
     first = capsys.readouterr().out
     assert "40.00 ms, 3 points" in first
     assert main(["history", "--runs", "nights", "--json"]) == 0
-    points = json.loads(capsys.readouterr().out)["tests"][0]["points"]
+    points = printed(capsys.readouterr().out)["tests"][0]["points"]
     assert [point["paired"] for point in points] == [True] * 3
     assert points[1]["value"] / points[0]["value"] == pytest.approx(1.01)
 
@@ -81,7 +89,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_shown(repository, caps
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert line.startswith("perfdl history: ")
-    assert json.loads(shown.out)["skipped"] == [line.removeprefix("perfdl history: ")]
+    assert printed(shown.out)["skipped"] == [line.removeprefix("perfdl history: ")]
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["--metric", "nothing"]])

@@ -12,6 +12,7 @@ from pytest_perfdl.report.json import write_json
 from pytest_perfdl.system.git import git
 from unit.refresh.nights import NEW, OLD, STORED, TEST, UPGRADED, night
 from unit.report import runs as made
+from unit.test_schemas import check
 
 SLUG = STORED.key.slug
 
@@ -41,8 +42,11 @@ def written(store, *nights):
 
 
 def decided(*words, capsys):
+    """The exit code and the output of `--json`, which fits its schema."""
     code = cli.main(["refresh", *words, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)
+    check("refresh", found)
+    return code, found
 
 
 def test_an_improvement_becomes_the_baseline_with_its_note(store, capsys):

@@ -15,6 +15,7 @@ from pytest_perfdl.report.history.csv import COLUMNS, to_csv
 from pytest_perfdl.report.history.json import to_json
 from pytest_perfdl.results.history import Point, TestHistory
 from pytest_perfdl.stats.change_points import ChangePoint
+from unit.test_schemas import check
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m\u202e ::error::x"
 
@@ -108,11 +109,14 @@ def test_exact_changes_have_neither_interval_nor_probability():
     assert "^ 000000000 2026-05-03 +25.0% (worse): Commit 2" in terminal.page([exact], 100)
     infinite = history((0.0, 5.0), [ChangePoint(1, math.inf, (math.inf, math.inf), 1.0)], unit="1", metric="ops")
     assert "from 0 (worse)" in terminal.page([infinite], 100)
-    assert to_json([infinite])["tests"][0]["change_points"][0]["effect"] is None
+    data = to_json([infinite])
+    assert data["tests"][0]["change_points"][0]["effect"] is None
+    check("history", data)
 
 
 def test_json_has_the_contract():
     data = json.loads(json.dumps(to_json([CHANGED], ["a line"]), allow_nan=False))
+    check("history", data)
     (test,) = data["tests"]
     assert data["skipped"] == ["a line"]
     assert (test["id"], test["metric"], test["machine_id"]) == ("tests/test_gpt.py::test_step", "step_time", "cpu-a")

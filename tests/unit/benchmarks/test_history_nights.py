@@ -8,7 +8,9 @@ import pytest
 HERE = Path(__file__).resolve().parents[3] / "benchmarks" / "history"
 sys.path.append(str(HERE))
 
-from nights import Change, Story  # noqa: E402
+import numpy as np  # noqa: E402
+from detection import finds, history, simulated  # noqa: E402
+from nights import RECORDING, TESTS, Bank, Change, Story  # noqa: E402
 from other_rules import fastvideo, pytorch_hud, tensorrt_llm  # noqa: E402
 
 STEP = [10.0] * 20 + [11.0] * 20
@@ -41,3 +43,15 @@ def test_the_mean_of_five_creeps():
 
     assert not any(told)
     assert bases[-1] == pytest.approx(CREEP[-1])
+
+
+def test_a_planted_step_is_found_in_the_run_files_of_nights():
+    """The real gate, run files and history: what `detection.py` counts, for one test."""
+    bank, rng = Bank(RECORDING, TESTS, count=0), np.random.default_rng(1)
+    found = history(simulated(Story("step", "transformer", (Change(13, 1.045),)), bank, rng, nights=18))
+
+    assert [int(point.commit, 16) for point in found.points] == list(range(1, 19))
+    assert finds(found, 13)
+    assert not finds(found, 3)
+    (change,) = found.change_points
+    assert change.effect == pytest.approx(0.045, abs=0.01)

@@ -2,5 +2,5 @@
 
 `measured` is what the run files hold of one test, oldest first. `decision` is the rule: pure functions of these and of
 the stored baseline. `improvement` and `environment` are its two kinds of updates, and `kept` is what a baseline that
-they write keeps of the recordings before it.
+they write keeps of the recordings before it. `json` is the form of decisions for other programs.
 """

@@ -102,7 +102,8 @@ def _limits(arguments: argparse.Namespace) -> int:
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
+            where = stored.shown(out, Path.cwd()) if stored else shown(out)
+            raise CommandError(f"{where} already contains peak rates: add --again to measure the peak rates again")
         say("benchmarking this machine (about 20 s)", error=True)
         found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.remote import opened
+from pytest_perfdl.baseline.remote import check_lasting, opened
 from pytest_perfdl.model.errors import CommandError
 
 _KEYS = ("perfdl_dir", "perf_dir")
@@ -48,9 +48,12 @@ def store(arguments: argparse.Namespace) -> Store:
         When they are in a remote store that cannot be read.
     """
     if arguments.dir is not None:
-        return opened(Path.cwd(), arguments.dir)
-    project = find_project()
-    return opened(project.root, project.folder)
+        root, folder = Path.cwd(), arguments.dir
+    else:
+        project = find_project()
+        root, folder = project.root, project.folder
+    check_lasting(folder)
+    return opened(root, folder)
 
 
 def find_project() -> Project:

@@ -162,7 +162,7 @@ def _as_json(decisions: Sequence[Decision], store: Store) -> dict[str, Any]:
 
 
 def _file(decision: Decision, store: Store) -> str:
-    return shown(store.path(decision.test, decision.machine))
+    return store.shown(store.path(decision.test, decision.machine), Path.cwd())
 
 
 def _command(decision: Decision) -> str:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from browser.accessibility import serious
@@ -62,7 +63,7 @@ def test_nothing_bars_anybody_or_is_cut_off(opened, page_path, width, scheme):
         box = text.bounding_box()
         assert box is None or (box["x"] >= 0 and box["x"] + box["width"] <= width), text.inner_text()
     labels = [box for each in pictures[0].locator("text[text-anchor=middle]").all() if (box := each.bounding_box())]
-    assert all(left["x"] + left["width"] < right["x"] for left, right in zip(labels, labels[1:], strict=False))
+    assert all(left["x"] + left["width"] < right["x"] for left, right in pairwise(labels))
 
 
 @pytest.mark.parametrize("width", [1024, 1440])

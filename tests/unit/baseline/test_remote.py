@@ -37,21 +37,29 @@ def s3():
         yield bucket
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
-def url(request, tmp_path, monkeypatch):
+@pytest.fixture
+def store_of(request, tmp_path, monkeypatch):
+    """The URL of an empty store of a kind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:8]
-    if request.param == "file":
-        return f"file://{tmp_path}/remote [x]"
-    return f"memory://{name}" if request.param == "memory" else f"{request.getfixturevalue('s3')}/{name}"
+
+    def url_of(kind):
+        if kind == "file":
+            return f"file://{tmp_path}/remote [x]"
+        return f"memory://{name}" if kind == "memory" else f"{request.getfixturevalue('s3')}/{name}"
+
+    return url_of
 
 
-@pytest.fixture
-def lasting(url):
-    """The store of a command, which is a process of its own."""
-    if url.startswith("memory:"):
-        pytest.skip("memory is that of one process")
-    return url
+@pytest.fixture(params=["memory", "file", "s3"])
+def url(request, store_of):
+    return store_of(request.param)
+
+
+@pytest.fixture(params=["file", "s3"])
+def lasting(request, store_of):
+    """A store that commands take, since it outlives a process."""
+    return store_of(request.param)
 
 
 @pytest.fixture

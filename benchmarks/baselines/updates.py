@@ -2,6 +2,7 @@
 
     python benchmarks/baselines/updates.py race --count 200      # two processes update one baseline at once
     python benchmarks/baselines/updates.py kill --count 200      # an update is killed at a random moment
+    python benchmarks/baselines/updates.py race --s3             # the same, on an S3-compatible server (moto)
 
 `race` counts the updates that are in the baseline afterwards. `kill` starts a process that updates and kills it with
 SIGKILL at a random moment of its updates; afterwards the baseline must be the one of before or after the update that
@@ -11,6 +12,7 @@ was killed, whole, and so must its trace. See README.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from making import COMMIT, TEST, counted, record, timed  # noqa: E402 (the path comes first)
+from s3_server import s3_server  # noqa: E402
 
 from pytest_perfdl.baseline.append import append  # noqa: E402
 from pytest_perfdl.baseline.remote import opened  # noqa: E402
@@ -102,7 +105,7 @@ def kill(folder: str, count: int, work: Path, seed: int) -> bool:
             expected = [*before, *said, *([following] if there[-1] == following else [])]
             assert list(there) == expected[-len(there) :]
             traces, others = store.exemplars(TEST, SLUG)
-            if folder.startswith("file:"):
+            if "://" in folder:
                 assert traces, others
             before = there
         except Exception as error:
@@ -121,11 +124,15 @@ def main() -> int:
     parser.add_argument("what", choices=("race", "kill"))
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--url", default="", help="a store, such as s3://bucket/x (default: a folder, and file://)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--s3", action="store_true", help="start an S3-compatible server, and use a bucket of it")
+    where.add_argument("--url", default="", help="a store, such as s3://bucket/x (default: a folder, and file://)")
     arguments = parser.parse_args()
     fine = True
-    with tempfile.TemporaryDirectory(prefix="updates-") as name:
+    with tempfile.TemporaryDirectory(prefix="updates-") as name, contextlib.ExitStack() as stack:
         work = Path(name)
+        if arguments.s3:
+            arguments.url = stack.enter_context(s3_server()) + "/updates"
         stores = [arguments.url] if arguments.url else [f"{work}/baselines", f"file://{work}/remote"]
         for folder in stores:
             print(folder)

@@ -55,6 +55,20 @@ def opened(root: Path, folder: str) -> Store:
     return store
 
 
+def check_lasting(folder: str) -> None:
+    """Check that baselines outlive this process: `memory://` is for tests of a single process.
+
+    Raises
+    ------
+    BaselineError
+    """
+    if folder.startswith("memory://"):
+        raise BaselineError(
+            f"{visible(folder)} is in the memory of this process, and is lost with it: choose a directory or another "
+            "URL with --perf-dir"
+        )
+
+
 def cache_folder() -> Path:
     """Where the platform keeps what can be fetched again: copies of remote stores are in it."""
     if named := os.environ.get("XDG_CACHE_HOME"):
@@ -142,6 +156,20 @@ class RemoteStore(Store):
     def restorable(self) -> set[Path]:
         """All: a removal is an update, too, and leaves those before it."""
         return {path for path in self.base.rglob("*") if path.is_file()}
+
+    def versions(self) -> Iterator[tuple[str, str, bytes]]:
+        """What each update that is still stored left of its file: the file's name, the object's, and the content.
+
+        Raises
+        ------
+        BaselineError
+        """
+        updates = [(file, each) for file, every in self.objects.listing().updates.items() for each in every]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            contents = pool.map(lambda each: self._content(each[1]), updates)
+            for (file, update), data in zip(updates, contents, strict=True):
+                if data is not None:
+                    yield file, update.path, data
 
     def leftovers(self) -> tuple[str, ...]:
         """A line for each object that does not fit its name."""

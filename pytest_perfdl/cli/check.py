@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from pytest_perfdl.cli.common import say_colored, say_json, width
-from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.project import add_dir, on_device, store
 from pytest_perfdl.machine.fitness import LEVELS, MachineFinding, Place, examine
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.model.visible import visible
@@ -46,13 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the result, then the findings, worst first; 1 when the machine is not fit."""
-    findings = examine(_here(), timed=not arguments.quick)
-    if not arguments.quick and find_spec("torch") is not None:
-        # Imported here: it loads torch, a second or two.
-        from pytest_perfdl.run.machine_limits import reached
-
-        kept = reached(store(arguments))
-        findings = tuple(sorted((*findings, *kept), key=lambda finding: LEVELS.index(finding.level)))
+    if arguments.quick:
+        findings = examine(_here(), timed=False)
+    else:
+        with on_device():
+            findings = _timed(arguments)
     unfit = ("bad", "warn") if arguments.strict else ("bad",)
     fit = not any(finding.level in unfit for finding in findings)
     if arguments.json:
@@ -61,6 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
         colored = _wants_color(sys.stdout)
         say_colored(_page(findings, fit, verbose=arguments.verbose, colored=colored, width=width()))
     return 0 if fit else 1
+
+
+def _timed(arguments: argparse.Namespace) -> tuple[MachineFinding, ...]:
+    """All findings, with those that are timed."""
+    findings = examine(_here(), timed=True)
+    if find_spec("torch") is None:
+        return findings
+    # Imported here: it loads torch, a second or two.
+    from pytest_perfdl.run.machine_limits import reached
+
+    return tuple(sorted((*findings, *reached(store(arguments))), key=lambda finding: LEVELS.index(finding.level)))
 
 
 def _here() -> Place:

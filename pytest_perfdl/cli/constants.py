@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.cli.common import one_run, say, shown
-from pytest_perfdl.cli.project import add_dir, store
+from pytest_perfdl.cli.project import add_dir, on_device, store
 from pytest_perfdl.model.errors import CommandError
 from pytest_perfdl.model.units import format_quantity, plural
 
@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         known = _known(out, again=arguments.again)
         trace = one_run(read(arguments.file))
-        found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
+        with on_device():
+            found = measured(trace, arguments.form, threads=arguments.threads, known=known, say=_progress)
     except (TraceError, ValueError) as error:
         raise CommandError(str(error)) from error
     return _written(found, out)
@@ -102,9 +103,11 @@ def _limits(arguments: argparse.Namespace) -> int:
     try:
         known = _known(out, again=arguments.again)
         if known.peaks is not None:
-            raise CommandError(f"{shown(out)} already contains peak rates: add --again to measure the peak rates again")
-        say("benchmarking this machine (about 20 s)", error=True)
-        found = calibrated(arguments.threads, arguments.device)
+            where = stored.shown(out, Path.cwd()) if stored else shown(out)
+            raise CommandError(f"{where} already contains peak rates: add --again to measure the peak rates again")
+        with on_device():
+            say("benchmarking this machine (about 20 s)", error=True)
+            found = calibrated(arguments.threads, arguments.device)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if stored is None:

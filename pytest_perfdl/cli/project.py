@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_perfdl.baseline.files import Store
-from pytest_perfdl.baseline.remote import opened
+from pytest_perfdl.baseline.remote import check_lasting, opened
+from pytest_perfdl.cli.common import say
+from pytest_perfdl.machine.visible_devices import wanted_locks
 from pytest_perfdl.model.errors import CommandError
+from pytest_perfdl.system.device_lock import DeviceLock, folder_of
 
-_KEYS = ("perfdl_dir", "perf_dir")
-_FLAGS = ("--perfdl-dir", "--perf-dir")
 _DEFAULT = "baselines"
 
 
@@ -27,6 +30,8 @@ class Project:
     ini: Path | None
     folder: str
     """Folder of the baselines, relative to the root directory or absolute."""
+    device_lock: str
+    """Mode of `--perf-device-lock`."""
     options: tuple[str, ...] = ()
 
 
@@ -48,9 +53,12 @@ def store(arguments: argparse.Namespace) -> Store:
         When they are in a remote store that cannot be read.
     """
     if arguments.dir is not None:
-        return opened(Path.cwd(), arguments.dir)
-    project = find_project()
-    return opened(project.root, project.folder)
+        root, folder = Path.cwd(), arguments.dir
+    else:
+        project = find_project()
+        root, folder = project.root, project.folder
+    check_lasting(folder)
+    return opened(root, folder)
 
 
 def find_project() -> Project:
@@ -73,8 +81,47 @@ def find_project() -> Project:
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"pytest's ini file cannot be read: {error}") from error
     options = (*_words(values.get("addopts", "")), *_words(os.environ.get("PYTEST_ADDOPTS", "")))
-    named = next((value for key in _KEYS if (value := values.get(key, ""))), "")
-    return Project(root, ini, _of_options(options) or str(named).strip() or _DEFAULT, options)
+
+    def setting(name: str, default: str) -> str:
+        named = next((value for key in (f"perfdl_{name}", f"perf_{name}") if (value := values.get(key, ""))), "")
+        return _of_options(options, name.replace("_", "-")) or str(named).strip() or default
+
+    return Project(root, ini, setting("dir", _DEFAULT), setting("device_lock", "auto"), options)
+
+
+@contextlib.contextmanager
+def on_device() -> Iterator[None]:
+    """Wait until no run measures on the device, and keep runs waiting until what is timed here has ended.
+
+    Raises
+    ------
+    CommandError
+        When the project's setting is invalid.
+    """
+    mode, waited = find_project().device_lock, False
+    try:
+        folder = folder_of(mode)
+    except ValueError as error:
+        raise CommandError(f"perf_device_lock = {mode!r}: {error}") from None
+    if folder is None:
+        yield
+        return
+
+    def wait(holder: int | None) -> None:
+        nonlocal waited
+        if not waited:
+            who = "" if holder is None else f" (PID {holder})"
+            say(f"waiting for another run of pytest-perfdl on this machine{who}", error=True)
+        waited = True
+
+    lock = DeviceLock(folder, wanted_locks(os.environ))
+    try:
+        lock.acquire(wait)
+        if lock.problem:
+            say(f"other runs on this machine may measure at the same time: {lock.problem}", error=True)
+        yield
+    finally:
+        lock.release()
 
 
 def _words(text: Any) -> list[str]:
@@ -86,10 +133,10 @@ def _words(text: Any) -> list[str]:
         ) from error
 
 
-def _of_options(options: tuple[str, ...]) -> str:
+def _of_options(options: tuple[str, ...], name: str) -> str:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(*_FLAGS, dest="folder", default="")
+    parser.add_argument(f"--perfdl-{name}", f"--perf-{name}", dest="value", default="")
     try:
-        return str(parser.parse_known_args(options)[0].folder)
+        return str(parser.parse_known_args(options)[0].value)
     except argparse.ArgumentError:
         return ""

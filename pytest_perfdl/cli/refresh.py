@@ -145,7 +145,7 @@ def _say(decisions: Sequence[Decision], store: Store, *, dry_run: bool) -> None:
 
 
 def _file(decision: Decision, store: Store) -> str:
-    return shown(store.path(decision.test, decision.machine))
+    return store.shown(store.path(decision.test, decision.machine), Path.cwd())
 
 
 def _command(decision: Decision) -> str:

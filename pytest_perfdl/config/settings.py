@@ -27,7 +27,7 @@ from pytest_perfdl.model.record import LoopCount, checked_note
 from pytest_perfdl.model.shard import Shard
 from pytest_perfdl.model.shard import parsed as parsed_shard
 from pytest_perfdl.model.units import plural
-from pytest_perfdl.system.device_lock import FOLDER as LOCK_FOLDER
+from pytest_perfdl.system.device_lock import folder_of as lock_folder_of
 
 Isolate = Literal["process", "none"]
 
@@ -131,6 +131,8 @@ def resolve(config: pytest.Config) -> Settings:
     update = option_value(config, "--perf-update")
     against = option_value(config, "--perf-against")
     python = option_value(config, "--perf-against-python")
+    if against is not None and not against.strip():
+        raise pytest.UsageError("--perf-against: expected a git revision, such as main or HEAD~1")
     if python is not None and not python.strip():
         raise pytest.UsageError("--perf-against-python: expected the path of a Python interpreter")
     # The flag that turns the comparison on, for messages.
@@ -373,13 +375,10 @@ class _Reader:
     def lock_folder(self) -> Path | None:
         """The folder of the lock files of devices; `None` for `off`."""
         text = self.text("perf_device_lock", "auto")
-        if text == "off":
-            return None
-        folder = LOCK_FOLDER if text == "auto" else Path(text).expanduser()
-        if text != "auto" and not (folder.is_absolute() and folder.is_dir()):
-            where = self._where("perf_device_lock")
-            raise pytest.UsageError(f"{where} = {text!r}: expected auto, off or the absolute path of a folder")
-        return folder
+        try:
+            return lock_folder_of(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{self._where('perf_device_lock')} = {text!r}: {error}") from None
 
     def share(self, name: str) -> float | None:
         """A percentage as a fraction; `None` if not given."""

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_perfdl.baseline.layout import RECORD_SUFFIX
 from pytest_perfdl.baseline.text import LIMIT
-from pytest_perfdl.history.measurements import Measurement, of_baseline
-from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
+from pytest_perfdl.history.measurements import Measurement, is_baseline, of_baseline
 from pytest_perfdl.model import untrusted_files
 from pytest_perfdl.model.errors import HistoryError, RecordError
 from pytest_perfdl.model.visible import visible
@@ -107,7 +105,7 @@ def _versions(top: Path, place: str) -> list[_Version]:
         for change, path in changes:
             # ":100644 100644 1a... 2b... M"
             blob = change.split()[3]
-            if _is_baseline(path, place) and not _GONE.fullmatch(blob):
+            if is_baseline(_inside(path, place)) and not _GONE.fullmatch(blob):
                 found.append(_Version(commit, date, subject, path, blob))
     return found
 
@@ -120,7 +118,7 @@ def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
         git(top, "ls-files", "--others", "--exclude-standard", "-z", *known, "--", place, environment=_LITERAL),
     ]
     for path in sorted({name for names in listed for name in (names or "").split("\0")}):
-        if not _is_baseline(path, place) or not (top / path).is_file():
+        if not is_baseline(_inside(path, place)) or not (top / path).is_file():
             continue
         try:
             yield of_baseline(untrusted_files.read_bytes(top / path, LIMIT), WORKING_TREE, "", "uncommitted baseline")
@@ -130,7 +128,6 @@ def _uncommitted(top: Path, place: str, skip: Skip) -> Iterator[Measurement]:
             skip(f"{visible(path)} cannot be read: {error.strerror}: skipped")
 
 
-def _is_baseline(path: str, place: str) -> bool:
-    """Whether a file of the folder is a record: neither a trace nor a machine's peak rates."""
-    inside = path if place == "." else path.removeprefix(f"{place}/")
-    return path.endswith(RECORD_SUFFIX) and not (inside.count("/") == 1 and inside.endswith(f"/{MACHINE_FILE}"))
+def _inside(path: str, place: str) -> str:
+    """The path of a file from the baselines folder."""
+    return path if place == "." else path.removeprefix(f"{place}/")

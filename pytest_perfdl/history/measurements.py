@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from pytest_perfdl.baseline.layout import RECORD_SUFFIX
+from pytest_perfdl.machine.constants import FILE as MACHINE_FILE
 from pytest_perfdl.model import record_json, run_json
 from pytest_perfdl.model.errors import RecordError
 from pytest_perfdl.model.record import INJECTED, Better, Kind, Scalar, metric_name
@@ -131,6 +133,15 @@ class _Run(_Versioned):
     date: str
     tests: list[_Test]
     commit: str | None = None
+
+
+def is_baseline(path: str) -> bool:
+    """Whether a file of the baselines folder is a record: neither a trace nor a machine's peak rates.
+
+    >>> is_baseline("cpu-a/tests/test_gpt/test_step.json"), is_baseline("cpu-a/machine.json")
+    (True, False)
+    """
+    return path.endswith(RECORD_SUFFIX) and not (path.count("/") == 1 and path.endswith(f"/{MACHINE_FILE}"))
 
 
 def of_baseline(data: bytes, commit: str, date: str, subject: str) -> Measurement:

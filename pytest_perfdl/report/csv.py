@@ -6,6 +6,7 @@ import csv
 import io
 import math
 
+from pytest_perfdl.judge.waivers import phrase
 from pytest_perfdl.report.words import visible
 from pytest_perfdl.results.run import Result, Run
 from pytest_perfdl.results.verdict import MetricVerdict
@@ -29,6 +30,7 @@ COLUMNS = (
     "machine_id",
     "commit",
     "date",
+    "waiver",
 )
 _FORMULA = ("=", "+", "-", "@")
 """A spreadsheet calculates a cell that begins with one of these."""
@@ -75,6 +77,7 @@ def cells(run: Run, result: Result, metric: MetricVerdict | None) -> dict[str, s
             "verdict": metric.verdict,
             "evidence": metric.evidence,
             "rounds": metric.rounds,
+            "waiver": None if metric.waiver is None else phrase(metric.waiver),
         }
     return found
 

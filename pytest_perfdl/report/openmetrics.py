@@ -74,6 +74,11 @@ def to_openmetrics(run: Run) -> str:
             low, high = metric.ci95 or (None, None)
             for key, ratio in (("change", metric.effect), ("low", low), ("high", high)):
                 fixed[key].add((*labels, ("metric", metric.name)), ratio)
+            if metric.waiver is not None:
+                of_metric = (*labels, ("metric", metric.name))
+                waiver = metric.waiver
+                said = (("limit", waiver.limit), ("until", waiver.until), ("who", waiver.who), ("why", waiver.why))
+                fixed["waiver"].add((*of_metric, *said), 1)
             if not metric.of_step:
                 continue
             call, unit = metric.name.rpartition(".")[0], base_unit(metric.unit)
@@ -95,6 +100,11 @@ def _fixed() -> dict[str, _Family]:
         "time": _Family(f"{_PREFIX}_run_timestamp_seconds", BaseUnit("seconds"), "When the run started, in Unix time"),
         "verdict": _Family(f"{_PREFIX}_verdict", _PLAIN, "Verdict of the test as a label; the value is always 1"),
         "fails": _Family(f"{_PREFIX}_test_fails", _PLAIN, "1 if the test fails because of its verdict, otherwise 0"),
+        "waiver": _Family(
+            f"{_PREFIX}_waiver_info",
+            _PLAIN,
+            "Waiver because of which a metric does not fail its test, as labels; the value is always 1",
+        ),
         "change": _Family(
             f"{_PREFIX}_change_ratio", _RATIO, "Relative change of a metric from its baseline (0.1: 10% more)"
         ),

@@ -30,6 +30,22 @@ _CREATED_WITHIN_SECONDS = 1.0
 """Longest time from the creation of a file until all users may open it."""
 
 
+def folder_of(mode: str) -> Path | None:
+    """The folder of the lock files in a mode of `--perf-device-lock`; `None` for `off`.
+
+    Raises
+    ------
+    ValueError
+        The message says what is expected.
+    """
+    if mode == "off":
+        return None
+    folder = FOLDER if mode == "auto" else Path(mode).expanduser()
+    if mode != "auto" and not (folder.is_absolute() and folder.is_dir()):
+        raise ValueError("expected auto, off or the absolute path of a folder")
+    return folder
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One of the locks that a run needs for measuring."""

@@ -75,7 +75,7 @@ def rounds_report(rounds_run):
 class Tab:
     """An open page and what it complained about or asked the network for."""
 
-    def __init__(self, browser, url, *, script="", **context):
+    def __init__(self, browser, url, *, script="", ready="html[data-ready=true]", **context):
         self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **context})
         self.page = self.context.new_page()
         if script:
@@ -87,7 +87,7 @@ class Tab:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(url)
-        self.page.wait_for_selector("html[data-ready=true]", state="attached")
+        self.page.wait_for_selector(ready, state="attached")
 
     def unfold(self, *words, test=0):
         """Open the sections of a test whose titles begin with these words, or all of them."""

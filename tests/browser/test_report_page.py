@@ -5,17 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from browser.accessibility import serious
 from unit.report import runs
 
 from pytest_perfdl.machine.peaks import Peaks
 from pytest_perfdl.report import html
 from pytest_perfdl.report.reading import read_run
 from pytest_perfdl.results.verdict import OperatorSides, WorkSide
-
-axe = pytest.importorskip(
-    "axe_playwright_python", reason="axe-core is not installed: pip install axe-playwright-python"
-)
-AXE = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
 def numbers(page, table, heading):
@@ -265,13 +261,6 @@ def test_a_span_is_measured_by_dragging_and_by_keys(timeline):
     canvas.press("ArrowRight")
     canvas.press("m")
     assert "Measured span" in told.inner_text()
-
-
-def serious(page):
-    """What axe-core calls serious or critical: the rule, and the first element that breaks it."""
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found if one["impact"] in ("serious", "critical")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

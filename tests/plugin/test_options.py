@@ -328,6 +328,9 @@ def test_a_mode_without_an_equals_sign(inner):
 @pytest.mark.parametrize(
     "args, ini, said",
     [
+        (["--perf-against="], "", "--perf-against: expected a git revision, such as main or HEAD~1"),
+        (["--perf-against", " "], "", "--perf-against: expected a git revision, such as main or HEAD~1"),
+        (["--perf-against-python="], "", "--perf-against-python: expected the path of a Python interpreter"),
         (["--perf"], "perf_key_extra = drivr", "ini perf_key_extra = 'drivr': expected one of python, os, torch, "),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pytest_perfdl.report.history.chart import POINTS, chart, interval_words
 from pytest_perfdl.report.history.json import to_json
 from pytest_perfdl.report.history.wording import change_words, environment_words, place_words, values_words
 from pytest_perfdl.results.history import TestHistory
+from pytest_perfdl.stats.change_points import ChangePoint
 
 ROWS = 300
 """Rows of a table that the page holds; all of them are in its data, and in `--json`."""
@@ -23,6 +24,8 @@ Column = tuple[str, str, str]
 """Heading, key of a row, and kind of value."""
 OPEN = 20
 """Tests that are not folded."""
+EVENTS = 20
+"""Changes above the picture of a test: the newest ones."""
 
 
 def write_page(path: Path, histories: Sequence[TestHistory]) -> None:
@@ -50,9 +53,9 @@ def write_page(path: Path, histories: Sequence[TestHistory]) -> None:
 def _columns(history: TestHistory) -> list[Column]:
     return [
         ("Commit", "commit", "text"),
-        ("Date", "date", "text"),
+        ("Date", "date", "short"),
         ("Value", "value", history.unit),
-        ("95% interval", "interval", "text"),
+        ("95% interval", "interval", "short"),
         ("Change", "change", "text"),
         ("Environment", "environment", "text"),
     ]
@@ -79,32 +82,45 @@ def _sheet(history: TestHistory) -> dict[str, Any]:
             "value": point.value,
             "interval": interval_words(history, point),
             "change": change_words(history, changes[index]) if index in changes else "",
-            "environment": environment_words(point),
+            "environment": _arrows(environment_words(point)),
             "told": [text for text in (point.subject, f"note: {point.note}" if point.note else "") if text],
         }
         for index, point in enumerate(history.points)
     ]
     return {
         "history": history,
-        "values": values_words(history),
+        "values": _arrows(values_words(history)),
         "chart": chart(history),
         "hidden": max(0, len(history.points) - POINTS),
-        "changes": [
-            {
-                "name": "up" if history.is_worse(change) else "down",
-                "place": place_words(history.points[change.index]),
-                "words": change_words(history, change),
-                "subject": history.points[change.index].subject,
-            }
-            for change in reversed(history.change_points)
-        ],
+        "events": _events(history, changes),
         "rows": rows[::-1],
         "columns": [column for column in _columns(history) if any(row[column[1]] not in ("", None) for row in rows)],
     }
 
 
+def _events(history: TestHistory, changes: Mapping[int, ChangePoint]) -> list[dict[str, Any]]:
+    """Changes of the level and of the environment, and notes, the newest first."""
+    found: list[dict[str, Any]] = []
+    for index, point in reversed(list(enumerate(history.points))):
+        place, note = place_words(point), f"note: {point.note}" if point.note else ""
+        if index in changes:
+            name = "up" if history.is_worse(changes[index]) else "down"
+            told = list(filter(None, (point.subject, note)))
+            found.append({"name": name, "place": place, "words": change_words(history, changes[index]), "told": told})
+        elif note:
+            found.append({"name": "of-note", "place": place, "words": note, "told": []})
+        if words := _arrows(environment_words(point)):
+            found.append({"name": "of-environment", "place": place, "words": f"environment: {words}", "told": []})
+    return found
+
+
+def _arrows(text: str) -> str:
+    """Text of a terminal, with the arrows of pages."""
+    return text.replace(" -> ", " \N{RIGHTWARDS ARROW} ")
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = templating.environment()
-    environment.globals.update(limit=ROWS, opened=OPEN)
+    environment.globals.update(limit=ROWS, opened=OPEN, most_events=EVENTS)
     return environment

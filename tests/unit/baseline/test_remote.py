@@ -8,11 +8,11 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import s3_server
 from making import COMMIT, TEST, counted, record, timed
 
 from pytest_perfdl.baseline import objects
@@ -31,34 +31,35 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def s3():
     """An S3-compatible server of this process, with a bucket."""
-    pytest.importorskip("s3fs")
-    server = pytest.importorskip("moto.server")
-    boto3 = pytest.importorskip("boto3")
-    variables = {
-        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
-        "AWS_SECRET_ACCESS_KEY": "very-secret-key",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        boto3.client("s3").create_bucket(Bucket="bucket")
-        yield "s3://bucket"
-        running.stop()
+    for module in s3_server.NEEDED:
+        pytest.importorskip(module, reason=s3_server.INSTALL)
+    with s3_server.s3_server() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def store_of(request, tmp_path, monkeypatch):
+    """The URL of an empty store of a kind."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:8]
+
+    def url_of(kind):
+        if kind == "file":
+            return f"file://{tmp_path}/remote [x]"
+        return f"memory://{name}" if kind == "memory" else f"{request.getfixturevalue('s3')}/{name}"
+
+    return url_of
 
 
 @pytest.fixture(params=["memory", "file", "s3"])
-def url(request, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:8]
-    if request.param == "file":
-        return f"file://{tmp_path}/remote [x]"
-    return f"memory://{name}" if request.param == "memory" else f"{request.getfixturevalue('s3')}/{name}"
+def url(request, store_of):
+    return store_of(request.param)
+
+
+@pytest.fixture(params=["file", "s3"])
+def lasting(request, store_of):
+    """A store that commands take, since it outlives a process."""
+    return store_of(request.param)
 
 
 @pytest.fixture
@@ -144,16 +145,16 @@ def conflict(url, another, monkeypatch):
     return first, second
 
 
-def test_updates_that_contradict_each_other_are_shown_until_one_follows_both(url, another, monkeypatch, capsys):
-    first, second = conflict(url, another, monkeypatch)
-    for store in (first, second, another(url, "c")):
+def test_updates_that_contradict_each_other_are_shown_until_one_follows_both(lasting, another, monkeypatch, capsys):
+    first, second = conflict(lasting, another, monkeypatch)
+    for store in (first, second, another(lasting, "c")):
         store.fetch()
         assert days(store) == [3]
         (note,) = store.notes
         assert "\n" not in note
         assert f"{SLUG}/tests/perf/test_gpt/test_step[bf16].json has 2 updates that contradict each other" in note
         assert note.endswith("record the baseline again with pytest --perf-update=all")
-    assert main(["list", "--dir", url]) == 0
+    assert main(["list", "--dir", lasting]) == 0
     assert "2 updates that contradict each other" in capsys.readouterr().err
     second.save(measured(4, digit="d"), {})
     first.fetch()
@@ -172,21 +173,21 @@ def test_a_removal_does_not_undo_an_update_that_it_did_not_see(url, another, mon
     assert days(first) == [2]
 
 
-def test_an_object_that_is_incomplete_is_as_none(url, another, capsys):
-    first = another(url, "a")
+def test_an_object_that_is_incomplete_is_as_none(lasting, another, capsys):
+    first = another(lasting, "a")
     first.save(measured(1), {})
     ((update,),) = first.objects.listing().updates.values()
     whole = first.objects.read(update.path)
     name = f"{update.path.rpartition('/')[0]}/{'f' * 24}.{update.id}.json"
     for size in (0, 1, len(whole) // 2):
         first.objects.write(name, whole[:size])
-        for store in (first, another(url, f"machine-{size}")):
+        for store in (first, another(lasting, f"machine-{size}")):
             store.fetch()
             assert days(store) == [1]
             assert store.leftovers() == (
-                f"{url}/{name} is incomplete, and is ignored: if no writer is at it, delete the object",
+                f"{lasting}/{name} is incomplete, and is ignored: if no writer is at it, delete the object",
             )
-    assert main(["baseline", "verify", "--dir", url]) == 1
+    assert main(["baseline", "verify", "--dir", lasting]) == 1
     assert "is incomplete" in capsys.readouterr().out
 
 
@@ -198,39 +199,39 @@ def test_what_is_no_object_of_ours_is_left_alone(url, another):
     assert list(first.objects.listing().updates) == [_name(first)]
 
 
-def test_commands_work_on_a_remote_store(url, another, capsys, tmp_path, monkeypatch):
+def test_commands_work_on_a_remote_store(lasting, another, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(prune, "collect", lambda *_: Collected())
-    another(url, "a").save(measured(1), {"": b"trace"})
+    another(lasting, "a").save(measured(1), {"": b"trace"})
     for command, says in (
-        (["list", "--dir", url], "1 baseline"),
-        (["show", "--dir", url, "test_step"], f"{url}/{SLUG}/tests/perf/test_gpt/test_step[bf16].json"),
-        (["baseline", "rename", "--dir", url, "tests/perf", "perf"], "renamed  "),
-        (["baseline", "verify", "--dir", url], "1 baseline verified"),
-        (["baseline", "migrate", "--check", "--dir", url], "0 baselines of 1 would change"),
-        (["prune", "--dir", url, "--all", "--apply"], "deleted  perf/test_gpt.py::test_step[bf16]"),
+        (["list", "--dir", lasting], "1 baseline"),
+        (["show", "--dir", lasting, "test_step"], f"{lasting}/{SLUG}/tests/perf/test_gpt/test_step[bf16].json"),
+        (["baseline", "rename", "--dir", lasting, "tests/perf", "perf"], "renamed  "),
+        (["baseline", "verify", "--dir", lasting], "1 baseline verified"),
+        (["baseline", "migrate", "--check", "--dir", lasting], "0 baselines of 1 would change"),
+        (["prune", "--dir", lasting, "--all", "--apply"], "deleted  perf/test_gpt.py::test_step[bf16]"),
     ):
         code = main(command)
         printed = capsys.readouterr()
         assert code == 0, printed.err
         assert says in " ".join(printed.out.split("\n"))
-    assert main(["list", "--dir", url]) == 3
-    assert f"no baselines in {url}" in capsys.readouterr().out
+    assert main(["list", "--dir", lasting]) == 3
+    assert f"no baselines in {lasting}" in capsys.readouterr().out
 
 
-def test_compact_deletes_what_later_updates_replaced(url, another, capsys, monkeypatch):
-    store = another(url, "a")
+def test_compact_deletes_what_later_updates_replaced(lasting, another, capsys, monkeypatch):
+    store = another(lasting, "a")
     for day in (1, 2, 3):
         store.save(measured(day), {"": b"trace of %d" % day})
-    assert main(["baseline", "compact", "--dir", url]) == 3
+    assert main(["baseline", "compact", "--dir", lasting]) == 3
     monkeypatch.setattr(objects, "_days", lambda about: 40.0)
-    assert main(["baseline", "compact", "--dir", url]) == 0
+    assert main(["baseline", "compact", "--dir", lasting]) == 0
     assert len(store.objects.listing().updates[_name(store)]) == 3
-    assert main(["baseline", "compact", "--dir", url, "--apply"]) == 0
+    assert main(["baseline", "compact", "--dir", lasting, "--apply"]) == 0
     listing = store.objects.listing()
     assert [len(listing.updates[_name(store)]), len(listing.traces)] == [1, 1]
-    other = another(url, "b")
+    other = another(lasting, "b")
     assert days(other) == [3]
     assert list(other.exemplars(TEST, SLUG)[0]) == [""]
 
@@ -317,6 +318,18 @@ def test_credentials_in_an_address_are_refused_and_not_printed(url, cache, tmp_p
     said = capsys.readouterr().err
     assert "contains credentials or a query" in said
     assert "secret" not in said
+
+
+def test_memory_is_lost_with_the_process_and_refused(cache, tmp_path, capsys, monkeypatch):
+    says = (
+        "memory://x is in the memory of this process, and is lost with it: choose a directory or another URL with "
+        "--perf-dir\n"
+    )
+    assert main(["list", "--dir", "memory://x"]) == 2
+    (tmp_path / "pytest.ini").write_text("[pytest]\nperf_dir = memory://x\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == f"perfdl list: {says}" * 2
 
 
 @pytest.mark.parametrize("protocol, package", [("gs", "gcsfs"), ("az", "adlfs")])

@@ -7,6 +7,8 @@ import pytest
 
 from pytest_perfdl.cli import check, main
 from pytest_perfdl.machine.fitness import MachineFinding
+from pytest_perfdl.system import device_lock
+from pytest_perfdl.system.device_lock import DeviceLock, Wanted
 
 FINDINGS = (
     MachineFinding(
@@ -16,6 +18,12 @@ FINDINGS = (
     MachineFinding("note", "turbo", "on", "it depends on temperature"),
     MachineFinding("ok", "clock", "tsc"),
 )
+
+
+@pytest.fixture(autouse=True)
+def unlocked(monkeypatch):
+    """What else measures on this machine must not delay these tests."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--perf-device-lock=off")
 
 
 @pytest.fixture
@@ -121,3 +129,48 @@ def test_color_only_on_a_terminal_that_wants_it(found, monkeypatch, stream, vari
     monkeypatch.setattr("sys.stdout", stream)
     main(["check"])
     assert ("\033[" in stream.getvalue()) is colored
+
+
+def test_it_waits_for_a_run_that_measures_and_keeps_others_waiting(found, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"--perf-device-lock={tmp_path}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    run, held = DeviceLock(tmp_path, [Wanted("host")]), []
+    run.acquire(lambda holder: None)
+    monkeypatch.setattr(device_lock.time, "sleep", lambda seconds: run.release())
+
+    def examine(place, *, timed):
+        with pytest.raises(Held):
+            DeviceLock(tmp_path, [Wanted("host")]).acquire(refuse)
+        held.append(timed)
+        return FINDINGS
+
+    monkeypatch.setattr(check, "examine", examine)
+    monkeypatch.setattr(check, "find_spec", lambda name: None)
+    assert main(["check"]) == 1
+    printed = capsys.readouterr()
+    assert held == [True]
+    assert printed.err.startswith("waiting for another run of pytest-perfdl on this machine")
+    assert printed.err.count("\n") == 1
+    DeviceLock(tmp_path, [Wanted("host")]).acquire(refuse)
+
+
+def test_what_is_not_timed_waits_for_nobody(found, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"--perf-device-lock={tmp_path}")
+    main(["check", "--quick"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_invalid_lock_folder_is_one_line(found, capsys, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--perf-device-lock=locks")
+    assert main(["check"]) == 2
+    assert capsys.readouterr().err == (
+        "perfdl check: perf_device_lock = 'locks': expected auto, off or the absolute path of a folder\n"
+    )
+
+
+class Held(Exception):
+    """The lock is held."""
+
+
+def refuse(_):
+    raise Held

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_perfdl.judge.log_ratios import mean
 from pytest_perfdl.model.record import INJECTED, Code, Finding
+from pytest_perfdl.model.waivers import Waiver
 from pytest_perfdl.refresh.decision import decide
 from pytest_perfdl.refresh.measured import of_runs
 from pytest_perfdl.results.verdict import SAME_CODE
@@ -246,6 +247,41 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path):
     found = of_runs([(tmp_path / "a.json", one), (tmp_path / "b.json", replace(one)), (tmp_path / "c.json", one)])
 
     assert [len(each) for each in found.values()] == [1]
+
+
+# Waivers
+
+WAIVER = Waiver("tests/*", "", "30%", "2999-01-01", "new attention", "ana")
+
+
+@pytest.mark.parametrize("context", [STORED.context, UPGRADED], ids=["same-environment", "other-environment"])
+def test_a_waived_slowdown_is_refused_every_night(context):
+    slower = [metric(0.08, "regressed", seed=number, waiver=WAIVER) for number in (1, 2, 3)]
+    nights = [
+        night(number, 0.08, "waived", metrics=(each,), context=context) for number, each in enumerate(slower, start=1)
+    ]
+
+    for count in (1, 2, 3):
+        decision = decide(nights[:count], STORED)
+        assert (decision.kind, decision.record) == ("refused", None)
+        assert decision.why.startswith("waived: step_time +8.0%")
+        assert (decision.metric, decision.effect) == ("step_time", 0.08)
+
+
+def test_a_waived_slowdown_of_the_environment_is_refused():
+    """The code is as fast as the baseline's, which the environment made slower."""
+    environment = (metric(0.08, "regressed", waiver=WAIVER),)
+    decision = decide([night(1, context=UPGRADED, environment=1.08, judged_environment=environment)], STORED)
+
+    assert (decision.kind, decision.record) == ("refused", None)
+    assert "of the baseline's code" in decision.why
+
+
+def test_what_improved_before_a_waived_slowdown_is_not_adopted_over_it():
+    waived = night(4, 0.08, "waived", metrics=(metric(0.08, "regressed", waiver=WAIVER),))
+
+    assert decide([night(2, -0.1), night(3, -0.1), waived], STORED).kind == "refused"
+    assert decide([night(2, -0.1), waived, night(5, -0.1)], STORED).kind == "unchanged"
 
 
 def test_runs_are_in_the_order_of_their_dates(tmp_path):

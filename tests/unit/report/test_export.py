@@ -287,6 +287,7 @@ def test_a_row_for_each_test_and_metric():
         "machine_id": runs.KEY.slug,
         "commit": "77aa01c8e2f1",
         "date": "2026-05-09T14:03:11Z",
+        "waiver": "",
     }
     assert [found[1][name] for name in ("change_ci95_low", "limit", "evidence", "rounds")] == [""] * 4
     assert (found[2]["verdict"], found[2]["test_verdict"]) == ("", "unmeasured")

@@ -194,7 +194,11 @@ def test_the_page_has_a_picture_and_all_points(tmp_path):
     assert [each["class"] for tag, each in page.tags if tag == "g"] == ["environment", "change worse"]
     assert "50.00 ms [49.50 ms, 50.50 ms]\n000000000 2026-05-03\nCommit 2\nnote: more layers" in page.titles
     assert any(title.startswith("+25.0% [+24.0%, +26.0%] (worse), probability 99.8%\n") for title in page.titles)
-    assert len(re.findall(r'<td data-label="Date">', text)) == 4
+    assert len(re.findall(r'<td class="short" data-label="Date">', text)) == 4
+    events = re.findall(r'<div class="cause ([\w-]+)"><strong>000000000 2026-05-0(\d)</strong> (.*)</div>', text)
+    assert [(name, day) for name, day, _ in events] == [("up", "3"), ("of-environment", "2")]
+    assert events[0][2].endswith('<span class="amount">Commit 2</span> <span class="amount">note: more layers</span>')
+    assert events[1][2] == "environment: torch 2.12.0 → 2.13.0"
     held = json.loads(re.search(r'(?s)id="history-json">(.*?)</script>', text)[1])
     assert held == to_json([CHANGED])
 

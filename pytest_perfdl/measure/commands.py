@@ -194,6 +194,8 @@ class Timed:
     surroundings: Surroundings = field(default_factory=Surroundings)
     findings: tuple[Finding, ...] = ()
     loops: int = 1
+    ranks: tuple[Timed, ...] = ()
+    """Every rank's own; empty without ranks, where this is the only one."""
 
     def per_step(self, field: str) -> float:
         """Mean over the calls of a total that each block has."""
@@ -233,6 +235,8 @@ class Profiled:
     """What the operators of all steps together had to do, and how long they took."""
     device: Mapping[str, float] = field(default_factory=dict)
     """How well the steps use the device, shares by name of metric; empty without one."""
+    ranks: tuple[Profiled, ...] = ()
+    """Every rank's own; empty without ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from pytest_perfdl.results.verdict import OperatorSides
 from pytest_perfdl.run.collection import PerfTest
 from pytest_perfdl.run.context import RunContext
 from pytest_perfdl.run.paired_rounds import failure, last_error, user_values, work_of
-from pytest_perfdl.run.stacks import user_stack
 from pytest_perfdl.workers.checkout import Checkout
 from pytest_perfdl.workers.messages import Origins, PhaseReport, Shown
 from pytest_perfdl.workers.remote_test import RemoteTest, Script
+from pytest_perfdl.workers.stacks import user_stack
 
 MOST_REDRAWS = 3
 """Repeats that are to be stored and are measured again because other processes used the CPU."""
@@ -269,7 +269,7 @@ class Measurement:
         Repeats that are judged against stored ones are few, and started.
         """
         shown, processes = self.remote.shown, self.context.processes
-        if not (self.context.recording and self._forks) or shown is None:
+        if not (self.context.recording and self._forks) or self.test.plan.ranks or shown is None:
             return None
         try:
             parent = processes.parent(self.test, (shown, shown))

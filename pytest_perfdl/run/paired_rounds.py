@@ -36,6 +36,7 @@ FREE_MEMORY = 0.1
 """Fraction of the memory that must be free while two processes run at once."""
 _NO_ROOM = ("out of memory", "busy or unavailable")
 """Messages of torch's allocators, and of devices that accept a single process."""
+_SEVERAL_RANKS = "the ranks of a process group are launched together"
 _NOT_SHOWN = "the first process of each side did not report how it ran the test"
 
 
@@ -104,7 +105,7 @@ class Rounds:
         """Whether the processes of both sides ran at the same time in the last round."""
         self._core: int | None = None
         self._shown = shown
-        self.start_reason = _why_started(context, base, shown)
+        self.start_reason = _why_started(context, test, base, shown)
         """Why processes are not forked, in one line; empty if they are."""
         self.pin_reason = _why_free(shown, test, context.settings.pin)
         """Why processes are not pinned, in one line; empty if they are."""
@@ -271,8 +272,10 @@ class Rounds:
             raise SideError(mistake, invalid=True)
 
 
-def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
+def _why_started(context: RunContext, test: PerfTest, base: RoundSide, shown: tuple[Shown, Shown] | None) -> str:
     """Why processes are not forked, in one line; empty if they are."""
+    if test.plan.ranks:
+        return _SEVERAL_RANKS
     if context.settings.start == "fresh":
         return "--perf-start=fresh"
     if base.checkout is not None and base.checkout.interpreter is not None:
@@ -282,6 +285,8 @@ def _why_started(context: RunContext, base: RoundSide, shown: tuple[Shown, Shown
 
 def _why_free(shown: tuple[Shown, Shown] | None, test: PerfTest, pin: str) -> str:
     """Why the two processes of a round are not pinned to one CPU, in one line; empty if they are."""
+    if test.plan.ranks:
+        return _SEVERAL_RANKS
     if pin == "off":
         return "--perf-pin=off"
     if shown is None:

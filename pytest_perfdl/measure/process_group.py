@@ -19,6 +19,9 @@ from pytest_perfdl.model.record import MeasurementPlan
 HOST_BACKEND = "gloo"
 """Runs on every machine that torch.distributed runs on."""
 
+COLLECTIVES_LATER_SECONDS = 30.0
+"""By how much collectives time out later than the orchestrating process does."""
+
 
 class Ranks(Protocol):
     """What a measurement needs of the other ranks."""
@@ -96,17 +99,21 @@ def join(plan: MeasurementPlan, seconds: float) -> None:
     Parameters
     ----------
     seconds
-        Timeout of collectives.
+        How long the ranks may make no progress.
 
     Raises
     ------
     PerfError
         torch.distributed cannot make the group; the message says why.
     """
-    if "nccl" in (plan.backend or _usual_backend()):
-        import torch
+    import torch
 
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % max(1, torch.cuda.device_count()))
+    if "nccl" in (plan.backend or _usual_backend()):
+        if not torch.cuda.is_available():
+            raise PerfError(f"backend={plan.backend!r} needs CUDA, which is not available: use backend='gloo'")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    # The orchestrating process ends a job that hangs, and says where its ranks are: it has to be first.
+    seconds += COLLECTIVES_LATER_SECONDS
     _begin(plan.backend, timeout=timedelta(seconds=seconds))
     _joined.append(_Group(seconds))
 

@@ -217,12 +217,12 @@ class Job:
         if not stuck:
             for rank in others:
                 rank.inbox.popleft()
-            return _with_note(report, f"{failed.name} failed")
+            return _with_note(report, f"{failed.name} failed {self._doing(failed)}")
         places = "".join(f"; {rank.name} {rank.stands(rank.stack())}" for rank in stuck[:_SHOWN_RANKS])
         for rank in others:
             rank.kill()
         self._ranks = [failed]
-        return _with_note(report, f"{failed.name} failed{places}")
+        return _with_note(report, f"{failed.name} failed {self._doing(failed)}{places}")
 
     def _check_alive(self) -> None:
         """Raise if a rank ended before its test did."""

@@ -106,14 +106,19 @@ class RankProcess:
         """Where it stands, in words, given its stacks."""
         if self.inbox:
             return "waits for the other ranks"
-        place, _ = user_stack(stack, self.root)
-        if not place:
-            return "does not say where it is"
-        return f"waits in a collective at {place}" if waits_for_others(stack) else f"is at {place}"
+        place, _ = user_stack(_main_thread(stack), self.root)
+        waits = waits_for_others(stack)
+        if place:
+            return f"waits in a collective at {place}" if waits else f"is at {place}"
+        return "waits for the other ranks between blocks of steps" if waits else "does not say where it is"
 
 
 def waits_for_others(stack: str) -> bool:
-    """Whether the main thread of these stacks, the last one, is in a collective or in a backward pass."""
-    main = re.split(r"\n\s*\n", stack)[-1].splitlines()
-    innermost = next((line for line in main if line.strip().startswith("File ")), "")
+    """Whether the main thread of these stacks is in a collective, or in a backward pass."""
+    innermost = next((line for line in _main_thread(stack).splitlines() if line.strip().startswith("File ")), "")
     return _WAITS_FOR_OTHERS.search(innermost) is not None
+
+
+def _main_thread(stack: str) -> str:
+    """The stack of the main thread, which `faulthandler` writes last."""
+    return re.split(r"\n\s*\n", stack)[-1]

@@ -162,6 +162,20 @@ def place() -> tuple[int, int, Any]:
     return dist.get_rank(), dist.get_world_size(), dist.group.WORLD
 
 
+def described() -> dict[str, Any] | None:
+    """What torch.profiler writes of a rank into its trace as `distributedInfo`; `None` without a process group."""
+    rank, world_size, group = place()
+    if group is None:
+        return None
+    import torch.distributed as dist
+
+    found: dict[str, Any] = {"backend": dist.get_backend(), "rank": rank, "world_size": world_size}
+    with contextlib.suppress(AttributeError, RuntimeError):  # not before torch 2.4
+        groups = dist.distributed_c10d._get_all_pg_configs()
+        found |= {"pg_count": len(groups), "pg_config": groups}
+    return found
+
+
 def _usual_backend() -> str:
     import torch
 

@@ -1,7 +1,7 @@
 """Joins the replies of the ranks of a job to the reply of one process, which has each rank's own beside it.
 
-The job is as slow as its slowest rank, so its times are that rank's; what ranks count is added up, and memory is that
-of the rank that needs most.
+The job is as slow as its slowest rank, so its times are that rank's. What ranks allocate and compute adds up; peak
+memory is that of the rank that needs most.
 """
 
 from __future__ import annotations
@@ -55,25 +55,17 @@ def _timed(parts: Sequence[Timed]) -> Timed:
 
 
 def _profiled(parts: Sequence[Profiled]) -> Profiled:
-    """The first rank's profile, with sums of what the ranks counted."""
-    first = parts[0]
+    """The first rank's profile, with those of all ranks and their comparison."""
+    from pytest_perfdl.analysis.ranks import compare
 
-    def added(name: str) -> tuple[int, ...] | None:
-        found = [getattr(part, name) for part in parts]
-        if any(each is None or len(each) != len(found[0]) for each in found):
-            return getattr(first, name)  # type: ignore[no-any-return]
-        return tuple(sum(step) for step in zip(*found, strict=True))
-
-    op_counts = added("op_counts")
-    assert op_counts is not None
+    activities = [part.activity for part in parts if part.activity is not None]
     return replace(
-        first,
-        op_counts=op_counts,
-        kernel_counts=added("kernel_counts"),
-        launch_counts=added("launch_counts"),
-        h2d_bytes=added("h2d_bytes"),
+        parts[0],
+        signatures=tuple(dict.fromkeys(signature for part in parts for signature in part.signatures)),
         findings=_findings([part.findings for part in parts]),
-        ranks=tuple(parts),
+        activity=None,
+        ranks=tuple(replace(part, activity=None) for part in parts),
+        figures=compare(activities) if len(activities) == len(parts) else None,
     )
 
 
@@ -125,3 +117,49 @@ _JOINS: dict[type, Callable[[Sequence[Any]], Any]] = {
     Counted: _counted,
     Compiled: _compiled,
 }
+
+
+def metrics(profiled: Profiled) -> dict[str, float]:
+    """Timed metrics that compare the ranks, per step; empty without ranks.
+
+    `rank_spread` is the mean over the steps of the largest own work of a rank less the smallest; own work is the step
+    less the waiting in collectives in which nothing computes. `collective_wait` is that waiting, as the mean over the
+    ranks. `bus_bandwidth` is that of all collectives together, as nccl-tests define it (doc/PERFORMANCE.md).
+    """
+    figures = profiled.figures
+    if figures is None or not figures.step_numbers:
+        return {}
+    steps = len(figures.step_numbers)
+    own = [rank.own_ns for rank in figures.ranks]
+    found = {
+        "rank_spread": sum(max(step) - min(step) for step in zip(*own, strict=True)) / steps,
+        "collective_wait": sum(rank.exposed_waiting_ns for rank in figures.ranks) / len(figures.ranks) / steps,
+    }
+    sent = [(each.bus_bandwidth, each.transfer_ns) for each in figures.buckets if each.bus_bandwidth is not None]
+    if busy := sum(ns for _, ns in sent):
+        found["bus_bandwidth"] = sum(rate * ns for rate, ns in sent) / busy
+    overlap = [rank.overlap for rank in figures.ranks if rank.overlap is not None]
+    if overlap:
+        found["overlap"] = 100 * sum(overlap) / len(overlap)
+    spans = sum(rank.span_ns for rank in figures.ranks)
+    if spans:
+        found["exposed_communication"] = 100 * sum(rank.exposed_communication_ns for rank in figures.ranks) / spans
+    return found
+
+
+def traffic(profiled: Profiled) -> dict[str, float]:
+    """Exact counts of the ranks' communication, means per step over all ranks; empty without ranks.
+
+    Bytes are absent where the trace does not say the size of a call.
+    """
+    found: dict[str, float] = {}
+    parts = [part.traffic for part in profiled.ranks]
+    if not parts or any(part is None for part in parts):
+        return found
+    calls = [sum(each.calls) / len(each.calls) for part in parts for each in part or () if each.calls]
+    found["collectives"] = sum(calls)
+    sizes = [each.bytes for part in parts for each in part or ()]
+    known = [[size for size in each if size is not None] for each in sizes]
+    if all(len(some) == len(every) for some, every in zip(known, sizes, strict=True)):
+        found["collective_bytes"] = sum(sum(each) / len(each) for each in known if each)
+    return found

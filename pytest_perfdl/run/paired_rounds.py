@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
+from pytest_perfdl.judge.ranks import ProfiledRanks, profiled_ranks
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import UserValue, side_mixes, side_parts, side_rows, side_values
-from pytest_perfdl.measure.commands import CallInfo, CallResult, SideResult, explanation, one_side
+from pytest_perfdl.measure.commands import CallInfo, CallResult, ExplainedResult, SideResult, explanation, one_side
 from pytest_perfdl.measure.sizes import Pace, seconds_of_steps
 from pytest_perfdl.measure.timed_pass import lower_quartile
 from pytest_perfdl.model.errors import ForkError, SideError, WorkerDied, WorkerTimeout
@@ -159,6 +160,8 @@ class Rounds:
             parts_head=side_parts(remotes[head.name].results),
             work_base=work_of(remotes[base.name].results),
             work_head=work_of(remotes[head.name].results),
+            ranks_base=_ranks_of(remotes[base.name].results),
+            ranks_head=_ranks_of(remotes[head.name].results),
             start="forked" if forked else "started",
             core=self._core,
             together=self._both,
@@ -322,8 +325,21 @@ def _pace(budget: float, shown: tuple[Shown, Shown] | None) -> Pace:
     return Pace(seconds_of_steps(budget, max(side.start_seconds for side in shown)), step_ns)
 
 
-def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, StepParts]:
+def _ranks_of(results: Sequence[SideResult]) -> dict[str, ProfiledRanks]:
+    """The ranks of every call of one process."""
+    found = {result.info.name: profiled_ranks(result.profiled) for result in results if result.profiled is not None}
+    return {call: ranks for call, ranks in found.items() if ranks is not None}
+
+
+def parts_of(
+    context: RunContext, test: PerfTest, side: RoundSide, ranks: Mapping[str, int] | None = None
+) -> dict[str, StepParts]:
     """The breakdown of every call's step on one side, with source lines and functions, from one process.
+
+    Parameters
+    ----------
+    ranks
+        Whose breakdown it is, by call, of tests with ranks; by default the first one's.
 
     Raises
     ------
@@ -347,7 +363,12 @@ def parts_of(context: RunContext, test: PerfTest, side: RoundSide) -> dict[str, 
         raise SideError(
             f"the test failed on the {side.label} side while recording Python stacks\n{text}", invalid=False
         )
-    return {result.call: result.parts for result in remote.results if result.parts is not None}
+    found = {result.call: _parts_of_rank(result, (ranks or {}).get(result.call, 0)) for result in remote.results}
+    return {call: parts for call, parts in found.items() if parts is not None}
+
+
+def _parts_of_rank(result: ExplainedResult, rank: int) -> StepParts | None:
+    return result.ranks[rank] if rank < len(result.ranks) else result.parts
 
 
 def work_of(results: Sequence[CallResult | SideResult]) -> dict[str, StepWork]:

@@ -5,6 +5,26 @@ clocks of all ranks, matches their collectives and finds the straggler (`RankFig
 are in memory. The types of results are in `figures`, those of one rank in `activity` and `calls`.
 """
 
-from pytest_perfdl.analysis.ranks.compare import Collective, Rank, RankFigures, rank_numbers, ranks
+from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, Traffic, activity
+from pytest_perfdl.analysis.ranks.buckets import bus_bandwidth
+from pytest_perfdl.analysis.ranks.calls import Calls
+from pytest_perfdl.analysis.ranks.compare import compare, rank_numbers, ranks
+from pytest_perfdl.analysis.ranks.figures import Bucket, Cause, Collective, Rank, RankFigures, Straggler
 
-__all__ = ["Collective", "Rank", "RankFigures", "rank_numbers", "ranks"]
+__all__ = [
+    "Bucket",
+    "Calls",
+    "Cause",
+    "Collective",
+    "Rank",
+    "RankActivity",
+    "RankFigures",
+    "StepTimes",
+    "Straggler",
+    "Traffic",
+    "activity",
+    "bus_bandwidth",
+    "compare",
+    "rank_numbers",
+    "ranks",
+]

@@ -1,349 +1,295 @@
-"""Several traces as the ranks of one job: who starts collectives late, and who waits for whom."""
+"""All ranks of a job together: matched collectives, waits, overlap, imbalance, and the straggler."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from pytest_perfdl.analysis.events.communication import collective_annotation_rows, communication_kernels, covered
-from pytest_perfdl.analysis.events.launches import launches
-from pytest_perfdl.analysis.events.steps import steps_of
-from pytest_perfdl.trace.model import I64, Category, Rows, Trace
-
-OFFSETS = 101
-"""Differences of collectives' ends that are tried as the offset between two clocks, spread over all of them."""
-
-SHIFTS = 4
-"""Collectives that one rank may have recorded and another not, at the beginning, when numbers differ."""
-
-OVERLAP = 2
-"""A collective runs on all ranks for at least one part in so many of the shortest rank's time; pairs that do not are
-not the same one."""
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.ranks import straggler
+from pytest_perfdl.analysis.ranks.activity import RankActivity, activity, rank_of
+from pytest_perfdl.analysis.ranks.buckets import buckets_of
+from pytest_perfdl.analysis.ranks.clocks import offsets_of
+from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
+from pytest_perfdl.analysis.ranks.matching import Matched, candidates, confirmed
+from pytest_perfdl.trace.model import I64, Trace
 
 SKEW_ABOVE_NS = 10_000
 """A skew below this is no straggling: ranks never start to the microsecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One rank's own figures. Nanoseconds, unions over streams; `waiting_ns` over the matched collectives."""
-
-    rank: int
-    source: str
-    span_ns: int
-    """From the first start to the last end of device events; of operators and annotations where there are none."""
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_communication_ns: int
-    """Communication while no kernel computes; without device events the collectives' time on the host."""
-    steps: int
-    step_mean_ns: float
-    """Mean window of the steps, 0 without any."""
-    clock_offset_ns: int
-    """What to add to this rank's times to get the first rank's."""
-    waiting_ns: int
-    """Time in matched collectives beyond the shortest rank's: waiting for others."""
-    last: int
-    """Matched collectives that this rank started last, by more than the clocks' residual."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective on all ranks, in the order of the ranks."""
-
-    name: str
-    group: str
-    """Process group; where the trace does not name it the number of the stream among those with communication, or
-    `host`."""
-    start_ns: tuple[int, ...]
-    """Starts, on the first rank's clock."""
-    duration_ns: tuple[int, ...]
-
-    @property
-    def skew_ns(self) -> int:
-        """Latest start less earliest."""
-        return max(self.start_ns) - min(self.start_ns)
-
-
-@dataclass(frozen=True, slots=True)
-class RankFigures:
-    """The ranks of one job, in the order of their numbers."""
-
-    ranks: tuple[Rank, ...]
-    collectives: tuple[Collective, ...]
-    """Those found on all ranks, running at the same time on all of them, in the order of time."""
-    unmatched: int
-    """Collectives, summed over ranks, that are not among `collectives`: of other groups, or cut off."""
-    residual_ns: int
-    """Median disagreement of matched collectives' ends after aligning the clocks, the worst rank's; skews below
-    say nothing."""
-    skew_median_ns: int
-    skew_max_ns: int
-    straggler: int | None
-    """The rank that is last most often; `None` if none is, or two are equally often."""
-    findings: tuple[str, ...]
-    """One line each on what limits these figures."""
-
-
-class _Group(msgspec.Struct, gc=False):
-    name: str = msgspec.field(name="Process Group Name", default="")
-    sequence: int = msgspec.field(name="Seq", default=-1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
-    """Collectives of one kind in one group of one rank, by start, on the rank's own clock."""
-
-    start: I64
-    end: I64
-    sequence: tuple[int, ...]
-    """`Seq` of each, empty if one is missing or occurs twice."""
-
-
-_Key = tuple[str, str]
-
-
 def ranks(traces: Sequence[Trace]) -> RankFigures:
-    """Compare the ranks of one job.
-
-    A rank's number is `distributedInfo`'s where all have one and no two the same, else its place among `traces`.
-    Collectives are the communication kernels (on ranks without device events the collectives' annotations). They are
-    matched by process group (else by stream), name and `Seq` where they have it, else by order.
-
-    `baseTimeNanoseconds` ties a trace to a host's clock, and hosts agree only to milliseconds. A collective ends
-    on all ranks nearly at once, so clocks are aligned on ends: by the difference that lets most pairs overlap, then by
-    the median over the pairs that do. Pairs that then hardly overlap are not the same collective, and are not matched.
-    What the ends still disagree by is `residual_ns`. A rank's waiting in a collective is its duration less that
-    of the shortest rank, which came last.
+    """Compare the ranks of one job, from their traces: `compare` of each one's `activity`.
 
     Raises
     ------
     ValueError
         No trace was given.
     """
-    if not traces:
-        raise ValueError("no traces to compare")
-    numbers = rank_numbers(traces)
-    order = sorted(range(len(traces)), key=lambda index: numbers[index])
-    traces = [traces[index] for index in order]
-    numbers = [numbers[index] for index in order]
-    calls = [_collectives(trace) for trace in traces]
-    total = sum(len(found.start) for own in calls for found in own.values())
-    candidates = _matched(calls)
-    offsets = [0, *(_offset(candidates, rank) for rank in range(1, len(traces)))]
-    collectives, residual = _aligned(candidates, offsets)
-    starts = np.array([each.start_ns for each in collectives], dtype=np.int64).reshape(-1, len(traces))
-    durations = np.array([each.duration_ns for each in collectives], dtype=np.int64).reshape(-1, len(traces))
-    skews = starts.max(axis=1) - starts.min(axis=1)
-    waiting = (durations - durations.min(axis=1, keepdims=True)).sum(axis=0)
-    late = skews > max(residual, SKEW_ABOVE_NS)
-    last = np.bincount(starts[late].argmax(axis=1), minlength=len(traces))
-    most = np.flatnonzero(last == last.max())
-    return RankFigures(
-        ranks=tuple(
-            _rank(trace, number, offset, wait, count)
-            for trace, number, offset, wait, count in zip(
-                traces, numbers, offsets, waiting.tolist(), last.tolist(), strict=True
-            )
-        ),
-        collectives=collectives,
-        unmatched=total - len(collectives) * len(traces),
-        residual_ns=residual,
-        skew_median_ns=int(np.median(skews)) if len(skews) else 0,
-        skew_max_ns=int(skews.max()) if len(skews) else 0,
-        straggler=numbers[most[0]] if late.any() and len(most) == 1 else None,
-        findings=_findings(traces, len(collectives), total),
-    )
+    return compare([activity(trace) for trace in traces])
 
 
 def rank_numbers(traces: Sequence[Trace]) -> list[int]:
     """The rank of each: as `distributedInfo` says where all have one and no two the same, else its place."""
-    found = [info.get("rank") if isinstance(info, dict) else None for info in map(_distributed, traces)]
-    numbers = [number for number in found if isinstance(number, int)]
-    return numbers if len(set(numbers)) == len(traces) else list(range(len(traces)))
+    return numbered([rank_of(trace)[0] for trace in traces])
 
 
-def _distributed(trace: Trace) -> object:
-    return trace.metadata.get("distributedInfo")
+def numbered(told: Sequence[int | None]) -> list[int]:
+    """Numbers of ranks from what their traces say, as `rank_numbers` does."""
+    numbers = [number for number in told if number is not None]
+    return numbers if len(set(numbers)) == len(told) else list(range(len(told)))
 
 
-def _collectives(trace: Trace) -> dict[_Key, _Calls]:
-    rows = trace.rows(Category.KERNEL)
-    rows = rows[communication_kernels(trace)[rows]]
-    on_device = len(trace.device_rows()) > 0
-    if not on_device:
-        rows = collective_annotation_rows(trace)
-        rows = rows[trace.category[rows] == Category.USER_ANNOTATION]
-    groups = trace.decode_args(rows, _Group)
-    streams = {tid: str(number) for number, tid in enumerate(dict.fromkeys(trace.tid[rows].tolist()))}
-    found: defaultdict[_Key, list[tuple[int, int]]] = defaultdict(list)
-    for row, group, tid in zip(rows.tolist(), groups, trace.tid[rows].tolist(), strict=True):
-        # Which thread of the host runs a collective is chance.
-        place = f"stream {streams[tid]}" if on_device else "host"
-        label = group.name or place
-        found[label, trace.name_of(row).partition("(")[0]].append((row, group.sequence))
-    return {key: _calls(trace, own) for key, own in found.items()}
+def compare(activities: Sequence[RankActivity]) -> RankFigures:
+    """Compare the ranks of one job.
 
+    A rank's number is `distributedInfo`'s where all have one and no two the same, else its place.
+    Collectives are matched by process group (else by stream) and `Seq` where they have it, else by order, among the
+    members of their group that are given, and messages by sender and receiver (`matching`). The clocks are aligned on
+    their ends (`clocks`); what the ends still disagree by is `residual_ns`.
 
-def _calls(trace: Trace, found: list[tuple[int, int]]) -> _Calls:
-    rows: Rows = np.array([row for row, _ in found], dtype=np.intp)
-    sequence = tuple(number for _, number in found)
-    known = min(sequence) >= 0 and len(set(sequence)) == len(sequence)
-    return _Calls(trace.start[rows] + trace.base_ns, trace.end[rows] + trace.base_ns, sequence if known else ())
+    *Skew and transfer.* A collective cannot transfer before its last member has started it. What a member spends in it
+    before is waiting for that member; the transfer is what the shortest member spends after. A member that ends before
+    the last one starts (the root of a broadcast, a message that was buffered) waits for nobody.
+
+    *Own work* of a rank in a step is the step less the waiting during which it computes nothing; waiting that overlaps
+    with computing costs nothing. From it come imbalance and straggler (`straggler.find`).
+
+    Raises
+    ------
+    ValueError
+        No rank was given.
+    """
+    if not activities:
+        raise ValueError("no traces to compare")
+    numbers = numbered([each.rank for each in activities])
+    order = sorted(range(len(activities)), key=lambda index: numbers[index])
+    given = [activities[index] for index in order]
+    numbers = [numbers[index] for index in order]
+    tried = candidates(given, numbers)
+    offsets = offsets_of(given, tried)
+    matched = [each for each in confirmed(tried, given, numbers, offsets) if len(each.call)]
+    meetings = [_meeting(each, given, offsets) for each in matched]
+    residual = _residual(meetings, len(given))
+    collectives = sorted(
+        (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
+        key=lambda each: (min(each.start_ns), each.group, each.name),
+    )
+    waits, exposed = _waits(meetings, len(given))
+    skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
+    waiting = [_waiting(meetings, given, offsets, place) for place in range(len(given))]
+    common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
+    times = _Times.of(given, waiting, common)
+    total = sum(len(each.calls) for each in given)
+    joined = sum(each.call.size for each in matched)
+    last = _last(meetings, len(given), max(residual, SKEW_ABOVE_NS))
+    messages = any(each.message for each in matched)
+    return RankFigures(
+        ranks=tuple(
+            Rank(
+                rank=number,
+                source=each.source,
+                span_ns=each.span_ns,
+                busy_ns=each.busy_ns,
+                compute_ns=each.compute_ns,
+                communication_ns=each.communication_ns,
+                exposed_communication_ns=each.exposed_communication_ns,
+                steps=len(each.steps),
+                step_mean_ns=float(each.steps.window_ns.mean()) if len(each.steps) else 0.0,
+                clock_offset_ns=offsets[place],
+                waiting_ns=int(waits[place].sum()),
+                exposed_waiting_ns=waiting[place].all.length,
+                last=last[place],
+                overlap=each.overlap,
+                bubble_share=_share(waiting[place].messages, each) if messages else None,
+                own_ns=tuple(times.own[:, place].tolist()),
+            )
+            for place, (number, each) in enumerate(zip(numbers, given, strict=True))
+        ),
+        collectives=tuple(collectives),
+        unmatched=total - joined,
+        residual_ns=residual,
+        skew_median_ns=int(np.median(skews)) if len(skews) else 0,
+        skew_max_ns=int(skews.max()) if len(skews) else 0,
+        waits_ns=tuple(map(tuple, waits.tolist())),
+        exposed_waits_ns=tuple(map(tuple, exposed.tolist())),
+        step_numbers=tuple(common),
+        straggler=straggler.find(times.own, times.window, common, numbers, times.classes, residual) if joined else None,
+        imbalance=_imbalance(times.own),
+        buckets=buckets_of(collectives),
+        findings=_findings(given, joined, total),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Candidates:
-    """Collectives of one key that may be the same: starts and ends, one row per collective, one column per rank."""
+class _Meeting:
+    """The collectives of one `Matched` in time: one line each, one column per member, on the first rank's clock."""
 
-    key: _Key
+    matched: Matched
     start: I64
     end: I64
+    wait: I64
+    """How long each waits for the last to start."""
+    exposed: I64
+    """The part of it in which it computes nothing."""
+
+    @property
+    def skew(self) -> I64:
+        """Latest start less earliest."""
+        return np.asarray(self.start.max(axis=1) - self.start.min(axis=1))
 
 
-def _matched(calls: list[dict[_Key, _Calls]]) -> list[_Candidates]:
-    """What all ranks have, paired up by `Seq` or by order."""
-    found = []
-    for key, first in calls[0].items():
-        own = [rank[key] for rank in calls if key in rank]
-        if len(own) < len(calls):
-            continue
-        if all(each.sequence for each in own):
-            common = sorted(set(first.sequence).intersection(*(each.sequence for each in own)))
-            places = [[place[number] for number in common] for place in map(_places, own)]
-        else:
-            places = _by_order(own)
-        pairs = list(zip(own, places, strict=True))
-        start = np.stack([each.start[place] for each, place in pairs], axis=1)
-        found.append(_Candidates(key, start, np.stack([each.end[place] for each, place in pairs], axis=1)))
+def _meeting(matched: Matched, ranks_: Sequence[RankActivity], offsets: Sequence[int]) -> _Meeting:
+    start, end = matched.times(ranks_, offsets)
+    arrived = start.max(axis=1, keepdims=True)
+    wait = np.where(end >= arrived, arrived - start, 0)
+    exposed = np.zeros_like(wait)
+    for column, place in enumerate(matched.places):
+        own = ranks_[place]
+        since = start[:, column] - offsets[place]
+        exposed[:, column] = Intervals(own.exposed_start, own.exposed_end).within(since, since + wait[:, column])
+    return _Meeting(matched, start, end, wait, exposed)
+
+
+def _residual(meetings: Sequence[_Meeting], count: int) -> int:
+    """Median disagreement of each rank's ends with those of the others in the same collectives, the worst rank's."""
+    apart: list[list[I64]] = [[] for _ in range(count)]
+    for meeting in meetings:
+        if not meeting.matched.message:
+            middle = meeting.end[:, :1] if meeting.end.shape[1] == 2 else np.median(meeting.end, axis=1, keepdims=True)
+            for column, place in enumerate(meeting.matched.places):
+                apart[place].append(np.abs(meeting.end[:, column] - middle[:, 0]).astype(np.int64))
+    return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
+
+
+def _collectives(meeting: _Meeting, ranks_: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Collective]:
+    matched = meeting.matched
+    first = ranks_[matched.places[0]]
+    members = [ranks_[place].calls for place in matched.places]
+    given = tuple(numbers[place] for place in matched.places)
+    calls = matched.call.tolist()
+    columns = (calls, meeting.start.tolist(), (meeting.end - meeting.start).tolist(), meeting.wait.tolist())
+    for own, starts, lengths, waits in zip(*columns, strict=True):
+        at = own[0]
+        size, step = int(first.calls.bytes[at]), int(first.calls.step[at])
+        pairs = list(zip(members, own, strict=True))
+        yield Collective(
+            name=first.calls.name[at],
+            group=matched.group,
+            start_ns=tuple(starts),
+            duration_ns=tuple(lengths),
+            ranks=given,
+            kind=matched.kind,
+            bytes=size if size >= 0 else None,
+            group_size=max(int(first.calls.group_size[at]), len(given)),
+            step=first.steps.number[step] if step >= 0 else None,
+            row=tuple(int(calls.row[index]) for calls, index in pairs),
+            exposed_ns=tuple(int(calls.exposed_ns[index]) for calls, index in pairs),
+            wait_ns=tuple(waits),
+        )
+
+
+def _waits(meetings: Sequence[_Meeting], count: int) -> tuple[I64, I64]:
+    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks)."""
+    whole, exposed = (np.zeros((count, count), dtype=np.int64) for _ in range(2))
+    for meeting in meetings:
+        places = np.array(meeting.matched.places, dtype=np.intp)
+        last = places[meeting.start.argmax(axis=1)]
+        for column, place in enumerate(places.tolist()):
+            np.add.at(whole, (place, last), meeting.wait[:, column])
+            np.add.at(exposed, (place, last), meeting.exposed[:, column])
+    return whole, exposed
+
+
+def _last(meetings: Sequence[_Meeting], count: int, above: int) -> list[int]:
+    last = np.zeros(count, dtype=np.int64)
+    for meeting in meetings:
+        places = np.array(meeting.matched.places, dtype=np.intp)
+        np.add.at(last, places[meeting.start.argmax(axis=1)], meeting.skew > above)
+    found: list[int] = last.tolist()
     return found
 
 
-def _places(calls: _Calls) -> dict[int, int]:
-    return {number: place for place, number in enumerate(calls.sequence)}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """When one rank waits for others and computes nothing, on its own clock: no moment twice."""
+
+    all: Intervals
+    messages: Intervals
+    """In messages from rank to rank."""
 
 
-def _by_order(own: list[_Calls]) -> list[list[int]]:
-    """Places that belong together: the nth with the nth, where numbers differ shifted so that ends agree best."""
-    count = min(len(each.start) for each in own)
-    shortest = next(each for each in own if len(each.start) == count)
-    places = []
-    for each in own:
-        shifts = range(min(SHIFTS, len(each.start) - count) + 1)
-        spread = [_spread(each.end[shift : shift + count] - shortest.end) for shift in shifts]
-        best = spread.index(min(spread))
-        places.append(list(range(best, best + count)))
-    return places
+def _waiting(
+    meetings: Sequence[_Meeting], ranks_: Sequence[RankActivity], offsets: Sequence[int], place: int
+) -> _Waiting:
+    own = ranks_[place]
+    exposed = Intervals(own.exposed_start, own.exposed_end)
+
+    def union(chosen: Sequence[_Meeting]) -> Intervals:
+        columns = [(meeting, meeting.matched.places.index(place)) for meeting in chosen]
+        none = np.zeros(0, dtype=np.int64)
+        start = np.concatenate([none, *(meeting.start[:, column] for meeting, column in columns)]) - offsets[place]
+        wait = np.concatenate([none, *(meeting.wait[:, column] for meeting, column in columns)])
+        return Intervals.union_of(start, start + wait).intersection(exposed)
+
+    mine = [meeting for meeting in meetings if place in meeting.matched.places]
+    return _Waiting(union(mine), union([meeting for meeting in mine if meeting.matched.message]))
 
 
-def _spread(values: I64) -> float:
-    return float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+def _share(waiting: Intervals, own: RankActivity) -> float:
+    """Of a rank's steps."""
+    total = int(own.steps.window_ns.sum())
+    return int(waiting.within(own.steps.start, own.steps.end).sum()) / total if total else 0.0
 
 
-def _offset(candidates: list[_Candidates], rank: int) -> int:
-    """What to add to a rank's times to get the first rank's."""
-    if not candidates or not any(len(each.start) for each in candidates):
-        return 0
-    start = np.concatenate([each.start[:, [0, rank]] for each in candidates])
-    end = np.concatenate([each.end[:, [0, rank]] for each in candidates])
-    # Differences to one of the collectives are small enough for exact floats.
-    difference = end[:, 0] - end[:, 1]
-    tried = np.unique(difference)
-    tried = tried[np.unique(np.linspace(0, len(tried) - 1, OFFSETS).astype(np.intp))]
-    best: int = max(
-        tried.tolist(),
-        key=lambda offset: (
-            np.count_nonzero(_overlapping(start, end, offset)),
-            -_typical(np.abs(difference - offset)[_overlapping(start, end, offset)]),
-        ),
-    )
-    return best + _typical(difference[_overlapping(start, end, best)] - best)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Times:
+    """The steps that all ranks have, shape (steps, ranks)."""
+
+    window: I64
+    own: I64
+    classes: Mapping[Cause, I64]
+    """What own work consists of."""
+
+    @classmethod
+    def of(cls, ranks_: Sequence[RankActivity], waiting: Sequence[_Waiting], common: Sequence[int]) -> _Times:
+        """Of ranks and their waiting."""
+        columns: list[list[I64]] = []
+        for each, waits in zip(ranks_, waiting, strict=True):
+            steps = each.steps
+            at = np.array([steps.number.index(number) for number in common], dtype=np.intp)
+            idle = waits.all.within(steps.start, steps.end)
+            transfer = steps.exposed_communication_ns - idle
+            host = steps.host_ns + steps.exposed_copies_ns
+            columns.append([each_[at] for each_ in (steps.window_ns, steps.compute_ns, steps.input_ns, transfer, host)])
+        window, compute, input_, transfer, host = (
+            np.stack(own, axis=1).reshape(len(common), len(ranks_)) for own in zip(*columns, strict=True)
+        )
+        own = compute + input_ + transfer + host
+        return cls(window, own, {"compute": compute, "input": input_, "communication": transfer, "host": host})
 
 
-def _overlapping(start: I64, end: I64, offset: int) -> npt.NDArray[np.bool_]:
-    """Which collectives run at the same time on two ranks if the second's clock is moved."""
-    move = np.array([0, offset], dtype=np.int64)
-    return _together(start + move, end + move)
+def _imbalance(own: I64) -> float | None:
+    means = own.mean(axis=1) if len(own) else np.zeros(0)
+    return float((own.max(axis=1) / means).mean()) if len(own) and means.min() > 0 else None
 
 
-def _together(start: I64, end: I64) -> npt.NDArray[np.bool_]:
-    """Which collectives run on all ranks at once long enough to be one: see `OVERLAP`."""
-    shared = end.min(axis=1) - start.max(axis=1)
-    found: npt.NDArray[np.bool_] = (shared * OVERLAP >= (end - start).min(axis=1)) & (shared >= 0)
-    return found
-
-
-def _typical(values: I64) -> int:
-    return round(float(np.median(values))) if len(values) else 0
-
-
-def _aligned(candidates: list[_Candidates], offsets: list[int]) -> tuple[tuple[Collective, ...], int]:
-    """The collectives that overlap on all ranks, and how far the ends of the worst rank are off typically."""
-    moved = np.array(offsets, dtype=np.int64)
-    found: list[Collective] = []
-    apart = [np.zeros((0, len(offsets)), dtype=np.int64)]
-    for each in candidates:
-        start, end = each.start + moved, each.end + moved
-        same = _together(start, end)
-        apart.append((end - end[:, :1])[same])
-        for begins, ends in zip(start[same].tolist(), end[same].tolist(), strict=True):
-            lengths = tuple(end - start for start, end in zip(begins, ends, strict=True))
-            found.append(Collective(each.key[1], each.key[0], tuple(begins), lengths))
-    disagreement = np.abs(np.concatenate(apart))
-    residual = int(np.median(disagreement, axis=0).max()) if len(disagreement) else 0
-    return tuple(sorted(found, key=lambda each: (min(each.start_ns), each.group, each.name))), residual
-
-
-def _rank(trace: Trace, number: int, offset: int, waiting: int, last: int) -> Rank:
-    joined = launches(trace)
-    windows = steps_of(trace, joined).windows
-    is_communication = communication_kernels(trace)[joined.device]
-    is_kernel = trace.category[joined.device] == Category.KERNEL
-    compute = covered(trace, joined.device[is_kernel & ~is_communication])
-    communication = covered(trace, joined.device[is_communication])
-    busy = covered(trace, joined.device)
-    rows = joined.device
-    if len(rows) == 0:
-        communication = covered(trace, collective_annotation_rows(trace))
-        rows = trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
-    return Rank(
-        rank=number,
-        source=trace.source,
-        span_ns=int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0,
-        busy_ns=busy.length,
-        compute_ns=compute.length,
-        communication_ns=communication.length,
-        exposed_communication_ns=communication.difference(compute).length,
-        steps=len(windows),
-        step_mean_ns=sum(window.window_ns for window in windows) / len(windows) if windows else 0.0,
-        clock_offset_ns=offset,
-        waiting_ns=waiting,
-        last=last,
-    )
-
-
-def _findings(traces: Sequence[Trace], matched: int, total: int) -> tuple[str, ...]:
+def _findings(ranks_: Sequence[RankActivity], matched: int, total: int) -> tuple[str, ...]:
     found = []
-    sizes = [info.get("world_size") for info in map(_distributed, traces) if isinstance(info, dict)]
-    worlds = sorted({size for size in sizes if isinstance(size, int)})
+    worlds = sorted({each.world_size for each in ranks_ if each.world_size is not None})
     if len(worlds) > 1:
         found.append(f"the traces are from jobs of different sizes: {', '.join(map(str, worlds))} ranks")
-    elif worlds and worlds[0] > len(traces):
-        found.append(f"only {len(traces)} of {worlds[0]} ranks are given: a missing rank may be the slowest")
-    told = [info.get("rank") for info in map(_distributed, traces) if isinstance(info, dict)]
-    told = [rank for rank in told if isinstance(rank, int)]
-    if len(told) < len(traces):
+    elif worlds and worlds[0] > len(ranks_):
+        found.append(f"only {len(ranks_)} of {worlds[0]} ranks are given: a missing rank may be the slowest")
+    told = [each.rank for each in ranks_ if each.rank is not None]
+    if len(told) < len(ranks_):
         found.append("not all traces have a rank number, so ranks are numbered in the order of the traces")
-    elif len(set(told)) < len(traces):
+    elif len(set(told)) < len(ranks_):
         found.append("several traces have the same rank number, so ranks are numbered in the order of the traces")
-    if total and not matched and len(traces) > 1:
+    if total and not matched and len(ranks_) > 1:
         found.append("the skew between ranks is unknown, because no collective runs on all ranks")
-    elif matched * len(traces) < total and len(traces) > 1:
-        found.append(f"{total - matched * len(traces)} of {total} collectives were not found on all ranks")
+    elif matched < total and len(ranks_) > 1:
+        found.append(f"{total - matched} of {total} collectives were not found on all ranks")
     return tuple(found)

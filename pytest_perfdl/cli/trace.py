@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
+_REPORTED = 2
+"""Ranks of which all are reported one by one; of more two are."""
 _LARGE = 64 * 2**20
 """Bytes on disk from which reading shows its progress."""
 
@@ -37,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a self-contained HTML report")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write the traces of all ranks as one Chrome trace, on one clock; compressed if FILE ends in .gz",
+    )
     parser.add_argument(
         "--select",
         action="append",
@@ -63,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.top < 1:
         raise CommandError("--top must be at least 1")
+    if arguments.trace is not None and len(arguments.files) < 2:
+        raise CommandError("--trace needs the traces of several ranks: a single trace is a Chrome trace already")
     try:
         selection = parse(arguments.select)
     except SelectionError as error:
@@ -75,32 +85,46 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"--select: {error}") from error
     summaries = [summarize(trace, peaks) for trace in traces]
     advised = [_advised(trace, peaks) if arguments.advise else None for trace in traces]
-    across = None
+    across, activities = None, []
     if len(traces) > 1:
-        from pytest_perfdl.analysis.ranks import ranks
+        from pytest_perfdl.analysis.ranks import activity, compare
+        from pytest_perfdl.analysis.ranks.compare import in_order
 
-        across = ranks(traces)
+        activities = [activity(trace) for trace in traces]
+        across, order = compare(activities), in_order(activities)
+        activities = [activities[place] for place in order]
+        summaries, advised = [summaries[place] for place in order], [advised[place] for place in order]
+        traces = [traces[place] for place in order]
     for summary in summaries:
         for finding in summary.findings:
             say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
     if arguments.html is not None:
         from pytest_perfdl.report.trace.html import write_page
 
-        write_page(arguments.html, summaries, across, selection, advised)
+        write_page(arguments.html, summaries, across, selection, advised, activities)
         say(f"wrote {arguments.html}", error=arguments.json)
+    if arguments.trace is not None:
+        if across is None:
+            raise CommandError("--trace needs several ranks: --select leaves one")
+        from pytest_perfdl.report.trace.chrome import write_merged
+
+        write_merged(arguments.trace, across, activities, traces)
+        say(f"wrote {arguments.trace}", error=arguments.json)
     if arguments.json:
         from pytest_perfdl.report.trace.json import to_json
 
         print_json(to_json(summaries, across, advised, selection))
-    elif arguments.html is None:
+    elif arguments.html is None and arguments.trace is None:
         from pytest_perfdl.report.trace import terminal
+        from pytest_perfdl.report.trace.ranks import reported
 
-        pages = [
-            terminal.report(summary, selection, arguments.top, width(), answers)
-            for summary, answers in zip(summaries, advised, strict=True)
+        pages = [] if across is None else [terminal.across_ranks(across, arguments.top, width())]
+        places = range(len(summaries)) if across is None else reported(across, _REPORTED)
+        pages += [
+            terminal.report(summaries[place], selection, arguments.top, width(), advised[place]) for place in places
         ]
-        if across is not None:
-            pages.append(terminal.across_ranks(across, width()))
+        if len(places) < len(summaries):
+            pages.append("Add --select rank=N for the report on another rank.")
         if not arguments.advise:
             pages.append("Add --advise to predict which optimizations make the step faster.")
         say("\n\n".join(pages))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pytest_perfdl.analysis.ranks import straggler
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
 from pytest_perfdl.analysis.ranks.buckets import buckets_of
 from pytest_perfdl.analysis.ranks.clocks import clocks_of
-from pytest_perfdl.analysis.ranks.figures import Collective, Rank, RankFigures
+from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
 from pytest_perfdl.analysis.ranks.matching import candidates, confirmed
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
@@ -50,6 +50,12 @@ def numbered(told: Sequence[int | None]) -> list[int]:
     return numbers if len(set(numbers)) == len(told) else list(range(len(told)))
 
 
+def in_order(activities: Sequence[RankActivity]) -> list[int]:
+    """Places of the activities in the order of their ranks' numbers: that of `RankFigures.ranks`."""
+    numbers = numbered([each.rank for each in activities])
+    return sorted(range(len(activities)), key=lambda index: numbers[index])
+
+
 def compare(activities: Sequence[RankActivity]) -> RankFigures:
     """Compare the ranks of one job.
 
@@ -72,10 +78,9 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     """
     if not activities:
         raise ValueError("no traces to compare")
-    numbers = numbered([each.rank for each in activities])
-    order = sorted(range(len(activities)), key=lambda index: numbers[index])
+    order = in_order(activities)
     given = [activities[index] for index in order]
-    numbers = [numbers[index] for index in order]
+    numbers = sorted(numbered([each.rank for each in activities]))
     tried = candidates(given, numbers)
     clocks = clocks_of(given, tried)
     matched = [each for each in confirmed(tried, given, numbers, clocks) if len(each.call)]
@@ -114,6 +119,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 overlap=each.overlap,
                 bubble_share=_share(waiting[place].messages, each) if messages else None,
                 own_ns=tuple(evidence.own_ns[:, place].tolist()),
+                parts_ns=_parts(evidence, place),
+                clock_at_ns=clocks[place].at,
             )
             for place, (number, each) in enumerate(zip(numbers, given, strict=True))
         ),
@@ -184,6 +191,14 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         link_late_ns=late,
         link_excess_ns=excess,
     )
+
+
+def _parts(evidence: straggler.Evidence, place: int) -> Mapping[Cause, float]:
+    """Mean nanoseconds of a common step of one rank, by class."""
+    if not len(evidence.window_ns):
+        return {}
+    parts: dict[Cause, float] = {name: float(ns[:, place].mean()) for name, ns in evidence.classes.items()}
+    return parts | {"communication": float((evidence.window_ns - evidence.own_ns)[:, place].mean())}
 
 
 def _imbalance(own: I64) -> float | None:

@@ -25,6 +25,9 @@ NOISE = 5.0
 """How many standard errors a rank's lateness must be above zero: with 1024 ranks and 100 steps to begin at there are
 10^5 chances for a false one, each less likely than 3e-7."""
 
+SPLITS = 64
+"""Steps at which a change of the level is looked for, spread over all; then those around the best one."""
+
 MOSTLY = 0.75
 """Share of the steps since then in which the rank has most work of its own."""
 
@@ -135,15 +138,24 @@ def _since(late: F64) -> int:
 
     A second level has to reduce the absolute deviations by more than chance would: by a third.
     """
-    steps = len(late)
+    most = len(late) - LEAST_STEPS
+    apart = max(most // SPLITS, 1)
+    tried = {split: _two_levels(late, split) for split in range(1, most + 1, apart)}
+    if tried and apart > 1:
+        near = min(tried, key=lambda split: tried[split])
+        around = range(max(near - apart + 1, 1), min(near + apart, most + 1))
+        tried |= {split: _two_levels(late, split) for split in around}
+    best = min(tried, key=lambda split: tried[split], default=0)
     one = float(np.abs(late - np.median(late)).sum())
-    best, first = one * 2 / 3, 0
-    for split in range(1, steps - LEAST_STEPS + 1):
-        before, after = np.median(late[:split]), np.median(late[split:])
-        two = float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
-        if after > before and two < best:
-            best, first = two, split
-    return first
+    return best if tried and tried[best] < one * 2 / 3 else 0
+
+
+def _two_levels(late: F64, split: int) -> float:
+    """Absolute deviations from a level before and a higher one after; infinite where it is not the higher."""
+    before, after = np.median(late[:split]), np.median(late[split:])
+    if after <= before:
+        return float("inf")
+    return float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
 
 
 def _about_levels(late: F64, first: int) -> F64:

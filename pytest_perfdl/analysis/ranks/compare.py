@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.ranks.meetings import (
     last_of,
     meeting_of,
     residual_of,
+    roles_of,
     waiting_of,
     waits_of,
 )
@@ -184,6 +185,7 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,
+        roles=roles_of(ranks_),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,8 @@ class Evidence:
     """By how much it ends collectives later than the first, and messages to it take longer than others, summed."""
     link_excess_ns: I64
     """How much longer what it is the last to end is for it: see `meetings.by_step`."""
+    roles: tuple[int, ...]
+    """Ranks with the same number do the same; stages of a pipeline do not."""
 
     @property
     def own_ns(self) -> I64:
@@ -79,19 +81,19 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
     steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
-    own = evidence.own_ns
-    late = own - _others(own, np.median)
-    work = _persistent(late, np.minimum(own - _others(own, np.max), evidence.held_ns), evidence.window_ns)
+    own, alike = evidence.own_ns, len(set(evidence.roles)) == 1
+    late = _beyond_peers(own, evidence.roles)
+    cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
+    work = _persistent(late, cost, evidence)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
-    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), evidence.window_ns)
+    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), replace(evidence, roles=(0,) * count))
     if work is None and link is None:
         return None
     if work is None or (link is not None and link.cost > work.cost):
         assert link is not None
         return Straggler(ranks[link.place], numbers[link.first], "communication", round(link.cost))
     excess: dict[Cause, float] = {
-        cause: float(np.median((values - _others(values, np.median))[work.first :, work.place]))
-        for cause, values in evidence.classes.items()
+        cause: _excess(values, evidence.roles, work) for cause, values in evidence.classes.items()
     }
     cause: Cause = max(excess, key=lambda each: excess[each])
     return Straggler(ranks[work.place], numbers[work.first], cause, round(work.cost))
@@ -105,10 +107,35 @@ class _Found:
     cost: float
 
 
-def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
-    """The rank that is late from one step on in all that follow, by more than noise and at a cost."""
+def _beyond_peers(values: I64, roles: Sequence[int]) -> F64:
+    """What each rank has more than the median of the others of its role, of all others where it is the only one."""
+    found = np.empty(values.shape)
+    for place, role in enumerate(roles):
+        peers = [other for other, same in enumerate(roles) if same == role and other != place]
+        peers = peers or [other for other in range(len(roles)) if other != place]
+        found[:, place] = values[:, place] - np.median(values[:, peers], axis=1)
+    return found
+
+
+def _excess(values: I64, roles: Sequence[int], found: _Found) -> float:
+    """What the rank has more of a class than its peers; without peers than itself before."""
+    more = _beyond_peers(values, roles)[:, found.place]
+    alone = roles.count(roles[found.place]) == 1
+    return float(np.median(more[found.first :])) - (float(np.median(more[: found.first])) if alone else 0.0)
+
+
+def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
+    """The rank that is late from one step on in all that follow, by more than noise and at a cost.
+
+    A rank that no other does the same as is compared with itself before.
+    """
     steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
+    for place, first in enumerate(since):
+        if evidence.roles.count(evidence.roles[place]) == 1:
+            before = np.median(late[: first or steps, place])
+            late[:, place] -= before
+            cost[:, place] = np.minimum(cost[:, place], late[:, place])
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
     noise = 1.4826 * float(np.median(np.abs(left))) * float(np.sqrt(steps / (steps - 1)))
@@ -119,7 +146,7 @@ def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
     ahead = behind > _others(late, np.max)[first:, place]
     verified = (
         len(behind) >= LEAST_STEPS
-        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(window_ns)))
+        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(evidence.window_ns)))
         and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
         and float(np.mean(ahead)) >= MOSTLY
     )

@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.ranks.meetings import (
     last_of,
     meeting_of,
     residual_of,
+    roles_of,
     waiting_of,
     waits_of,
 )
@@ -50,12 +51,6 @@ def numbered(told: Sequence[int | None]) -> list[int]:
     return numbers if len(set(numbers)) == len(told) else list(range(len(told)))
 
 
-def in_order(activities: Sequence[RankActivity]) -> list[int]:
-    """Places of the activities in the order of their ranks' numbers: that of `RankFigures.ranks`."""
-    numbers = numbered([each.rank for each in activities])
-    return sorted(range(len(activities)), key=lambda index: numbers[index])
-
-
 def compare(activities: Sequence[RankActivity]) -> RankFigures:
     """Compare the ranks of one job.
 
@@ -78,9 +73,10 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     """
     if not activities:
         raise ValueError("no traces to compare")
-    order = in_order(activities)
+    numbers = numbered([each.rank for each in activities])
+    order = sorted(range(len(activities)), key=lambda index: numbers[index])
     given = [activities[index] for index in order]
-    numbers = sorted(numbered([each.rank for each in activities]))
+    numbers = [numbers[index] for index in order]
     tried = candidates(given, numbers)
     clocks = clocks_of(given, tried)
     matched = [each for each in confirmed(tried, given, numbers, clocks) if len(each.call)]
@@ -174,10 +170,11 @@ def _share(waiting: Intervals, own: RankActivity) -> float:
 
 def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], common: Sequence[int]) -> straggler.Evidence:
     """What the straggler is found by, in the steps that all ranks have."""
+    known = [{number: at for at, number in enumerate(each.steps.number)} for each in ranks_]
+    places = [np.array([own[number] for number in common], dtype=np.intp) for own in known]
 
     def column(values: Callable[[StepTimes], I64]) -> I64:
-        columns = [values(each.steps)[[each.steps.number.index(number) for number in common]] for each in ranks_]
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack([values(each.steps)[own] for each, own in zip(ranks_, places, strict=True)], axis=1)
 
     held, late, excess = by_step(meetings, ranks_, common)
     return straggler.Evidence(
@@ -190,6 +187,7 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,
+        roles=roles_of(ranks_),
     )
 
 

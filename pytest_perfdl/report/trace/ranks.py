@@ -5,10 +5,12 @@ Times are means per step, over the steps that all ranks have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pytest_perfdl.model.kernel_names import short_name
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 
 if TYPE_CHECKING:
@@ -158,17 +160,30 @@ def by_time(buckets: Sequence[Bucket]) -> list[Bucket]:
     return sorted(buckets, key=lambda each: -each.duration_ns * each.steps)
 
 
-def bucket_name(bucket: Bucket, ranks: RankFigures) -> str:
-    """A collective of the step by its kind and place: "all_reduce 3"; of some ranks "all_gather 1, ranks 0 and 4".
+def bucket_names(buckets: Sequence[Bucket], ranks: RankFigures) -> list[str]:
+    """Collectives of the step by kind and place: "all_reduce 3"; of some ranks only "all_gather 1, ranks 0 and 4".
 
-    A message has its sender and receiver.
+    A message has its sender and receiver; what is of no known kind has the name of its kernel. The group is told where
+    nothing else tells two of them apart.
     """
-    name = f"{bucket.kind} {bucket.index + 1}"
+    names = {}
+    for each in ranks.collectives:
+        names.setdefault((each.kind, each.group, each.ranks), each.name)
+    found = [_bucket_name(each, ranks, names) for each in buckets]
+    twice = {name for name, count in Counter(found).items() if count > 1}
+    return [f"{name}, group {each.group}" if name in twice else name for name, each in zip(found, buckets, strict=True)]
+
+
+def _bucket_name(bucket: Bucket, ranks: RankFigures, names: Mapping[tuple[str, str, tuple[int, ...]], str]) -> str:
+    kind = bucket.kind
+    if kind == "other":
+        kind = short_name(names.get((kind, bucket.group, bucket.ranks), kind))
+    name = f"{kind} {bucket.index + 1}"
+    if kind == "send":
+        return f"{name}, rank {bucket.ranks[0]} to {bucket.ranks[-1]}"
     if len(bucket.ranks) == len(ranks.ranks):
         return name
     *first, last = map(str, bucket.ranks)
-    if bucket.kind == "send":
-        return f"{name}, rank {first[0]} to {last}"
     return f"{name}, ranks {', '.join(first)} and {last}" if first else name
 
 
@@ -317,9 +332,10 @@ def rank_rows(ranks: RankFigures) -> list[dict[str, Any]]:
 
 def bucket_rows(ranks: RankFigures) -> list[dict[str, Any]]:
     """A row for each collective of the step, those with most time first."""
+    found = by_time(ranks.buckets)
     return [
         {
-            "name": bucket_name(each, ranks),
+            "name": name,
             "bytes": each.bytes,
             "duration_ns": each.duration_ns,
             "transfer_ns": each.transfer_ns,
@@ -327,5 +343,5 @@ def bucket_rows(ranks: RankFigures) -> list[dict[str, Any]]:
             "bandwidth": each.bus_bandwidth,
             "steps": each.steps,
         }
-        for each in by_time(ranks.buckets)
+        for each, name in zip(found, bucket_names(found, ranks), strict=True)
     ]

@@ -14,7 +14,7 @@ from pytest_perfdl.model.kernel_names import short_names
 from pytest_perfdl.model.units import format_percent, format_quantity, plural
 from pytest_perfdl.report import layout
 from pytest_perfdl.report.trace.ranks import (
-    bucket_name,
+    bucket_names,
     by_time,
     clocks_line,
     exposed_ns,
@@ -554,16 +554,16 @@ def _buckets(ranks: RankFigures, top: int, width: int) -> Iterator[str]:
     table = [("", "bytes" if sized else "", "time", "transfer", "hidden", "bus bandwidth" if rated else "")]
     table += [
         (
-            bucket_name(each, ranks),
+            name,
             "" if each.bytes is None else format_quantity(each.bytes, "B"),
             format_quantity(each.duration_ns, "ns"),
             format_quantity(each.transfer_ns, "ns"),
             format_percent(each.hidden_share, signed=False),
             "" if each.bus_bandwidth is None else f"{each.bus_bandwidth / 1e9:.3g} GB/s",
         )
-        for each in found[:top]
+        for each, name in list(zip(found, bucket_names(found, ranks), strict=True))[:top]
     ]
-    yield from layout.rows(table, "lrrrrr", 2, width)
+    yield from layout.rows(table, "lrrrrr", 2, width, short_names)
     yield from layout.paragraph(
         "time: median over ranks and steps, with waiting; transfer: without waiting for the last rank; hidden: share "
         "that overlaps with compute",

@@ -42,12 +42,13 @@ class Event:
     start_ns: int = 0
     duration_ns: int = 0
     category: str = ""
-    args: Mapping[str, Any] | bytes | None = None
-    """Plain data, or JSON text of an object."""
+    args: Mapping[str, Any] | None = None
     flow: int | None = None
     """What joins the two ends of a flow, for phases s and f."""
     color: str | None = None
     """A reserved color name of chrome://tracing; Perfetto ignores it."""
+    json_args: bytes | None = None
+    """JSON text of an object, in place of `args`."""
 
     @classmethod
     def process_name(cls, pid: int, name: str) -> Event:
@@ -213,9 +214,9 @@ def _nest(events: Sequence[Event], names: Sequence[Event]) -> tuple[list[Event],
     lanes = Lanes(
         ((event.pid, event.tid) for event in (*events, *names)),
         {
-            (event.pid, event.tid): str(event.args.get("name", ""))
+            (event.pid, event.tid): str((event.args or {}).get("name", ""))
             for event in names
-            if event.name == "thread_name" and isinstance(event.args, Mapping)
+            if event.name == "thread_name"
         },
     )
     placed: list[Event] = []
@@ -237,8 +238,8 @@ def _fits(start_ns: int, end_ns: int, ends: list[int]) -> bool:
 
 def _line(event: Event) -> bytes:
     parts = []
-    if isinstance(event.args, bytes):
-        parts.append(b'"args":' + event.args)
+    if event.json_args is not None:
+        parts.append(b'"args":' + event.json_args)
     elif event.args is not None:
         parts.append(b'"args":' + orjson.dumps(event.args, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY))
     if event.phase == "f":

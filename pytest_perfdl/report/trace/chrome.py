@@ -73,8 +73,8 @@ def _events(figures: RankFigures, traces: Iterable[Trace], origin: int) -> Itera
     met: list[list[tuple[int, Collective, int]]] = [[] for _ in figures.ranks]
     place = {rank.rank: at for at, rank in enumerate(figures.ranks)}
     for number, collective in enumerate(figures.collectives):
-        for column, rank in enumerate(collective.ranks):
-            met[place[rank]].append((number, collective, column))
+        for column, member in enumerate(collective.ranks):
+            met[place[member]].append((number, collective, column))
     valid = all(0 <= rank.rank <= _MOST_ID for rank in figures.ranks)
     for at, (rank, trace) in enumerate(zip(figures.ranks, traces, strict=True)):
         moved = clock_of(rank).moved
@@ -154,7 +154,7 @@ class _Rank:
                 tids[row] = lane
                 args = self._args(trace.raw_args[row], more.get(row))
                 kind = trace.categories[category]
-                yield Event("X", trace.names[name], self.pid, lane, start, end - start, kind, args)
+                yield Event("X", trace.names[name], self.pid, lane, start, end - start, kind, json_args=args)
 
     def _args(self, text: bytes, more: Mapping[str, Any] | None) -> bytes | None:
         if text == b"{}" and more is None:

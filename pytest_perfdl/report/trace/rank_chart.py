@@ -25,7 +25,7 @@ BINS = 1200
 """Parts that the time axis has: of each the class is shown that takes most of it."""
 COLLECTIVES = 40
 """Collectives that are marked: those that ranks wait in longest."""
-_NAMES, _LEFT, _WIDTH, _RIGHT, _TOP = 76, 4, 1024, 12, 20
+_NAMES, _LEFT, _WIDTH, _RIGHT, _TOP = 76, 4, 1024, 32, 20
 _HEIGHT = {"compute": 1.0, "input": 0.75, "host": 0.4, "communication": 0.6, "waiting": 0.16}
 """Of a bar, as a share of the row's."""
 NAMES = {

@@ -40,11 +40,11 @@ LEVELS = 5
 """Shades of a table of waits."""
 
 
-def verdict(ranks: RankFigures) -> str:
-    """Which rank holds the job up, in one or two sentences.
+def verdict(ranks: RankFigures) -> tuple[str, str]:
+    """Which rank holds the job up, in a sentence, and what that costs in another, which may be empty.
 
-    Example: "Rank 6 of 8 is a straggler since step 5: it computes longer than the other ranks. Without that a step
-    would take 4.50 ms less (8.2% of 55.1 ms)."
+    Example: "Rank 6 of 8 is a straggler since step 5: it computes longer than the other ranks." and "Without that a
+    step would take 4.500 ms less (8.2% of 55.1 ms)."
     """
     count, found = len(ranks.ranks), ranks.straggler
     step = step_ns(ranks)
@@ -53,16 +53,16 @@ def verdict(ranks: RankFigures) -> str:
             f" ({format_percent(found.cost_ns / step, signed=False)} of {format_quantity(step, 'ns')})" if step else ""
         )
         return (
-            f"Rank {found.rank} of {count} is a straggler since step {found.since_step}: {SLOWER[found.cause]}. "
-            f"Without that a step would take {format_quantity(found.cost_ns, 'ns')} less{share}."
+            f"Rank {found.rank} of {count} is a straggler since step {found.since_step}: {SLOWER[found.cause]}.",
+            f"Without that a step would take {format_quantity(found.cost_ns, 'ns')} less{share}.",
         )
     if not ranks.collectives:
-        return f"Whether one of the {count} ranks is slower is unknown: no collective was found on several of them."
+        return f"Whether one of the {count} ranks is slower is unknown: no collective was found on several of them.", ""
     said = f"None of the {count} ranks is a straggler: none is slower than the others step after step."
-    if ranks.imbalance is not None and ranks.imbalance > 1:
-        more = format_percent(ranks.imbalance - 1, signed=False)
-        said += f" In each step, the rank with most work of its own has {more} more than the mean of all ranks."
-    return said
+    if ranks.imbalance is None or ranks.imbalance <= 1:
+        return said, ""
+    more = format_percent(ranks.imbalance - 1, signed=False)
+    return said, f"In each step, the rank with most work of its own has {more} more than the mean of all ranks."
 
 
 def step_ns(ranks: RankFigures) -> float:
@@ -166,7 +166,7 @@ def bucket_names(buckets: Sequence[Bucket], ranks: RankFigures) -> list[str]:
     A message has its sender and receiver; what is of no known kind has the name of its kernel. The group is told where
     nothing else tells two of them apart.
     """
-    names = {}
+    names: dict[tuple[str, str, tuple[int, ...]], str] = {}
     for each in ranks.collectives:
         names.setdefault((each.kind, each.group, each.ranks), each.name)
     found = [_bucket_name(each, ranks, names) for each in buckets]

@@ -497,7 +497,7 @@ def across_ranks(ranks: RankFigures, top: int, width: int) -> str:
               own work   compute     input      host  exposed   waiting           overlap  last
       rank 0  41.20 ms  38.10 ms  1.100 ms  2.000 ms  9.90 ms  4.800 ms  rank 6     61.0%     3
     """
-    lines = [*layout.paragraph(verdict(ranks), 0, width), ""]
+    lines = [*layout.paragraph(" ".join(verdict(ranks)).strip(), 0, width), ""]
     lines += _rank_rows(ranks, width)
     if ranks.buckets:
         lines += ["", *_buckets(ranks, top, width)]

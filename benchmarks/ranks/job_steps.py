@@ -129,13 +129,13 @@ def _ddp(rank: Rank) -> Process:
 
     yield from rank.within("user_annotation", "DistributedDataParallel.forward", forward())
     yield from rank.finish(backward())
-    yield from _report(rank)
+    yield from _reduce_number(rank, tuple(range(spec.ranks)))
 
 
-def _report(rank: Rank) -> Process:
-    """Average the loss of the step over all ranks, for its log: four bytes."""
+def _reduce_number(rank: Rank, members: tuple[int, ...]) -> Process:
+    """Four bytes: the loss of the step, for its log, or the norm of gradients over the parts of a model."""
     sent: list[Signal] = []
-    yield from rank.collective("all_reduce", tuple(range(rank.spec.ranks)), 4, sent)
+    yield from rank.collective("all_reduce", members, 4, sent)
     yield from rank.wait(sent[0])
 
 
@@ -180,7 +180,7 @@ def _fsdp(rank: Rank) -> Process:
         yield from _forward(rank, layer)
     gathered.clear()
     yield from rank.finish(backward())
-    yield from _report(rank)
+    yield from _reduce_number(rank, tuple(range(spec.ranks)))
 
 
 def _pipeline(rank: Rank) -> Process:
@@ -253,3 +253,4 @@ def _tensor(rank: Rank) -> Process:
         yield from _forward(rank, layer, part=slice(2, 4))
         yield from reduce()
     yield from rank.finish(backward())
+    yield from _reduce_number(rank, group)

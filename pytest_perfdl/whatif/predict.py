@@ -15,7 +15,7 @@ from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.model import TaskGraph
 from pytest_perfdl.whatif.simulation.quality import Quality, Trust, quality
 from pytest_perfdl.whatif.simulation.simulate import Simulation, simulate
-from pytest_perfdl.whatif.transform import Change, Context, find
+from pytest_perfdl.whatif.transform import OF_JOBS, Change, Context, find
 
 LEAST_BAND = 0.005
 """Half the width that every interval has at least, relative: the error up to which a replay counts as exact."""
@@ -35,7 +35,7 @@ class WhatIf:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def change(self, context: Context) -> Change:
-        """What it does to a graph; to each rank of a job for itself.
+        """What it does to a graph; to each rank of a job for itself, unless the transform is one of whole jobs.
 
         Raises
         ------
@@ -43,9 +43,10 @@ class WhatIf:
             If it cannot be answered; the message is one line.
         """
         job = context.graph.job
-        if job is not None:
+        transformed = find(self.transform) if self.plan is None else None
+        if job is not None and (transformed is None or self.transform not in OF_JOBS):
             return _of_ranks([self.change(replace(context, graph=part)) for part in job.parts])
-        return Change(self.plan) if self.plan is not None else find(self.transform)(context, **self.parameters)
+        return transformed(context, **self.parameters) if transformed is not None else Change(self.plan or Plan())
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,14 @@ Durations = int | Callable[[I64], int]
 PRIMITIVES: dict[str, Edit] = {}
 """The edits that plans know, by name."""
 
+OF_JOBS: set[str] = set()
+"""Names of those that change a job as a whole; the others are carried out on each rank."""
+
 Function = TypeVar("Function", bound=Edit)
 
 
-def primitive(name: str) -> Callable[[Function], Function]:
-    """Register an edit under a name, for `Plan.then`.
+def primitive(name: str, *, of_job: bool = False) -> Callable[[Function], Function]:
+    """Register an edit under a name, for `Plan.then`; with `of_job` one that is given the graph of all ranks.
 
     >>> @primitive("stop_the_world")
     ... def stop_the_world(graph, *, ns):
@@ -52,6 +55,8 @@ def primitive(name: str) -> Callable[[Function], Function]:
     ValueError
         If the name is taken by another function.
     """
+    if of_job:
+        OF_JOBS.add(name)
     return registering(PRIMITIVES, name, "an edit")
 
 
@@ -88,7 +93,7 @@ class Plan:
             If an edit cannot be carried out on the graph; the message says why.
         """
         for edit in self.edits:
-            if graph.job is not None and edit.name != "each_rank":
+            if graph.job is not None and edit.name not in OF_JOBS:
                 edit = Step("each_rank", {"plans": (Plan((edit,)),) * len(graph.job.parts)})
             graph = PRIMITIVES[edit.name](graph, **edit.parameters)
         return graph
@@ -251,7 +256,7 @@ def _drop_edges(graph: TaskGraph, kind: EdgeKind, within: Selector | None = None
     return replace(graph, tasks=tasks, edges=left, constants=constants)
 
 
-@primitive("each_rank")
+@primitive("each_rank", of_job=True)
 def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
     job = graph.job
     if job is None or len(plans) != len(job.parts):

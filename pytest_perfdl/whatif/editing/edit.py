@@ -22,7 +22,7 @@ from pytest_perfdl.whatif.editing.schedule import Policy, scheduled
 from pytest_perfdl.whatif.editing.select import Selector, chosen
 from pytest_perfdl.whatif.editing.surgery import with_launches, without
 from pytest_perfdl.whatif.from_trace.job import coupled
-from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, TaskGraph, Track, TrackKind
+from pytest_perfdl.whatif.model import NO_SCOPE, EdgeKind, Job, TaskGraph, Track, TrackKind
 from pytest_perfdl.whatif.named_functions import registering
 from pytest_perfdl.whatif.simulation.structure import inherit
 
@@ -161,6 +161,10 @@ class Plan:
         """Each rank of a job has its own plan, in the order of their numbers."""
         return self.then("each_rank", plans=tuple(plans))
 
+    def rejoin(self, job: Callable[[Job], Job]) -> Plan:
+        """The ranks become those that a function makes of them, with other collectives between them, too."""
+        return self.then("rejoin", job=job)
+
     def drop_edges(self, kind: EdgeKind, within: Selector | None = None) -> Plan:
         """Edges of a kind vanish, all of them or those into some tasks.
 
@@ -263,3 +267,10 @@ def _each_rank(graph: TaskGraph, plans: Sequence[Plan]) -> TaskGraph:
         raise ValueError(f"expected one plan for each of the {len(graph.owners)} ranks, got {len(plans)}")
     parts = tuple(plan.apply(part) for plan, part in zip(plans, job.parts, strict=True))
     return coupled(replace(job, parts=parts))
+
+
+@primitive("rejoin", of_job=True)
+def _rejoin(graph: TaskGraph, job: Callable[[Job], Job]) -> TaskGraph:
+    if graph.job is None:
+        raise ValueError("the collectives of one rank alone couple nothing")
+    return coupled(job(graph.job))

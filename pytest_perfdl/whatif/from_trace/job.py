@@ -99,7 +99,9 @@ def coupled(job: Job) -> TaskGraph:
 
     A meeting that an edit took from all ranks but one couples nothing: there it stays as it was measured.
     """
-    at = np.stack([_present(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1)
+    at = np.stack(
+        [communication_tasks(part, rows) for part, rows in zip(job.parts, job.meetings.row.T, strict=True)], axis=1
+    )
     held = np.count_nonzero(at >= 0, axis=1) > 1
     common = sorted(set.intersection(*({step.number for step in part.steps} for part in job.parts)))
     cut = [_cut(job, column, at[:, column], held, common) for column in range(len(job.parts))]
@@ -153,7 +155,7 @@ def coupled(job: Job) -> TaskGraph:
     )
 
 
-def _present(part: TaskGraph, rows: Rows) -> Rows:
+def communication_tasks(part: TaskGraph, rows: Rows) -> Rows:
     """The communication task of each row, -1 for none."""
     own = np.flatnonzero(part.tasks.kind == TaskKind.COMMUNICATION)
     known, first = np.unique(part.tasks.row[own], return_index=True)

@@ -5,7 +5,7 @@
 - `waiting` and `loading` remove waits of the host.
 - `sizes` changes the amount of work.
 - `memory` trades time for memory.
-- `parallel` and `collectives` distribute work over devices.
+- `parallel` and `collectives` distribute work over devices, `ranks` and `buckets` change a job of several ranks.
 """
 
 from pytest_perfdl.whatif.transforms import (
@@ -18,6 +18,7 @@ from pytest_perfdl.whatif.transforms import (
     optimizer,
     parallel,
     precision,
+    ranks,
     sizes,
     waiting,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "optimizer",
     "parallel",
     "precision",
+    "ranks",
     "sizes",
     "waiting",
 ]

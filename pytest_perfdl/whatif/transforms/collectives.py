@@ -358,24 +358,6 @@ def _forward_starts(graph: TaskGraph, module: I32, phase: I32) -> dict[tuple[int
     return found
 
 
-@transform("bandwidth")
-def bandwidth(context: Context, factor: float) -> Change:
-    """Use a network that is `factor` times as fast.
-
-    A collective takes `t' = t / factor`, where t is its time in the trace.
-
-    A faster network does not reduce latency and waiting for other ranks, which are a part of the time of a collective.
-    So the range of the prediction extends to half of the predicted change.
-    """
-    if factor <= 0:
-        raise ValueError(f"bandwidth:factor={factor}: expected a number above 0")
-    tasks = of_kinds(context.graph.tasks, TaskKind.COMMUNICATION)
-    if not tasks.any():
-        raise NotApplicable("the trace has no communication")
-    plan, other = (Plan().scale(tasks, share) for share in (1 / factor, (1 + 1 / factor) / 2))
-    return Change(plan, fast=other) if factor < 1 else Change(plan, slow=other)
-
-
 @transform("hide_communication")
 def hide_communication(context: Context) -> Change:
     """Overlap all collectives with compute, as an upper bound of what better overlap gains.

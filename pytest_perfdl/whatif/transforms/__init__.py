@@ -9,6 +9,7 @@
 """
 
 from pytest_perfdl.whatif.transforms import (
+    buckets,
     collectives,
     launching,
     layout,
@@ -24,6 +25,7 @@ from pytest_perfdl.whatif.transforms import (
 )
 
 __all__ = [
+    "buckets",
     "collectives",
     "launching",
     "layout",

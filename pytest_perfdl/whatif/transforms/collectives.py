@@ -56,7 +56,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     if not len(sizes.row):
         raise NotRecorded("the trace has no shapes of gradients: profile with record_shapes=True")
     graph = context.graph
-    completes = _completing(graph, context.trace.end[sizes.row], sizes.row)
+    completes = completing_tasks(graph, context.trace.end[sizes.row], sizes.row)
     tasks: dict[int, tuple[int, int]] = {}
     for step in np.unique(sizes.step[sizes.step >= 0]).tolist():
         own = np.flatnonzero(sizes.step == step)
@@ -72,7 +72,7 @@ def buckets(context: Context, first: int = FIRST_BUCKET, size: int = BUCKET) -> 
     return Buckets(*(np.array(column, dtype=np.intp) for column in columns))
 
 
-def _completing(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
+def completing_tasks(graph: TaskGraph, moments: np.typing.NDArray[np.int64], rows: Rows) -> Rows:
     """The task that completes each gradient: on a device the last kernel launched before it, else the host's task."""
     trace, tasks = graph.trace, graph.tasks
     assert trace is not None

@@ -28,7 +28,7 @@ from pytest_perfdl.whatif.transform import Change, Context, transform
 ENDS = (0.05, 0.95)
 """Quantiles of resamples that are the ends of an interval."""
 
-_ONE_SIZE = "all collectives have about one size, so their latency is not known, and the range covers all of it"
+ONE_SIZE = "all collectives have about one size, so their latency is not known, and the range covers all of it"
 
 
 def job_of(context: Context) -> Job:
@@ -233,7 +233,7 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
             times[place][own] = np.maximum(times[place][own] + delta, 0.0)
     plans = [retimed(job, found, each) for each in times]
     trust: Trust = "ok" if costs.known else "low"
-    return Change.of(plans, trust=trust, notes=() if costs.known else (_ONE_SIZE,))
+    return Change.of(plans, trust=trust, notes=() if costs.known else (ONE_SIZE,))
 
 
 def _ends(samples: F64) -> tuple[float, float]:
@@ -359,5 +359,5 @@ def _warnings(context: Context, job: Job, costs: Costs, n: int) -> tuple[str, ..
     if not any(part.on_device for part in job.parts) and cores is not None and n > cores:
         notes.append(f"oversubscribed: {n} ranks share {cores} cores, which the prediction does not include")
     if not costs.known:
-        notes.append(_ONE_SIZE)
+        notes.append(ONE_SIZE)
     return tuple(notes)

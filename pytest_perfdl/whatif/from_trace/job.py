@@ -69,10 +69,7 @@ def job_graph(traces: Sequence[Trace], graph_of: Callable[[Trace], TaskGraph] = 
     parts = tuple(replace(graph_of(trace), rank=own.rank) for trace, own in zip(traces, figures.ranks, strict=True))
     shifts = tuple(clock - traces[0].base_ns for clock in clocks(traces, figures))
     found = meetings(traces, parts, figures)
-    job = Job(parts, shifts, found, figures, _caveat(traces, found))
-    measured = tuple(part.measured for part in parts if part.measured is not None)
-    whole = coupled(job)
-    return replace(whole, measured=coupled(replace(job, parts=measured))) if len(measured) == len(parts) else whole
+    return coupled(Job(parts, shifts, found, figures, _caveat(traces, found)))
 
 
 def _number(trace: Trace) -> int | None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 import numpy as np
 
+from pytest_perfdl.analysis.efficiency.operator_costs import bytes_of_type
+from pytest_perfdl.analysis.ranks.calls import kind_of
 from pytest_perfdl.trace.model import I64, Rows, Trace
-from pytest_perfdl.whatif.collective_costs import sizes_of
 from pytest_perfdl.whatif.facts import gradients
+
+_ITEM = {"half": 2, "bfloat16": 2, "double": 8}
+"""Bytes of an element by the name that kineto gives NCCL's kernels; others have 4."""
 
 _COMPRESSED = (1, 2)
 """Bytes of gradients by byte that is sent: as they are, and cast to 16 bits by a communication hook."""
@@ -33,8 +42,8 @@ def completing(trace: Trace, rows: Rows) -> Rows:
     """
     found = np.full(len(rows), -1, dtype=np.intp)
     known = gradients(trace)
-    kinds, sizes = sizes_of(trace, rows)
-    reduces = np.array([kind == "all_reduce" for kind in kinds], dtype=bool) & (sizes > 0)
+    sizes = reduced_bytes(trace, rows)
+    reduces = sizes > 0
     for step in np.unique(known.step[known.step >= 0]).tolist():
         own = np.flatnonzero(known.step == step)
         since = trace.start[known.row[own[0]]]
@@ -58,3 +67,33 @@ def _filled(until: I64, sizes: I64) -> Rows | None:
             held += size
             found[place] = ends[held]
     return found if held == int(until[-1]) else None
+
+
+class _Sizes(msgspec.Struct, gc=False):
+    elements: int = msgspec.field(name="In msg nelems", default=0)
+    dtype: str = msgspec.field(name="dtype", default="")
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+
+
+def reduced_bytes(trace: Trace, rows: Rows) -> I64:
+    """Bytes of all-reduces by their own arguments, of NCCL's kernels or gloo's annotations; 0 for others."""
+    found = np.zeros(len(rows), dtype=np.int64)
+    for place, (row, told) in enumerate(zip(rows.tolist(), trace.decode_args(rows, _Sizes), strict=True)):
+        if kind_of(trace.name_of(row)) != "all_reduce":
+            continue
+        if told.elements:
+            found[place] = told.elements * _ITEM.get(told.dtype.lower(), 4)
+        elif isinstance(told.dims, list):
+            first = told.types[0] if isinstance(told.types, list) and told.types else ""
+            found[place] = sum(map(math.prod, _shapes(told.dims))) * bytes_of_type(str(first))
+    return found
+
+
+def _shapes(dims: list[Any]) -> Iterator[list[int]]:
+    """Shapes of tensors, in lists of tensors, too."""
+    for each in dims:
+        if isinstance(each, list) and each and all(isinstance(size, int) for size in each):
+            yield each
+        elif isinstance(each, list):
+            yield from _shapes(each)

@@ -10,13 +10,13 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import I64, Category, Rows
-from pytest_perfdl.whatif.collective_costs import Cost, collectives_of, fitted
+from pytest_perfdl.whatif.collective_costs import Cost, fitted, transfers
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.editing.insertion import NewTask
 from pytest_perfdl.whatif.facts import Gradients, gradients
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.gradient_collectives import completing
-from pytest_perfdl.whatif.model import NO_RELEASE, Constants, Job, Mask, Meetings, TaskGraph, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import NO_RELEASE, Constants, Job, Meetings, TaskGraph, TaskKind, of_kinds
 from pytest_perfdl.whatif.transform import Change, Context, transform
 from pytest_perfdl.whatif.transforms.collectives import BUCKET, FIRST_BUCKET, completing_tasks
 from pytest_perfdl.whatif.transforms.ranks import ENDS, ONE_SIZE, job_of
@@ -82,12 +82,12 @@ def _ends(cost: Cost, old: float, size: int) -> list[Cost]:
 
 
 def _exchange(job: Job) -> _Exchange:
-    found = collectives_of(job)
+    found = job.meetings
     columns = []
     for column, part in enumerate(job.parts):
         if part.trace is None:
             raise NotApplicable("gradients are only known in graphs that were made from traces")
-        rows = job.meetings.row[:, column]
+        rows = found.row[:, column]
         there = np.flatnonzero(rows >= 0)
         there = there[np.argsort(part.trace.start[rows[there]], kind="stable")]
         filled = np.full(len(rows), -1, dtype=np.intp)
@@ -100,7 +100,7 @@ def _exchange(job: Job) -> _Exchange:
             "the all-reduces of the traces do not add up to the gradients of their backward passes: bucket_size needs "
             "traces of DistributedDataParallel with record_shapes=True"
         )
-    return _Exchange(lines, both[lines], found.bytes[lines], found.transfer[lines])
+    return _Exchange(lines, both[lines], found.bytes[lines], transfers(found)[lines])
 
 
 def _composed(sizes: Gradients, first: int, size: int, steps: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -139,21 +139,20 @@ def _rebucketed(job: Job, first: int, size: int, cost: Cost, rest: float) -> Job
         rows[:, column] = own.row[at]
         old = job.meetings.row[exchange.lines, column]
         parts.append(_exchanging(part, own, at, old, exchange.filled[:, column], ns))
-    kept = np.ones(len(job.meetings), dtype=bool)
-    kept[exchange.lines] = False
+    kept = np.setdiff1d(np.arange(len(job.meetings)), exchange.lines)
     new = np.repeat(ns[:, None], len(known), axis=1)
     late = np.rint(job.meetings.late[exchange.lines].mean(axis=0)).astype(np.int64) + np.zeros_like(new)
-    meetings = _joined(job.meetings, kept, Meetings(rows, rows >= 0, new, new, late))
-    return replace(job, parts=tuple(parts), meetings=meetings)
-
-
-def _joined(old: Meetings, kept: Mask, new: Meetings) -> Meetings:
-    return Meetings(
-        *(
-            np.concatenate((getattr(old, name)[kept], getattr(new, name)))
-            for name in ("row", "waits", "duration", "transfer", "late")
-        )
+    added = Meetings(
+        rows,
+        rows >= 0,
+        new,
+        new,
+        late,
+        ("all_reduce",) * count,
+        np.array([held for _, _, held in buckets[0]], dtype=np.int64),
+        np.repeat(job.meetings.members[exchange.lines].max(), count),
     )
+    return replace(job, parts=tuple(parts), meetings=job.meetings.take(kept).joined(added))
 
 
 def _exchanging(part: TaskGraph, own: Gradients, at: Rows, old: Rows, filled: Rows, ns: I64) -> TaskGraph:

@@ -9,7 +9,7 @@ import numpy as np
 
 from pytest_perfdl.model.errors import NotApplicable
 from pytest_perfdl.trace.model import F64, I64
-from pytest_perfdl.whatif.collective_costs import Collectives, Cost, collectives_of, fitted, rounds, volume
+from pytest_perfdl.whatif.collective_costs import Cost, fitted, rounds, transfers, volume
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
 from pytest_perfdl.whatif.model import Job, Mask, TaskKind, of_kinds
@@ -27,6 +27,9 @@ from pytest_perfdl.whatif.transform import Change, Context, transform
 
 ENDS = (0.05, 0.95)
 """Quantiles of resamples that are the ends of an interval."""
+
+SCALING = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
+"""Kinds of collectives whose cost depends on the number of ranks."""
 
 ONE_SIZE = "all collectives have about one size, so their latency is not known, and the range covers all of it"
 
@@ -49,45 +52,52 @@ def job_of(context: Context) -> Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """The collectives of a job with what they cost, fitted for each kind and number of members."""
+    """What the collectives of a job cost, fitted for each kind and size of its group."""
 
-    found: Collectives
+    kind: tuple[str, ...]
+    bytes: I64
+    members: I64
+    transfer: I64
+    """Nanoseconds from the last arrival on."""
     groups: tuple[tuple[Mask, Cost], ...]
     """Which collectives, and what they cost; those without recorded bytes are in none."""
 
     @classmethod
     def of(cls, job: Job) -> Costs:
         """Fit them."""
-        found = collectives_of(job)
+        found, took = job.meetings, transfers(job.meetings)
         kinds = np.array(found.kind)
         groups = []
         for kind, members in sorted(set(zip(found.kind, found.members.tolist(), strict=True))):
-            own = (kinds == kind) & (found.members == members) & found.sized
+            own = (kinds == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
-                groups.append((own, fitted(found.bytes[own], found.transfer[own])))
-        return cls(found, tuple(groups))
+                groups.append((own, fitted(found.bytes[own], took[own])))
+        return cls(found.kind, found.bytes, found.members, took, tuple(groups))
+
+    @property
+    def sized(self) -> Mask:
+        """Which have recorded bytes."""
+        return np.asarray(self.bytes > 0, dtype=bool)
 
     @property
     def known(self) -> bool:
         """Whether latency and time per byte are told apart in all of them."""
-        return bool(self.found.sized.all()) and all(cost.known for _, cost in self.groups)
+        return bool(self.sized.all()) and all(cost.known for _, cost in self.groups)
 
 
-def retimed(job: Job, found: Collectives, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
+def retimed(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
     """Collectives whose transfers take so many nanoseconds; waiting follows from that.
 
     Parameters
     ----------
     job
         The ranks.
-    found
-        Their collectives.
     transfer
         One value for each, nanoseconds.
     work
         Other durations of all tasks, by rank.
     """
-    share = np.maximum(transfer, 0.0) / np.maximum(found.transfer, 1)
+    share = np.maximum(transfer, 0.0) / np.maximum(transfers(job.meetings), 1)
     plans = []
     for column, part in enumerate(job.parts):
         tasks = communication_tasks(part, job.meetings.row[:, column])
@@ -145,7 +155,7 @@ def _straggler(job: Job) -> tuple[int, int | None]:
             "no rank is slower than the others: name a rank to be made as fast as the others, "
             "as in straggler_removed:rank=1"
         )
-    return found, None
+    return found.rank, found.since_step
 
 
 def _common_steps(job: Job) -> list[int]:
@@ -211,17 +221,15 @@ def bandwidth(context: Context, factor: float = 0.0, bytes_per_s: float = 0.0) -
 
 
 def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
-    costs = Costs.of(job)
-    found = costs.found
+    found = Costs.of(job)
     if bytes_per_s and not found.sized.all():
         raise NotApplicable("the traces have no sizes of collectives: profile with record_shapes=True, or use a factor")
     times = [found.transfer.astype(np.float64) for _ in range(3)]
     for place, share in enumerate((1.0, 1.0, 0.0)):
         if factor:
             times[place][~found.sized] *= 1 - share * (1 - 1 / factor)
-    for own, cost in costs.groups:
-        kind = found.kind[int(np.flatnonzero(own)[0])]
-        members = int(found.members[own][0])
+    for own, cost in found.groups:
+        kind, members = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
         size = found.bytes[own].astype(np.float64)
         new = volume(kind, members) / bytes_per_s * 1e9 if bytes_per_s else 0.0
         deltas = [
@@ -231,9 +239,9 @@ def _faster_network(job: Job, factor: float, bytes_per_s: float) -> Change:
         deltas[1:] = sorted(deltas[1:], key=lambda delta: float(delta.sum()))
         for place, delta in enumerate(deltas):
             times[place][own] = np.maximum(times[place][own] + delta, 0.0)
-    plans = [retimed(job, found, each) for each in times]
-    trust: Trust = "ok" if costs.known else "low"
-    return Change.of(plans, trust=trust, notes=() if costs.known else (ONE_SIZE,))
+    plans = [retimed(job, each) for each in times]
+    trust: Trust = "ok" if found.known else "low"
+    return Change.of(plans, trust=trust, notes=() if found.known else (ONE_SIZE,))
 
 
 def _ends(samples: F64) -> tuple[float, float]:
@@ -277,30 +285,30 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
     """
     job = job_of(context)
     count = len(job.parts)
+    everyone = np.count_nonzero(job.meetings.row >= 0, axis=1) == count
     if n < 2:
         raise ValueError(f"ranks:n={n}: expected at least 2")
     if algorithm not in ("", "ring", "tree"):
         raise ValueError(f"ranks:algorithm={algorithm}: expected ring or tree")
     costs = Costs.of(job)
-    if not (costs.found.members == count).any():
+    if not everyone.any():
         raise NotApplicable("no collective runs on all ranks of these traces")
     on_device = any(part.on_device for part in job.parts)
     algorithms = (algorithm,) if algorithm else ("ring", "tree") if on_device else ("ring",)
-    times = _on_more_ranks(costs, count, n, algorithms)
+    times = _on_more_ranks(costs, everyone, n, algorithms)
     work = rank_work(job, blocking_lines(job))
     later = _slowest_of(work, count, n)
-    plans = [_scaled(job, costs.found, work, *each) for each in zip(times, later, strict=True)]
+    plans = [_scaled(job, work, *each) for each in zip(times, later, strict=True)]
     notes = _warnings(context, job, costs, n)
     return Change.of(plans, trust="low" if notes else "ok", notes=notes)
 
 
-def _on_more_ranks(costs: Costs, count: int, n: int, algorithms: Sequence[str]) -> list[F64]:
+def _on_more_ranks(found: Costs, everyone: Mask, n: int, algorithms: Sequence[str]) -> list[F64]:
     """Transfers on n ranks: likely, at the fast end, at the slow end."""
-    found = costs.found
     times = [found.transfer.astype(np.float64) for _ in range(3)]
-    for own, cost in costs.groups:
-        kind, members = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
-        if members != count or not kind:
+    for own, cost in found.groups:
+        kind, count = found.kind[int(np.flatnonzero(own)[0])], int(found.members[own][0])
+        if not everyone[own].all() or kind not in SCALING:
             continue
         size, measured = found.bytes[own].astype(np.float64), found.transfer[own]
         more = volume(kind, n) / volume(kind, count)
@@ -334,7 +342,7 @@ def _slowest_of(work: RankWork, count: int, n: int) -> list[F64]:
     return [np.array(each) for each in ends]
 
 
-def _scaled(job: Job, found: Collectives, work: RankWork, transfer: F64, later: F64) -> Plan:
+def _scaled(job: Job, work: RankWork, transfer: F64, later: F64) -> Plan:
     """Other transfers, and more work of the rank that works longest in each step and segment."""
     deciding = work.deciding
     longest, most = deciding.argmax(axis=0), deciding.max(axis=0)
@@ -347,7 +355,7 @@ def _scaled(job: Job, found: Collectives, work: RankWork, transfer: F64, later: 
         duration = part.tasks.duration.copy()
         duration[own] = np.rint(duration[own] * factor[step[own], segment[own]]).astype(np.int64)
         durations.append(duration)
-    return retimed(job, found, transfer, durations)
+    return retimed(job, transfer, durations)
 
 
 def _warnings(context: Context, job: Job, costs: Costs, n: int) -> tuple[str, ...]:

@@ -9,13 +9,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks" / "ranks"))
 
-import chrome_files  # noqa: E402
-import generated_sets  # noqa: E402
-from discrete_events import ends, ring  # noqa: E402
-from job_spec import Clocks, Hiccup, Model, Network, Noise, Spec, Straggler  # noqa: E402
-from simulated_job import cost_ns, simulate, step_times  # noqa: E402
+import chrome_files
+import generated_sets
+from discrete_events import ends, ring
+from job_spec import Clocks, Hiccup, Model, Network, Noise, Spec, Straggler
+from simulated_job import cost_ns, simulate, step_times
 
-from pytest_perfdl.trace import read  # noqa: E402
+from pytest_perfdl.trace import read
 
 QUIET = Spec(
     ranks=4,

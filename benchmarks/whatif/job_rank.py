@@ -38,11 +38,11 @@ class Setting:
 
     name: str
     model: str = "mlp"
-    batch: int = 768
+    batch: int = 384
     alone: bool = False
     """Without DistributedDataParallel, each rank for itself."""
     cap_mb: float = 0.125
-    rate: float = 25e6
+    rate: float = 20e6
     """Bytes a second."""
     latency: float = 0.0003
     """Seconds."""
@@ -50,7 +50,31 @@ class Setting:
     """What the slow rank does more: "compute", "input", "host"."""
     slow_rank: int = 1
     slow_by: float = 0.005
-    """Seconds; of "compute" a number of extra layers."""
+    """Seconds; of "compute" a number of extra layers of the MLP, or seconds of each layer that waits."""
+
+
+class Waiting(torch.nn.Module):
+    """A layer that waits, as a host does for an accelerator, and twice as long in its backward pass."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Sleep.apply(x, self.seconds)
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
 
 
 class Network:
@@ -101,21 +125,22 @@ def built(setting: Setting) -> tuple[torch.nn.Module, torch.Tensor]:
             for part in (torch.nn.Linear(before, after), torch.nn.ReLU())
         ]
         return torch.nn.Sequential(*layers), torch.randn(setting.batch, widths[0])
-    channels = (3, 16, 32, 48, 64)
-    layers = [
-        part
-        for before, after in itertools.pairwise(channels)
-        for part in (torch.nn.Conv2d(before, after, 3, padding=1), torch.nn.ReLU())
-    ]
-    head = (torch.nn.MaxPool2d(6), torch.nn.Flatten(), torch.nn.Linear(channels[-1] * 9, 160), torch.nn.ReLU())
-    batch = torch.randn(max(setting.batch // 64, 1), 3, 18, 18)
-    return torch.nn.Sequential(*layers, *head, torch.nn.Linear(160, 10)), batch
+    widths = (64, 128, 64, 192, 96, 64, 160, 64)
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        layers += [torch.nn.Linear(before, after), Waiting(0.001)]
+    return torch.nn.Sequential(*layers), torch.randn(8, widths[0])
 
 
 def step_of(setting: Setting, network: Network) -> Callable[[], None]:
     """The step of a setting on this rank."""
     net, batch = built(setting)
+    computing = setting.model == "mlp"
     slow = setting.slow if dist.get_rank() == setting.slow_rank else ""
+    if slow == "compute" and not computing:
+        for layer in net.modules():
+            if isinstance(layer, Waiting):
+                layer.seconds += setting.slow_by
     extra = torch.nn.Linear(256, 256)
     more = torch.randn(192, 256)
     parallel = net
@@ -138,7 +163,7 @@ def step_of(setting: Setting, network: Network) -> Callable[[], None]:
             until = time.perf_counter() + setting.slow_by
             while time.perf_counter() < until:
                 pass
-        if slow == "compute":
+        if slow == "compute" and computing:
             with torch.no_grad():
                 for _ in range(round(setting.slow_by)):
                     extra(more)

@@ -23,7 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import command
-from job_rank import Setting
+from gloo_rank import Setting
 
 from pytest_perfdl.machine.constants import Machine
 from pytest_perfdl.trace import Trace, read
@@ -125,7 +125,7 @@ def run(job: Job, blocks: int, steps: int, folder: Path, ranks: int = 2) -> dict
         "points": points,
     }
     (folder / "settings.json").write_text(json.dumps(told))
-    script = Path(__file__).parent / "job_rank.py"
+    script = Path(__file__).parent / "gloo_rank.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command_line = [*torchrun, str(script), str(folder / "settings.json"), str(folder)]
     done = subprocess.run(command_line, env=environment(1), timeout=900, capture_output=True, text=True, check=False)

@@ -60,7 +60,9 @@ class Prediction:
     """`None` where it cannot be predicted: see `reason`."""
     interval_ns: tuple[float, float] | None
     """The predictions at both ends of the transform's constants, widened by the larger of 0.5 % and the error of the
-    constant-lag replay, and by the 95 % interval (Student's t) of the mean difference between steps."""
+    constant-lag replay, and by the 95 % interval (Student's t) of the mean difference between steps. Of a job of
+    several ranks widened at least by the 90 % interval of the mean predicted step: it is meant to hold the mean step of
+    a changed job in 90 % of cases (measured: benchmarks/whatif/README.md)."""
     trust: Trust
     reason: str
     """What lowers the trust, or why there is no prediction; empty for "ok"."""
@@ -181,6 +183,9 @@ def _prediction(
 ) -> Prediction:
     best = float(steps[0].mean())
     half = max(LEAST_BAND, abs(base.quality.constant_error)) * best + _spread(steps[0] - base.steps)
+    if context.graph.job is not None:
+        # A job is held against another run of it, whose steps vary as these do: see `Prediction.interval_ns`.
+        half = max(half, _spread(steps[0], 0.90))
     means = [float(each.mean()) for each in steps]
     trust = _worst(base.quality.trust, change.trust)
     reason = base.quality.reason if trust == base.quality.trust else ""
@@ -219,14 +224,14 @@ def _of_ranks(changes: Sequence[Change]) -> Change:
     )
 
 
-def _spread(differences: I64) -> float:
-    """Half the 95 % interval of a mean difference between steps; 0 for fewer than 3."""
-    count = len(differences)
+def _spread(values: I64, share: float = 0.95) -> float:
+    """Half the interval (Student's t) of a mean over steps, such as of a difference; 0 for fewer than 3."""
+    count = len(values)
     if count < 3:
         return 0.0
     from scipy.stats import t
 
-    return float(t.ppf(0.975, count - 1) * differences.std(ddof=1) / math.sqrt(count))
+    return float(t.ppf((1 + share) / 2, count - 1) * values.std(ddof=1) / math.sqrt(count))
 
 
 def _worst(*trusts: Trust) -> Trust:

@@ -72,7 +72,10 @@ def unprofiled(graph: TaskGraph, step_ns: float) -> TaskGraph:
 
 
 def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
-    """The same of all ranks: one cost of an operator, then one factor of host tasks, for the step of the whole job."""
+    """The same of all ranks: one cost of an operator, then one factor, for the step of the whole job.
+
+    What the factor makes up for slowed the host, and collectives of the host as well.
+    """
     paid = [_paid(part) for part in job.parts]
 
     def without(overhead: float) -> Job:
@@ -98,7 +101,9 @@ def _of_ranks(job: Job, step_ns: float, measured: float) -> Job:
     def scaled(factor: float) -> Job:
         parts = [
             part.with_durations(
-                np.where(part.is_device, part.tasks.duration, np.rint(part.tasks.duration * factor)).astype(np.int64)
+                np.where(
+                    part.is_device & part.on_device, part.tasks.duration, np.rint(part.tasks.duration * factor)
+                ).astype(np.int64)
             )
             for part in found.parts
         ]

@@ -134,8 +134,8 @@ def test_one_size_does_not_tell_the_latency():
 
 def test_more_ranks_cost_messages_and_bytes():
     made = job(EVEN, TWO_SIZES)
-    # Of an all-reduce two ranks send 1 S in 2 messages, four 1.5 S in 6 over a ring, or in 4 over a tree. The latency of
-    # 10 us becomes 30 over a ring, 20 over a tree; 10 ns a byte become 15.
+    # Of an all-reduce two ranks send 1 S in 2 messages, four 1.5 S in 6 over a ring, or in 4 over a tree. The latency
+    # of 10 us becomes 30 over a ring, 20 over a tree; 10 ns a byte become 15.
     ring = (30 + 15 - 20) + (30 + 75 - 60)
     tree = (20 + 15 - 20) + (20 + 75 - 60)
     assert change_us(made, "ranks", n=4, algorithm="ring") == pytest.approx(4 * ring, abs=0.02)

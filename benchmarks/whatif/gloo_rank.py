@@ -1,6 +1,6 @@
 """One rank of a job that torchrun starts for `jobs.py`: the steps of all settings in turns, then traces of them.
 
-    torchrun --nproc-per-node 2 benchmarks/whatif/job_rank.py SETTINGS.json FOLDER
+    torchrun --nproc-per-node 2 benchmarks/whatif/gloo_rank.py SETTINGS.json FOLDER
 
 The network is a communication hook. A thread exchanges a bucket by gloo, and holds it until alpha + bytes / rate have
 passed since the last rank came, asleep: so a transfer takes no core, and takes what it is told to. Its annotation is

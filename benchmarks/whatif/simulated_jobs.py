@@ -75,9 +75,6 @@ def cases() -> Iterator[Case]:
             network = replace(slow_network.network, bytes_per_s=factor * slow_network.network.bytes_per_s)
             changed = replace(slow_network, network=network)
             yield Case(f"bandwidth x {factor:g}", slow_network, changed, "bandwidth", {"factor": factor})
-        for mib in (13, 100):
-            changed = replace(slow_network, bucket_bytes=mib << 20)
-            yield Case(f"buckets 25 -> {mib} MiB", slow_network, changed, "bucket_size", {"cap_mb": float(mib)})
     spec = replace(usual, steps=3)
     yield Case("DDP 8 -> 1024 ranks", spec, replace(spec, ranks=1024), "ranks", {"n": 1024, "algorithm": "ring"})
 

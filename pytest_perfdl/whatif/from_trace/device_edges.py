@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_perfdl.analysis.waiting.device_order import RESIDUAL_NS, Wait
+from pytest_perfdl.analysis.waiting.waits import EARLY_NS
 from pytest_perfdl.trace.model import I64, Rows
-from pytest_perfdl.whatif.facts import gradients
+from pytest_perfdl.whatif.facts import gradients, optimizer_steps
 from pytest_perfdl.whatif.from_trace.layout import TaskLayout
 from pytest_perfdl.whatif.gradient_collectives import completing
 from pytest_perfdl.whatif.model import EdgeKind, Edges, Mask, TaskKind, Tasks
@@ -66,6 +67,7 @@ def device_edges(layout: TaskLayout, tasks: Tasks) -> DeviceEdges:
         waiter, source = task[own], task[bound.source[own]]
         lag = tasks.start[waiter] - tasks.end[source]
         parts += _by_purpose(tasks, kind, source, waiter, lag, lag)
+    parts += _collectives(layout, tasks, gaps)
     return DeviceEdges(tuple(parts), task[carried | (bound.kind == Wait.NOTHING)], unexplained, launching, gaps)
 
 
@@ -129,6 +131,47 @@ def _held_back(layout: TaskLayout, tasks: Tasks, positions: Rows, usual: Usual) 
     overlaps = gap < -RESIDUAL_NS
     lag = np.where(overlaps, 0, np.minimum(gap, usual.least))
     return Edges.of(EdgeKind.STREAM, target - 1, target, lag, at_start=overlaps)
+
+
+def _collectives(layout: TaskLayout, tasks: Tasks, usual: Usual) -> list[Edges]:
+    """What collectives wait for and what waits for them by the rules of torch, where they were not what decided.
+
+    A collective begins after the kernels that its thread launched before it (`ProcessGroupNCCL::collective` lets its
+    stream wait for the current one), and the first kernel of an update after the collectives that were launched before
+    it. Both hold only for kinds of kernels that never began earlier: those that prefetch are asked for on a stream of
+    their own.
+    """
+    order = layout.found.order
+    positions = np.argsort(order.launched, kind="stable")
+    positions = positions[order.call[positions] >= 0]
+    task = layout.of_position[positions]
+    is_collective = tasks.kind[task] == TaskKind.COMMUNICATION
+    if not is_collective.any():
+        return []
+    number = np.arange(len(task))
+    computed = np.maximum.accumulate(np.where(is_collective, -1, number))
+    source, target = task[computed], task
+    chosen = is_collective & (computed >= 0)
+    found = _never_earlier(tasks, source[chosen], target[chosen], usual)
+    rows, _ = optimizer_steps(layout.found.trace)
+    begins = layout.found.trace.start[rows]
+    first = np.searchsorted(order.launched[positions], begins, side="left")
+    first, began = first[first < len(task)], begins[first < len(task)]
+    sent = np.maximum.accumulate(np.where(is_collective, number, -1))[np.maximum(first - 1, 0)]
+    chosen = (sent >= 0) & ~is_collective[first] & (order.launched[positions[first]] >= began)
+    return [*found, *_never_earlier(tasks, task[sent[chosen]], task[first[chosen]], usual)]
+
+
+def _never_earlier(tasks: Tasks, source: Rows, target: Rows, usual: Usual) -> list[Edges]:
+    """Edges between kernels, without those of a pair of a name and a stream of which one began too early."""
+    residual = tasks.start[target] - tasks.end[source]
+    across = tasks.track[source] != tasks.track[target]
+    keys = tasks.name[target].astype(np.int64) * (int(tasks.track.max(initial=0)) + 1) + tasks.track[target]
+    early = np.unique(keys[across & (residual < -EARLY_NS)])
+    kept = across & ~np.isin(keys, early)
+    lag = np.minimum(residual, max(usual.least, 0))[kept]
+    sure = CONFIDENCE[EdgeKind.COMMUNICATION]
+    return [Edges.of(EdgeKind.COMMUNICATION, source[kept], target[kept], lag, confidence=sure)]
 
 
 def _by_purpose(tasks: Tasks, kind: EdgeKind, source: Rows, target: Rows, lag: I64, constant: I64) -> list[Edges]:

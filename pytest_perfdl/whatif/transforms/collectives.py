@@ -151,9 +151,10 @@ def _peak(context: Context, more: float) -> int | None:
 def data_parallel(context: Context, ranks: int, bucket: float = 0.0, contention: float = 0.0) -> Change:
     """Use DistributedDataParallel over `ranks` devices, each with the batch size of the trace.
 
-    Gradients fill buckets in the order of the backward pass. Buckets have `bucket` bytes (`bucket_cap_mb`); by default,
-    the first bucket has 1 MiB and the other buckets 25 MiB. An all-reduce of a bucket starts when the last gradient of the bucket is computed. The all-reduces
-    run one after the other on a separate channel, and the update waits for the last all-reduce.
+    Gradients fill buckets in the order of the backward pass. Buckets have `bucket` bytes (`bucket_cap_mb`). By default,
+    the first bucket has 1 MiB and the other buckets have 25 MiB. An all-reduce of a bucket starts when the last
+    gradient of the bucket is computed. The all-reduces run one after the other on a separate channel, and the update
+    waits for the last all-reduce.
 
     - An all-reduce takes `t = 2 (n - 1) / n * S / B + 2 (n - 1) alpha`, with the bandwidth B and the latency alpha of
       the network (`--machine`).
@@ -161,9 +162,9 @@ def data_parallel(context: Context, ranks: int, bucket: float = 0.0, contention:
       (NCCL beside compute, from Daydream). The range of the prediction covers a contention of 1 to 1.7.
     - The simulation copies each gradient into its bucket and back, at the memory bandwidth.
 
-    The simulation assumes that all ranks are equally fast. The trace of one rank does not show how ranks differ. If they
-    vary as its steps do, with the standard deviation sigma, the slowest of n ranks is `sigma E[n]` late in each step,
-    where `E[n]` is the expected maximum of n normal variables. The range of the prediction covers this.
+    The simulation assumes that all ranks are equally fast, because the trace of one rank does not show how ranks
+    differ. If they vary as its steps do, with the standard deviation sigma, the slowest of n ranks is `sigma E[n]` late
+    in each step, where `E[n]` is the expected maximum of n normal variables. The range of the prediction covers this.
 
     The peak memory grows by the buckets, which are as large as the gradients.
 

@@ -136,7 +136,7 @@ def straggler_removed(context: Context, rank: int = -1) -> Change:
     if not own_steps.any():
         own_steps[:] = True
     others = np.arange(len(job.parts)) != column
-    whole = work.deciding.sum(axis=2)[:, own_steps]
+    whole = (work.host + work.device).sum(axis=2)[:, own_steps]
     mine, theirs = whole[column], np.median(whole[others], axis=0)
     if theirs.mean() >= mine.mean():
         raise NotApplicable(f"rank {number} works no longer than the other ranks")

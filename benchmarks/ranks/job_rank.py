@@ -12,6 +12,7 @@ import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from discrete_events import Clock, Collective, Process, Queue, Signal
@@ -239,6 +240,13 @@ def lasting(taken: int) -> Process:
     yield taken
 
 
+def listed(ranks: Sequence[int]) -> str:
+    """Ranks of a group as torch writes them: of more than 30, the first 29 and the last one."""
+    if len(ranks) > 30:
+        return f"[{', '.join(map(str, ranks[:29]))}, ..., {ranks[-1]}]"
+    return f"[{', '.join(map(str, ranks))}]"
+
+
 def operator_args(kind: str, members: tuple[int, ...], given: int, received: int) -> dict[str, Any]:
     """What the profiler writes of the operator that calls a collective, for elements of its input and its output."""
     if kind == "all_reduce":
@@ -376,7 +384,7 @@ class DeviceRank(Rank):
             "Out split size": "[]",
             "Process Group Name": self.job.group_name(group),
             "Process Group Description": "default_pg" if len(group) == self.spec.ranks else "undefined",
-            "Process Group Ranks": "[" + ", ".join(map(str, group[:30])) + (", ..." if len(group) > 30 else "") + "]",
+            "Process Group Ranks": listed(group),
             "Rank": self.number,
             "Seq": number + 1,
         }

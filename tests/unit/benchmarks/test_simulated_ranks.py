@@ -69,17 +69,17 @@ def test_what_a_slow_loader_and_a_pause_cost(device):
 @pytest.mark.parametrize("device", [True, False], ids=["device", "host"])
 @pytest.mark.parametrize("parallel, group", [("ddp", 0), ("fsdp", 0), ("fsdp", 2), ("pipeline", 0), ("pipeline", 2),
                                              ("tensor", 0), ("tensor", 2)])  # fmt: skip
-@pytest.mark.parametrize("cause, size", [("compute", 1.0), ("host", 200.0), ("communication", 500.0), ("input", 90.0)])
+@pytest.mark.parametrize("cause, size", [("compute", 1.0), ("communication", 500.0)])
 def test_a_straggler_slows_the_steps_from_its_first_one_on_in_every_form(parallel, group, device, cause, size):
-    bad = Straggler(0, 2, cause, size, {"compute": "all", "host": "gaps"}.get(cause, ""))
-    model = Model(layers=2, python_ns=2_000, parameter_bytes=1 << 20, activation_bytes=1 << 18)
-    spec = replace(QUIET, steps=4, parallel=parallel, group=group, device=device, microbatches=3, model=model,
+    bad = Straggler(0, 1, cause, size, "all")
+    model = Model(layers=1, python_ns=2_000, parameter_bytes=1 << 20, activation_bytes=1 << 18)
+    spec = replace(QUIET, steps=2, parallel=parallel, group=group, device=device, microbatches=2, model=model,
                    straggler=bad)  # fmt: skip
     usual = step_times(replace(spec, straggler=None))
     times = step_times(spec)
 
-    assert times[:1] == usual[:1]
-    assert min(times[2:]) > 1.02 * max(usual)
+    assert times[0] == usual[0]
+    assert times[1] > 1.02 * usual[1]
 
 
 def test_a_hiccup_costs_one_step():
@@ -96,9 +96,11 @@ def test_files_have_the_clocks_of_their_hosts_and_can_be_read(tmp_path):
     files = chrome_files.write(spec, traces, tmp_path, compress=True)
 
     read_traces = [read(path) for path in files]
-    reduced = [max(int(trace.end[row]) for row in trace.named("nccl:all_reduce")) for trace in read_traces]
+    kernels = [trace.matching(lambda name: "AllReduce" in name, trace.device_rows()) for trace in read_traces]
+    ends_ns = [int(trace.end[rows].max()) for trace, rows in zip(read_traces, kernels, strict=True)]
 
     assert [path.name for path in files] == [f"rank{rank}.json.gz" for rank in range(4)]
+    assert ends_ns == [ends_ns[0], ends_ns[0], ends_ns[0] + 3_000_000, ends_ns[0] + 3_000_000]
     assert truth.straggler == {"rank": 2, "since_step": 3, "cause": "input", "cost_ns": cost_ns(spec)}
 
 

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 benchmarks/whatif/gloo_rank.py SETTINGS.json FOLDER
 
-The network is a communication hook. A thread exchanges a bucket by gloo, and holds it until alpha + bytes / rate have
-passed since the last rank came, asleep: so a transfer takes no core, and takes what it is told to. Its annotation is
-named and has the sizes as gloo's own, which are not recorded.
+The network is a communication hook. A thread exchanges a bucket by gloo, and holds it until
+(n - 1) alpha + 2 (n - 1) / n bytes / rate have passed since the last of n ranks came, asleep: so a transfer takes no
+core, and takes what it is told to. Its annotation is named and has the sizes as gloo's own, which are not recorded.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Network:
             last = float(self._arrivals[:, self._count].max())
             self._count += 1
             torch.autograd._enable_record_function(True)
-            left = last + self.latency + buffer.nbytes / self.rate - time.monotonic()
+            messages = dist.get_world_size() - 1
+            share = 2 * messages / dist.get_world_size()
+            left = last + messages * self.latency + share * buffer.nbytes / self.rate - time.monotonic()
             if left > 0:
                 time.sleep(left)
             torch.autograd._record_function_with_args_exit(record)
@@ -125,7 +127,7 @@ def built(setting: Setting) -> tuple[torch.nn.Module, torch.Tensor]:
             for part in (torch.nn.Linear(before, after), torch.nn.ReLU())
         ]
         return torch.nn.Sequential(*layers), torch.randn(setting.batch, widths[0])
-    widths = (64, 128, 64, 192, 96, 64, 160, 64)
+    widths = (32, 64, 64, 192, 96, 64, 160, 64)
     layers = []
     for before, after in itertools.pairwise(widths):
         layers += [torch.nn.Linear(before, after), Waiting(0.001)]

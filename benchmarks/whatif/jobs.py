@@ -34,7 +34,7 @@ from pytest_perfdl.whatif.transform import Context
 from pytest_perfdl.whatif.unprofiled import unprofiled
 from pytest_perfdl.workers.process import environment
 
-TRACED_STEPS, TRACES = 8, 3
+TRACED_STEPS, TRACES = 12, 3
 """Steps of a trace, and traces of each setting: of these the one whose steps take nearest to the untraced ones' time.
 Load beside the job disturbs some."""
 
@@ -187,7 +187,21 @@ def main() -> None:
         f"{command.table(head, rows)}\n\nsign right in {signs} of {len(rows)}; median error "
         f"{np.median(known):.1%}, largest {known.max():.1%}; inside the range {inside} of {len(rows)}"
     )
+    more = [twice_as_many(model, arguments.blocks, arguments.steps) for model in ("mlp", "waiting")]
+    text += f"\n\nOversubscribed, one job after the other:\n\n{command.table(head, more)}"
     command.tell(text, arguments.out)
+
+
+def twice_as_many(model: str, blocks: int, steps: int) -> tuple[str, ...]:
+    """2 ranks on two cores, and 4."""
+    case = Case("2 -> 4 ranks", "base", "base", "ranks", {"n": 4})
+    job = Job(model, (Setting("base", model),), (case,))
+    with tempfile.TemporaryDirectory() as few, tempfile.TemporaryDirectory() as many:
+        before = run(job, blocks, steps, Path(few))
+        after = run(job, blocks, steps, Path(many), ranks=4)
+        found = predicted(case, Path(few), before)
+    times = {"blocks": {"base": before["blocks"]["base"], "more": after["blocks"]["base"]}}
+    return judged(job, replace(case, changed="more"), found, times)[0]
 
 
 def judged(

@@ -20,7 +20,7 @@ ROUNDS = 200
 SEED = 20261125
 """Of the resamples, so that the same traces give the same interval."""
 
-APART = 1.5
+APART = 2.0
 """Sizes of collectives that differ by this factor tell latency from time per byte; closer ones extrapolate noise."""
 
 

@@ -258,13 +258,13 @@ def ranks(context: Context, n: int, algorithm: str = "") -> Change:
 
     Collectives of all ranks change, those of a part of the ranks do not. Two effects are simulated:
 
-    - *Collectives.* A call of S bytes takes `alpha + S / beta`, fitted to the traces as in `bandwidth`. On n ranks
+    - Collectives: a call of S bytes takes `alpha + S / beta`, fitted to the traces as in `bandwidth`. On n ranks
       instead of k, the transfer is multiplied by `v(n) / v(k)`, where `v(n) = 2 (n - 1) / n` for an all-reduce and
       `(n - 1) / n` for an all-gather or reduce-scatter of the same total size (nccl-tests, PERFORMANCE.md). The latency
       is multiplied by `m(n) / m(k)`, where m is the number of messages in sequence: for an all-reduce `2 (n - 1)` on a
       ring (Patarasuk and Yuan, 2009), `2 log2 n` on a tree (Thakur et al., 2005). `algorithm` is `ring` or `tree`. The
       default is a ring on CPUs, which gloo uses, and the faster of both on devices, as NCCL chooses.
-    - *The slowest rank.* The ranks vary around the mean of all ranks in the same step with a standard deviation sigma
+    - The slowest rank: the ranks vary around the mean of all ranks in the same step with a standard deviation sigma
       in each part of a step between collectives that ranks wait for. The slowest of n ranks is
       `sigma (E[n] - E[k])` later than the slowest of k, where `E[n]` is the expected maximum of n normal variables
       (David and Nagaraja, Order Statistics, 2003). The slowest measured rank is made slower by this time.

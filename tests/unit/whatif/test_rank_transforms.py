@@ -287,13 +287,15 @@ def test_larger_buckets_begin_later_and_cost_fewer_latencies():
 
 
 def test_smaller_buckets_wait_for_the_channel_and_for_ranks():
-    # The same the other way round, where rank 1 completes everything 50 us later; its buckets are last, too.
-    made = gloo_job(((1, 40), (3, 60)), waits=(0, 50))
-    assert change_us(made, "bucket_size", cap_mb=1 / 2**20) == pytest.approx(-3 * 40, abs=0.1)
-    # With 5 us a KiB the channel is not free in time: alone they take 170, 70, 120, 220 us from 210 on, and end at 790;
-    # in two buckets 220 us from 310 on, and 320 from 530 on, until 850.
-    made = gloo_job(((1, 40), (3, 60)), per_kib=5)
-    assert change_us(made, "bucket_size", cap_mb=1 / 2**20) == pytest.approx(-3 * 60, abs=0.1)
+    # In buckets of 30 and 70 KiB: from 210 on, 80 us; from 510 on, 160: until 670. Alone until 610, as above; the same
+    # where rank 1 completes everything 50 us later, and so each bucket.
+    for waits in ((0, 0), (0, 50)):
+        made = gloo_job(((0, 30), (3, 70)), waits=waits)
+        assert change_us(made, "bucket_size", cap_mb=1 / 2**20) == pytest.approx(-3 * 60, abs=0.1)
+    # With 5 us a KiB the channel is not free in time: 170, 70, 120 and 220 us from 210 on, until 790; in two buckets
+    # 370 us from 510 on, until 880.
+    made = gloo_job(((0, 30), (3, 70)), per_kib=5)
+    assert change_us(made, "bucket_size", cap_mb=1 / 2**20) == pytest.approx(-3 * 90, abs=0.1)
 
 
 def test_buckets_of_a_job_that_has_none():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_perfdl.analysis.account.parts import StepParts
+    from pytest_perfdl.judge.ranks import ProfiledRanks
     from pytest_perfdl.judge.work import StepWork
 
 Order = Literal["base first", "head first"]
@@ -52,6 +53,9 @@ class Round:
     work_base: Mapping[str, StepWork] = field(default_factory=dict)
     """What the operators of the profiled steps had to do, by call."""
     work_head: Mapping[str, StepWork] = field(default_factory=dict)
+    ranks_base: Mapping[str, ProfiledRanks] = field(default_factory=dict)
+    """The ranks of the profiled steps, by call; empty without ranks."""
+    ranks_head: Mapping[str, ProfiledRanks] = field(default_factory=dict)
     start: Start = "started"
     core: int | None = None
     """The CPU that both were bound to while they warmed up and were timed; `None` where they were free."""

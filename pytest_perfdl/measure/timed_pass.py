@@ -15,6 +15,7 @@ from pytest_perfdl.machine import reference_load, state
 from pytest_perfdl.measure import compiling
 from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
+from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.stats.quantiles import quantile
 
@@ -94,8 +95,12 @@ class _DeviceClock:
         return []
 
 
-def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Generator[bool, Aside | None, Timed]:
+def run(
+    command: Time, *, iterates: bool, prepares: bool, loops: int = 1, ranks: Ranks = ONE_PROCESS
+) -> Generator[bool, Aside | None, Timed]:
     """Time `blocks` blocks of `block` steps, each of `loops` calls, between two looks at the machine.
+
+    Ranks begin every block together, and wait for each other when it is over; each one's time of the block is its own.
 
     See `Program` for the flags.
     """
@@ -106,11 +111,12 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
     delays: list[int] = []
     blocks = []
     compiled_before = compiling.compilations()
-    busy_before, state_before = state.Busy.now(), state.State.now()
+    busy_before, state_before = state.Busy.now(ranks.groups), state.State.now()
     with state.run_delay_reader() as run_delay_ns:
         for number in range(1, command.blocks + 1):
             asides: list[Aside | None] = []
             synchronize()
+            ranks.barrier()
             clock = _clock(run_delay_ns, synchronized=prepares)
             before = state.Usage.now()
             clock.mark()
@@ -121,6 +127,7 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
                 clock.mark()
             synchronize()
             after = state.Usage.now()
+            ranks.barrier()
             setups = [aside.setup_ns if aside else 0 for aside in asides]
             blocks.append(
                 Block(
@@ -136,7 +143,7 @@ def run(command: Time, *, iterates: bool, prepares: bool, loops: int = 1) -> Gen
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
     surroundings = state.State.now().since(state_before)
-    busy = state.Busy.now()
+    busy = state.Busy.now(ranks.groups)
     return Timed(
         step_ns=tuple(steps),
         wait_ns=tuple(waits) if iterates else (),

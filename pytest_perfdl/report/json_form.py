@@ -12,6 +12,7 @@ from pytest_perfdl.model.json_forms import derived
 from pytest_perfdl.model.record import Finding
 from pytest_perfdl.model.record_json import KeyForm, RecordForm, ScalarForm
 from pytest_perfdl.results.curve import JudgedCurve
+from pytest_perfdl.results.ranks import RankComparison
 from pytest_perfdl.results.run import Suggestion, WaiverFile
 from pytest_perfdl.results.verdict import (
     MetricVerdict,
@@ -68,6 +69,9 @@ class _Test(msgspec.Struct):
     environment: list[EnvironmentMetric]  # type: ignore[valid-type]
     work: list[WorkChange]
     operators: list[OperatorSides]
+    ranks: int
+    """Number of ranks; 0 without a process group."""
+    rank_times: list[RankComparison]
     breakdowns: list[StepBreakdown]
     blame: list[dict[str, Any]]
     """Causes of times and of memory, which have different fields."""

@@ -509,8 +509,8 @@ def across_ranks(ranks: RankFigures, width: int) -> str:
             f"{format_quantity(ranks.skew_median_ns, 'ns')} (median), at most "
             f"{format_quantity(ranks.skew_max_ns, 'ns')}"
         )
-        if ranks.straggler is not None:
-            fact += f"; rank {ranks.straggler} most often starts last"
+        if ranks.most_often_last is not None:
+            fact += f"; rank {ranks.most_often_last} most often starts last"
         within = format_quantity(ranks.residual_ns, "ns")
         fact += f". The clocks of the ranks are aligned on the ends of collectives, within {within}."
         lines += layout.paragraph(fact, 2, width)

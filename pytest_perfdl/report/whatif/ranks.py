@@ -24,8 +24,8 @@ def notes(job: Job, span_ns: int) -> list[Note]:
     figures = job.figures
     times = plural(len(job.meetings), "time")
     text = f"step times are for ranks {listing(job)} together: they wait for each other {times}"
-    if figures.straggler is not None:
-        text += f"; rank {figures.straggler} most often starts last"
+    if figures.most_often_last is not None:
+        text += f"; rank {figures.most_often_last} most often starts last"
     waits = max(figures.ranks, key=lambda rank: rank.waiting_ns)
     if waits.waiting_ns:
         text += f"; rank {waits.rank} waits longest for others, {format_quantity(waits.waiting_ns, 'ns')} in the trace"
@@ -49,5 +49,5 @@ def to_json(job: Job) -> dict[str, Any]:
             for rank in figures.ranks
         ],
         "meetings": len(job.meetings),
-        "straggler": figures.straggler,
+        "straggler": None if figures.straggler is None else figures.straggler.rank,
     }

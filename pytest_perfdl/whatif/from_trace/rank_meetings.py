@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from pytest_perfdl.analysis.ranks import RankFigures
@@ -40,13 +38,6 @@ class _Meeting:
         return max(part.start for part in self.parts)
 
 
-class _Sent(msgspec.Struct, gc=False):
-    what: str = msgspec.field(name="Collective name", default="")
-    source: int = msgspec.field(name="Src Rank", default=-1)
-    target: int = msgspec.field(name="Dst Rank", default=-1)
-    group: str = msgspec.field(name="Process Group Name", default="")
-
-
 def clocks(traces: Sequence[Trace], figures: RankFigures) -> list[int]:
     """What to add to the times of each rank's trace to get those of a clock that all share."""
     return [trace.base_ns + rank.clock_offset_ns for trace, rank in zip(traces, figures.ranks, strict=True)]
@@ -55,9 +46,8 @@ def clocks(traces: Sequence[Trace], figures: RankFigures) -> list[int]:
 def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: RankFigures) -> Meetings:
     """What the communication tasks of several ranks have in common.
 
-    Collectives are those that `analysis.ranks` matched. A kernel that says that it sends or receives (its "Collective
-    name"), from which rank and to which, is paired with its counterpart instead, the nth with the nth of a group. What
-    ended on a waiting rank before the last had come is not the same, and left out.
+    They are the collectives and messages that `analysis.ranks` matched. What ended on a waiting rank before the last
+    had come is left out.
 
     Parameters
     ----------
@@ -67,9 +57,11 @@ def meetings(traces: Sequence[Trace], graphs: Sequence[TaskGraph], figures: Rank
         `ranks(traces)`.
     """
     parts = [_parts(*each) for each in zip(range(len(traces)), traces, graphs, clocks(traces, figures), strict=True)]
-    sent, between_two = _sent(traces, parts, [rank.rank for rank in figures.ranks])
-    found = [each for each in _collectives(figures, parts) if between_two.isdisjoint(each.parts)] + sent
-    found = [each for each in found if all(part.end >= each.last for part in each.parts if each.waiting(part))]
+    found = [
+        each
+        for each in _matched(figures, parts)
+        if all(part.end >= each.last for part in each.parts if each.waiting(part))
+    ]
     found.sort(key=lambda each: each.last)
     shape = len(found), len(traces)
     row, (duration, transfer, late) = np.full(shape, -1, dtype=np.intp), np.zeros((3, *shape), dtype=np.int64)
@@ -95,33 +87,10 @@ def _parts(column: int, trace: Trace, graph: TaskGraph, clock: int) -> list[_Par
     return [_Part(column, *each) for each in zip(*(values.tolist() for values in columns), strict=True)]
 
 
-def _collectives(figures: RankFigures, parts: Sequence[Sequence[_Part]]) -> Iterator[_Meeting]:
-    known = [{(part.start, part.end - part.start): part for part in own} for own in parts]
+def _matched(figures: RankFigures, parts: Sequence[Sequence[_Part]]) -> Iterator[_Meeting]:
+    known = {rank.rank: {part.row: part for part in own} for rank, own in zip(figures.ranks, parts, strict=True)}
     for each in figures.collectives:
-        at = zip(each.start_ns, each.duration_ns, strict=True)
-        members = [own.get(key) for own, key in zip(known, at, strict=True)]
+        members = [known[rank].get(row) for rank, row in zip(each.ranks, each.row, strict=True)]
         here = tuple(member for member in members if member is not None)
         if len(here) == len(members):
-            yield _Meeting(here)
-
-
-def _sent(
-    traces: Sequence[Trace], parts: Sequence[Sequence[_Part]], numbers: Sequence[int]
-) -> tuple[list[_Meeting], set[_Part]]:
-    """Those that send and receive in pairs, and all that say that they do either."""
-    sides: dict[str, defaultdict[tuple[str, int, int], list[_Part]]]
-    sides = {"send": defaultdict(list), "recv": defaultdict(list)}
-    said = set()
-    for trace, own, number in zip(traces, parts, numbers, strict=True):
-        for part, told in zip(own, trace.decode_args([part.row for part in own], _Sent), strict=True):
-            if told.what not in sides:
-                continue
-            said.add(part)
-            if number == (told.source if told.what == "send" else told.target):
-                sides[told.what][told.group, told.source, told.target].append(part)
-    pairs = [
-        _Meeting(pair, sender=pair[0].column)
-        for key, senders in sides["send"].items()
-        for pair in zip(senders, sides["recv"][key], strict=False)
-    ]
-    return pairs, said
+            yield _Meeting(here, sender=here[0].column if each.kind == "send" else None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_perfdl.analysis.ranks import ranks
+from pytest_perfdl.analysis.ranks import Straggler, ranks
 from pytest_perfdl.trace import read
 from unit.trace.chrome import corpus_file, kernel, launch, step, trace, x
 
@@ -35,8 +35,11 @@ def test_the_rank_that_comes_last_and_what_the_others_wait():
     found = ranks([rank([0], number=0), rank([50], number=1)])
     assert [each.rank for each in found.ranks] == [0, 1]
     assert [each.waiting_ns for each in found.ranks] == [500_000, 0]
+    assert found.waits_ns == found.exposed_waits_ns == ((0, 500_000), (0, 0))
     assert [each.last for each in found.ranks] == [0, 10]
-    assert found.straggler == 1
+    assert found.most_often_last == 1
+    # Nothing runs on its device in the 50 us by which it is late.
+    assert found.straggler == Straggler(rank=1, since_step=0, cause="host", cost_ns=50_000)
     assert len(found.collectives) == 10
     assert (found.unmatched, found.residual_ns) == (0, 0)
     assert found.skew_median_ns == found.skew_max_ns == 50_000
@@ -69,7 +72,8 @@ def test_clocks_are_aligned_on_the_ends(clock):
     assert [each.last for each in found.ranks] == [5, 5]
     assert [each.skew_ns for each in found.collectives] == [20_000, 30_000] * 5
     assert (found.skew_median_ns, found.skew_max_ns) == (25_000, 30_000)
-    assert found.straggler is None, "two are equally often last"
+    assert found.most_often_last is None, "two are equally often last"
+    assert found.straggler is None
 
 
 def test_times_are_relative_to_the_base():
@@ -91,7 +95,9 @@ def test_three_ranks_in_the_order_of_their_numbers():
     found = ranks([rank([0], number=5), rank([100], number=2), rank([40], number=3)])
     assert [each.rank for each in found.ranks] == [2, 3, 5]
     assert [each.waiting_ns for each in found.ranks] == [0, 600_000, 1_000_000]
-    assert found.straggler == 2
+    assert found.waits_ns == ((0, 0, 0), (600_000, 0, 0), (1_000_000, 0, 0))
+    # Without rank 2 the job would wait for rank 3, which is 40 us late.
+    assert found.straggler == Straggler(rank=2, since_step=0, cause="host", cost_ns=60_000)
     assert found.findings == ()
 
 
@@ -153,7 +159,8 @@ def test_ranks_without_a_device():
 
     found = ranks([on_host(200, 800, 7), on_host(500, 800, 8)])
     assert [each.waiting_ns for each in found.ranks] == [300_000, 0]
-    assert found.straggler == 1
+    assert found.most_often_last == 1
+    assert found.straggler is None, "late in one step is a hiccup"
     assert found.ranks[0].span_ns == 1_000_000
     assert found.ranks[0].exposed_communication_ns == 600_000
     assert (found.ranks[0].busy_ns, found.ranks[0].steps) == (0, 1)
@@ -192,6 +199,9 @@ def test_two_public_ranks_of_128():
         (36_158_000, 13_838_000),
         (63_644_000, 62_163_000),
     ]
-    assert (first.waiting_ns, second.waiting_ns) == (27_158_000, 248_000)
-    assert found.straggler == 1
+    # What the ends differ by is no waiting.
+    assert (first.waiting_ns, second.waiting_ns) == (27_100_000, 0)
+    assert first.overlap == pytest.approx(0.14946, abs=5e-6)
+    assert found.most_often_last == 1
+    assert found.straggler is None, "two steps are too few"
     assert found.findings[0] == "only 2 of 128 ranks are given: a missing rank may be the slowest"

@@ -1,0 +1,241 @@
+"""What one rank's trace contributes to the comparison of a job's ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.account.step_account import profile_tables
+from pytest_perfdl.analysis.events.communication import (
+    collective_annotation_rows,
+    communication_kernels,
+    covered,
+)
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.events.launches import launches
+from pytest_perfdl.analysis.events.steps import Steps, steps_of
+from pytest_perfdl.analysis.events.threads import AUTOGRAD, input_rows, on_thread, thread_of
+from pytest_perfdl.analysis.ranks.calls import Calls, calls_of
+from pytest_perfdl.trace.model import I64, Category, Trace
+
+_COLLECTIVE_OPERATOR = re.compile(r"_?c10d(_functional)?::|record_param_comms$", re.IGNORECASE)
+"""Operators that issue collectives, and wait for them: not computing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTimes:
+    """The steps of one rank, in order: columns of equal length. Nanoseconds; moments on the rank's own clock.
+
+    With device events a step is its window on the device, without them its annotation on the host (see
+    `events.steps`), each without `perfdl.setup`. `compute_ns + input_ns + host_ns + exposed_communication_ns +
+    exposed_copies_ns` is `window_ns` exactly.
+    """
+
+    number: tuple[int, ...]
+    """N of `ProfilerStep#N`, -1 for the one step of a trace without annotations."""
+    start: I64
+    end: I64
+    window_ns: I64
+    compute_ns: I64
+    """With device events |U(compute)|, without them operators on the step's thread, those of collectives left out."""
+    input_ns: I64
+    """Nothing runs on the device, or no operator, because the step's thread waits for its next batch."""
+    host_ns: I64
+    """The rest: idle time of the device by any other cause, or gaps between operators."""
+    exposed_communication_ns: I64
+    """Communication, waiting included, while nothing computes."""
+    exposed_copies_ns: I64
+    """Copies and memsets of a device while it neither computes nor communicates."""
+    communication_ns: I64
+    """All communication in the step, hidden or not: |U(comm)|."""
+    account: Mapping[str, I64]
+    """The classes of `account.device_account` or `account.host_account`; they add up to `window_ns` exactly."""
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How much of one kind of collective one rank takes part in; tuples have one value per step. Exact counts."""
+
+    kind: str
+    calls: tuple[int, ...]
+    bytes: tuple[int | None, ...]
+    """As nccl-tests count them, `None` in steps with a call whose size the trace does not say."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankActivity:
+    """One rank's part of a job: a compact value that can be pickled, without its trace.
+
+    Moments are nanoseconds since 1970 on the rank's own clock (`Trace.base_ns` added).
+    """
+
+    source: str
+    rank: int | None
+    """As `distributedInfo` says; `None` where it does not."""
+    world_size: int | None
+    host: str
+    """`host_name` of the trace, empty where it has none; ranks of one host share a clock."""
+    groups: Mapping[str, tuple[int, ...]]
+    """Process groups of this rank and their members, as far as `distributedInfo` lists them."""
+    on_device: bool
+    span_ns: int
+    busy_ns: int
+    """|U(device events)|."""
+    compute_ns: int
+    """|U(compute)| of the whole trace; 0 without device events."""
+    communication_ns: int
+    """|U(comm)| of the whole trace; without device events |U(annotations of collectives on any thread)|."""
+    exposed_communication_ns: int
+    overlap: float | None
+    """Share of the communication that overlaps with computing, 0 to 1 (definitions: `communication_overlap`); without
+    device events with operators of the step's thread. `None` without communication."""
+    steps: StepTimes
+    calls: Calls
+    exposed_start: I64
+    """Where communication is in flight and nothing computes: sorted, disjoint intervals."""
+    exposed_end: I64
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """Calls and bytes per step by kind of collective, by kind."""
+        return tuple(_traffic(self.calls, kind, len(self.steps)) for kind in sorted(set(self.calls.kinds)))
+
+
+def _traffic(calls: Calls, kind: str, steps: int) -> Traffic:
+    own = np.flatnonzero(calls.of_kind(kind) & (calls.step >= 0))
+    step, size = calls.step[own], calls.bytes[own]
+    count = np.bincount(step, minlength=steps).tolist()
+    unknown = np.bincount(step[size < 0], minlength=steps)
+    total: npt.NDArray[np.int64] = np.zeros(steps, dtype=np.int64)
+    np.add.at(total, step, np.maximum(size, 0))
+    known = [None if missing else sum_ for sum_, missing in zip(total.tolist(), unknown.tolist(), strict=True)]
+    return Traffic(kind, tuple(count), tuple(known))
+
+
+def activity(trace: Trace) -> RankActivity:
+    """Reduce one rank's trace to what `compare` needs.
+
+    Steps are those of `step_windows`. With device events the classes of a step are those of `device_accounts`. Without,
+    *computing* is time inside operators of the step's thread, except those that issue collectives (`c10d::*`) and the
+    autograd engine's frames around operators: where FSDP waits in a hook of the backward pass, no operator computes.
+    *Input* is time inside a DataLoader's `__next__`, *communication* is time in which a collective's annotation is open
+    on any thread and neither of those is, and the rest is *host*.
+    """
+    joined = launches(trace)
+    steps = steps_of(trace, joined)
+    on_device = len(joined.device) > 0
+    parts = _device_parts(trace) if on_device else _host_parts(trace, steps)
+    rank, world_size = rank_of(trace)
+    rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
+    communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
+    hidden = communication.length - exposed.length
+    return RankActivity(
+        source=trace.source,
+        rank=rank,
+        world_size=world_size,
+        host=host if isinstance(host := trace.metadata.get("host_name"), str) else "",
+        groups=groups,
+        on_device=on_device,
+        span_ns=int(trace.end[rows].max() - trace.start[rows].min()) if len(rows) else 0,
+        busy_ns=covered(trace, joined.device).length,
+        compute_ns=parts.compute.length,
+        communication_ns=communication.length,
+        exposed_communication_ns=exposed.length,
+        overlap=hidden / communication.length if communication.length else None,
+        steps=_step_times(trace, steps, parts, on_device),
+        calls=calls_of(trace, steps, exposed, groups),
+        exposed_start=exposed.start + trace.base_ns,
+        exposed_end=exposed.end + trace.base_ns,
+    )
+
+
+def rank_of(trace: Trace) -> tuple[int | None, int | None]:
+    """Number of the rank and how many there are, as `distributedInfo` says; `None` where it does not."""
+    info = trace.metadata.get("distributedInfo")
+    told = info if isinstance(info, dict) else {}
+    rank, size = (value if type(value) is int else None for value in (told.get("rank"), told.get("world_size")))
+    return rank, size
+
+
+def _groups(trace: Trace) -> Mapping[str, tuple[int, ...]]:
+    info = trace.metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    found = {}
+    for group in listed if isinstance(listed, list) else []:
+        members = group.get("ranks") if isinstance(group, dict) else None
+        if isinstance(members, list) and all(type(member) is int for member in members):
+            found[str(group.get("pg_name", ""))] = tuple(members)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """Where the time of a trace goes, as unions."""
+
+    compute: Intervals
+    input: Intervals
+    communication: Intervals
+    exposed: Intervals
+    """Communication while nothing computes."""
+
+
+def _device_parts(trace: Trace) -> _Parts:
+    kernels = trace.rows(Category.KERNEL)
+    communicates = communication_kernels(trace)[kernels]
+    compute, communication = covered(trace, kernels[~communicates]), covered(trace, kernels[communicates])
+    return _Parts(compute, Intervals.between(0, 0), communication, communication.difference(compute))
+
+
+def _host_parts(trace: Trace, steps: Steps) -> _Parts:
+    annotations = collective_annotation_rows(trace)
+    communication = covered(trace, annotations[trace.category[annotations] == Category.USER_ANNOTATION])
+    if not steps.windows:
+        nothing = Intervals.between(0, 0)
+        return _Parts(nothing, nothing, communication, communication)
+    thread = thread_of(steps.windows[0])
+    waiting = covered(trace, on_thread(trace, input_rows(trace), thread))
+    operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
+    computing = trace.matching(lambda name: not (_COLLECTIVE_OPERATOR.match(name) or AUTOGRAD.match(name)), operators)
+    compute = covered(trace, computing).difference(waiting)
+    return _Parts(compute, waiting, communication, communication.difference(compute).difference(waiting))
+
+
+def _step_times(trace: Trace, steps: Steps, parts: _Parts, on_device: bool) -> StepTimes:
+    windows = steps.windows
+    accounts = profile_tables(trace).accounts
+    account = {
+        name: np.array([each[name] for each in accounts], dtype=np.int64) for name in (accounts[0] if accounts else ())
+    }
+    start = np.array([window.start for window in windows], dtype=np.int64)
+    end = np.array([window.end for window in windows], dtype=np.int64)
+    window_ns = np.array([window.window_ns for window in windows], dtype=np.int64)
+
+    def within(what: Intervals) -> I64:
+        return what.difference(steps.setup).within(start, end)
+
+    nothing = np.zeros(len(windows), dtype=np.int64)
+    if on_device and account:
+        compute, input_, exposed = account["compute"], account["input"], account["exposed communication"]
+        copies = account["exposed copies"]
+    else:
+        compute, input_, exposed, copies = within(parts.compute), within(parts.input), within(parts.exposed), nothing
+    return StepTimes(
+        number=tuple(window.number for window in windows),
+        start=start + trace.base_ns,
+        end=end + trace.base_ns,
+        window_ns=window_ns,
+        compute_ns=compute,
+        input_ns=input_,
+        host_ns=window_ns - compute - input_ - exposed - copies,
+        exposed_communication_ns=exposed,
+        exposed_copies_ns=copies,
+        communication_ns=within(parts.communication),
+        account=account,
+    )

@@ -1,0 +1,217 @@
+"""Which calls of several ranks are the same collective, or the two ends of one message."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_perfdl.analysis.ranks.activity import RankActivity
+from pytest_perfdl.analysis.ranks.calls import ROOTED
+from pytest_perfdl.trace.model import I64, Rows
+
+SHIFTS = 4
+"""Collectives that one rank may have recorded and another not, at the beginning, when numbers differ."""
+
+OVERLAP = 2
+"""A collective of a device runs on all ranks for at least one part in so many of the shortest rank's time; what does
+not, and has no sequence number, is not the same one."""
+
+TOLERANCE_NS = 10_000
+"""How much before the last rank's start a collective on the CPU may end on another rank, as the clocks disagree."""
+
+CLOSER = 4
+"""Calls without a group are a smaller group's if its ends agree so many times better than those of all ranks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matched:
+    """Calls of one group and kind that belong together: one line per collective, one column per member."""
+
+    group: str
+    kind: str
+    places: tuple[int, ...]
+    """Places of the members among the ranks given; of a message sender and receiver."""
+    call: Rows
+    """Index into each member's `Calls`, shape (collectives, members)."""
+    certain: bool
+    """Whether the trace says that they belong together: by sequence number."""
+
+    @property
+    def message(self) -> bool:
+        """Whether these are messages from one rank to another."""
+        return self.kind == "send"
+
+    def times(self, ranks: Sequence[RankActivity], offsets: Sequence[int]) -> tuple[I64, I64]:
+        """Starts and ends on the first rank's clock, of the shape of `call`."""
+        columns = list(zip(self.places, self.call.T, strict=True))
+        start = [ranks[place].calls.start[own] + offsets[place] for place, own in columns]
+        end = [ranks[place].calls.end[own] + offsets[place] for place, own in columns]
+        return np.stack(start, axis=1), np.stack(end, axis=1)
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Matched:
+        """Some of the collectives."""
+        return Matched(self.group, self.kind, self.places, self.call[keep], self.certain)
+
+    def columns(self, kept: Sequence[int], lines: npt.NDArray[np.bool_]) -> Matched:
+        """Some collectives of some members."""
+        places = tuple(self.places[column] for column in kept)
+        return Matched(self.group, self.kind, places, self.call[lines][:, list(kept)], self.certain)
+
+
+def candidates(ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[Matched]:
+    """Calls that may be the same: by group, kind and `Seq`, or by order.
+
+    A group's members are the given ranks that the group lists, or that have calls in it where it lists none. Messages
+    are paired by group, sender and receiver.
+    """
+    calls: defaultdict[tuple[str, tuple[int, ...], str], dict[int, list[int]]] = defaultdict(dict)
+    sent: defaultdict[tuple[str, int, int], dict[str, list[int]]] = defaultdict(dict)
+    for place, (rank, number) in enumerate(zip(ranks, numbers, strict=True)):
+        own = rank.calls
+        columns = (own.kinds, own.group, own.members, own.peer.tolist())
+        for index, (kind, group, members, peer) in enumerate(zip(*columns, strict=True)):
+            if kind in ("send", "recv") and peer >= 0:
+                ends = (number, peer) if kind == "send" else (peer, number)
+                message = (group, *ends)
+                sent[message].setdefault(kind, []).append(index)
+            else:
+                key = kind if kind != "other" else own.name[index]
+                calls[group, members, key].setdefault(place, []).append(index)
+    found = []
+    for (group, members, kind), by_place in calls.items():
+        expected = {place for place, number in enumerate(numbers) if number in members} or set(by_place)
+        if len(expected) > 1 and expected == set(by_place):
+            found.append(_paired(ranks, group, kind if kind.islower() else "other", by_place))
+    place_of = {number: place for place, number in enumerate(numbers)}
+    for (group, source, target), by_kind in sent.items():
+        if len(by_kind) == 2 and source in place_of and target in place_of and source != target:
+            ends_of = {place_of[source]: by_kind["send"], place_of[target]: by_kind["recv"]}
+            found.append(_paired(ranks, group, "send", ends_of))
+    return [each for each in found if len(each.call)]
+
+
+def _paired(ranks: Sequence[RankActivity], group: str, kind: str, by_place: Mapping[int, Sequence[int]]) -> Matched:
+    own = {place: np.array(indices, dtype=np.intp) for place, indices in by_place.items()}
+    keyed = {place: _keys(ranks[place].calls.sequence[indices]) for place, indices in own.items()}
+    certain = all(keyed.values())
+    if certain:
+        common = sorted(set.intersection(*(set(keys) for keys in keyed.values())))
+        place_in = {place: {key: at for at, key in enumerate(keys)} for place, keys in keyed.items()}
+        chosen = {place: [place_in[place][key] for key in common] for place in own}
+    else:
+        chosen = _by_order({place: ranks[place].calls.end[indices] for place, indices in own.items()})
+    columns = [own[place][np.array(chosen[place], dtype=np.intp)] for place in own]
+    return Matched(group, kind, tuple(own), np.stack(columns, axis=1), certain)
+
+
+def _keys(sequence: I64) -> list[tuple[int, int]]:
+    """`Seq` of each call and how many before it have the same; empty if one has none."""
+    if len(sequence) and int(sequence.min()) < 0:
+        return []
+    seen: defaultdict[int, int] = defaultdict(int)
+    keys = []
+    for number in sequence.tolist():
+        keys.append((number, seen[number]))
+        seen[number] += 1
+    return keys
+
+
+def _by_order(ends: Mapping[int, I64]) -> dict[int, list[int]]:
+    """Places that belong together: the nth with the nth, where numbers differ shifted so that ends agree best."""
+    count = min(len(each) for each in ends.values())
+    shortest = next(each for each in ends.values() if len(each) == count)
+    places = {}
+    for rank, each in ends.items():
+        shifts = range(min(SHIFTS, len(each) - count) + 1)
+        spread = [_spread(each[shift : shift + count] - shortest) for shift in shifts]
+        best = spread.index(min(spread))
+        places[rank] = list(range(best, best + count))
+    return places
+
+
+def _spread(values: I64) -> float:
+    return float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+
+
+def together(start: I64, end: I64, *, kind: str = "", on_device: bool = True) -> npt.NDArray[np.bool_]:
+    """Which collectives run on all ranks at once long enough to be one: see `OVERLAP` and `TOLERANCE_NS`.
+
+    On the CPU threads wait for a core, so that there only the order counts: none ends before all have started; and
+    with one rank as root not even that.
+    """
+    shared = end.min(axis=1) - start.max(axis=1)
+    if on_device:
+        return np.asarray((shared * OVERLAP >= (end - start).min(axis=1)) & (shared >= 0))
+    return np.asarray((shared >= -TOLERANCE_NS) | (kind in ROOTED))
+
+
+def confirmed(
+    matched: Sequence[Matched], ranks: Sequence[RankActivity], numbers: Sequence[int], offsets: Sequence[int]
+) -> Iterator[Matched]:
+    """What is the same collective indeed, once the clocks are aligned.
+
+    Calls that a sequence number pairs are taken as they are. Of others those that do not run together are left out.
+    Where the trace does not name groups (gloo), the nth call of a kind may be one of all ranks, or one of several
+    smaller groups each: it is that of smaller groups that `distributedInfo` lists if their ends agree better.
+    """
+    for each in matched:
+        if each.certain or each.message:
+            yield each
+            continue
+        on_device = any(ranks[place].on_device for place in each.places)
+        start, end = each.times(ranks, offsets)
+        whole = together(start, end, kind=each.kind, on_device=on_device)
+        split = np.zeros(len(whole), dtype=bool)
+        for columns, lines in _smaller(each, ranks, numbers, end) if each.group == "host" else ():
+            split |= lines
+            same = together(start[:, columns], end[:, columns], kind=each.kind, on_device=on_device)
+            yield each.columns(columns, lines & same)
+        yield each.only(whole & ~split)
+
+
+def _smaller(
+    each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int], end: I64
+) -> Iterator[tuple[list[int], npt.NDArray[np.bool_]]]:
+    """Columns of smaller groups, and which calls are theirs: calls of one size of the groups whose ends agree best."""
+    partitions = _partitions(each, ranks, numbers)
+    if not partitions:
+        return
+    size = ranks[each.places[0]].calls.bytes[each.call[:, 0]]
+    whole = end.max(axis=1) - end.min(axis=1)
+    inner = np.array(
+        [
+            np.max([end[:, columns].max(axis=1) - end[:, columns].min(axis=1) for columns in groups], axis=0)
+            for groups in partitions
+        ]
+    )
+    for own in np.unique(size):
+        lines = size == own
+        spreads = np.median(inner[:, lines], axis=1)
+        best = int(spreads.argmin())
+        if spreads[best] * CLOSER < np.median(whole[lines]):
+            for columns in partitions[best]:
+                yield columns, lines
+
+
+def _partitions(each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[list[list[int]]]:
+    """Ways to split the members into groups of one size that `distributedInfo` lists, as columns."""
+    sets = {frozenset(members) for place in each.places for members in ranks[place].groups.values()}
+    given = [numbers[place] for place in each.places]
+    groups = sorted({tuple(at for at, number in enumerate(given) if number in members) for members in sets})
+    groups = [group for group in groups if 1 < len(group) < len(given)]
+    found = []
+    for first in groups:
+        if first[0] != 0:
+            continue
+        parts, left = [list(first)], set(range(len(given))) - set(first)
+        for group in groups:
+            if len(group) == len(first) and left.issuperset(group):
+                parts.append(list(group))
+                left -= set(group)
+        if not left:
+            found.append(parts)
+    return found

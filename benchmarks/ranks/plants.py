@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-LINK = '''"""A network between the ranks that is slower than the machine's: latency + bytes / bandwidth for what is sent.
+LINK = '''"""A network between the ranks, slower than the machine's: what is sent takes latency + bytes / bandwidth.
 
 Ranks and their communication share the machine's cores, so more bytes would also take time from computing. This link
 sleeps instead. Each process has both ends of a group of two, the far end in a thread: the near end's all-reduce, which

@@ -22,7 +22,7 @@ def test_train_step(perf):
     replica = DistributedDataParallel(model, bucket_cap_mb=0.5)
     mine = ids.chunk(perf.world_size)[perf.rank]
 
-    loss = perf(train_step, replica, still_adamw(model), mine, items=ids.numel())
+    loss = perf(train_step, replica, still_adamw(model), mine, items=mine.numel())
 
     dist.all_reduce(loss, group=perf.group)
     assert abs(loss / perf.world_size - expected_loss) < 1e-3

@@ -35,7 +35,7 @@ def test_train_step(perf):
     shard(model, init_device_mesh("cpu", (perf.world_size,)))
     mine = ids.chunk(perf.world_size)[perf.rank]
 
-    loss = perf(train_step, model, still_adamw(model), mine, items=ids.numel())
+    loss = perf(train_step, model, still_adamw(model), mine, items=mine.numel())
 
     dist.all_reduce(loss, group=perf.group)
     assert abs(loss / perf.world_size - expected_loss) < 1e-3

@@ -28,8 +28,8 @@ def test_train_step(perf):
 
     # The fused AdamW of the other examples takes no mix of split and whole weights.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
-    # Both ranks compute on the whole batch.
-    loss = perf(train_step, model, optimizer, ids, items=ids.numel())
+    # Both ranks compute on the whole batch; their items add up.
+    loss = perf(train_step, model, optimizer, ids, items=ids.numel() / perf.world_size)
 
     assert abs(loss - expected_loss) < 1e-3
     assert_same_gradients(model, expected)

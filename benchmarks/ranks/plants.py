@@ -125,9 +125,15 @@ def load(number: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
     return rows, rows.mean(-1)
 
 
-def batches(rank: int, ranks: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for number in range(64):
-        yield load(number, rank, ranks)
+class Batches:
+    """An epoch of batches, as often as it is asked for."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(64):
+            yield load(number, self.rank, self.ranks)
 '''
 
 TRAINER = '''"""Data-parallel training: gradients are averaged over a link while the backward pass computes."""
@@ -167,14 +173,14 @@ class Trainer:
 '''
 
 TEST = """import pytest
-from training.batches import batches
+from training.batches import Batches
 from training.trainer import Trainer
 
 
 @pytest.mark.perf(ranks=2, backend="gloo")
 def test_train(perf):
     trainer = Trainer(perf.rank, perf.world_size)
-    for rows, targets in perf.steps(batches(perf.rank, perf.world_size)):
+    for rows, targets in perf.steps(Batches(perf.rank, perf.world_size)):
         loss = trainer.step(rows, targets)
     assert loss.isfinite()
 """

@@ -11,9 +11,9 @@ from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks import straggler
 from pytest_perfdl.analysis.ranks.activity import RankActivity, activity, rank_of
 from pytest_perfdl.analysis.ranks.buckets import buckets_of
-from pytest_perfdl.analysis.ranks.clocks import offsets_of
+from pytest_perfdl.analysis.ranks.clocks import clocks_of
 from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
-from pytest_perfdl.analysis.ranks.matching import Matched, candidates, confirmed
+from pytest_perfdl.analysis.ranks.matching import Clock, Matched, candidates, confirmed
 from pytest_perfdl.trace.model import I64, Trace
 
 SKEW_ABOVE_NS = 10_000
@@ -69,9 +69,9 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     given = [activities[index] for index in order]
     numbers = [numbers[index] for index in order]
     tried = candidates(given, numbers)
-    offsets = offsets_of(given, tried)
-    matched = [each for each in confirmed(tried, given, numbers, offsets) if len(each.call)]
-    meetings = [_meeting(each, given, offsets) for each in matched]
+    clocks = clocks_of(given, tried)
+    matched = [each for each in confirmed(tried, given, numbers, clocks) if len(each.call)]
+    meetings = [_meeting(each, given, clocks) for each in matched]
     residual = _residual(meetings, len(given))
     collectives = sorted(
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
@@ -79,7 +79,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     )
     waits, exposed = _waits(meetings, len(given))
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
-    waiting = [_waiting(meetings, given, offsets, place) for place in range(len(given))]
+    waiting = [_waiting(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
     times = _Times.of(given, waiting, common)
     total = sum(len(each.calls) for each in given)
@@ -98,7 +98,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 exposed_communication_ns=each.exposed_communication_ns,
                 steps=len(each.steps),
                 step_mean_ns=float(each.steps.window_ns.mean()) if len(each.steps) else 0.0,
-                clock_offset_ns=offsets[place],
+                clock_offset_ns=clocks[place].offset,
+                clock_drift=clocks[place].drift,
                 waiting_ns=int(waits[place].sum()),
                 exposed_waiting_ns=waiting[place].all.length,
                 last=last[place],
@@ -141,14 +142,14 @@ class _Meeting:
         return np.asarray(self.start.max(axis=1) - self.start.min(axis=1))
 
 
-def _meeting(matched: Matched, ranks_: Sequence[RankActivity], offsets: Sequence[int]) -> _Meeting:
-    start, end = matched.times(ranks_, offsets)
+def _meeting(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequence[Clock]) -> _Meeting:
+    start, end = matched.times(ranks_, clocks)
     arrived = start.max(axis=1, keepdims=True)
     wait = np.where(end >= arrived, arrived - start, 0)
     exposed = np.zeros_like(wait)
     for column, place in enumerate(matched.places):
         own = ranks_[place]
-        since = start[:, column] - offsets[place]
+        since = own.calls.start[matched.call[:, column]]
         exposed[:, column] = Intervals(own.exposed_start, own.exposed_end).within(since, since + wait[:, column])
     return _Meeting(matched, start, end, wait, exposed)
 
@@ -221,16 +222,15 @@ class _Waiting:
     """In messages from rank to rank."""
 
 
-def _waiting(
-    meetings: Sequence[_Meeting], ranks_: Sequence[RankActivity], offsets: Sequence[int], place: int
-) -> _Waiting:
+def _waiting(meetings: Sequence[_Meeting], ranks_: Sequence[RankActivity], place: int) -> _Waiting:
     own = ranks_[place]
     exposed = Intervals(own.exposed_start, own.exposed_end)
 
     def union(chosen: Sequence[_Meeting]) -> Intervals:
         columns = [(meeting, meeting.matched.places.index(place)) for meeting in chosen]
         none = np.zeros(0, dtype=np.int64)
-        start = np.concatenate([none, *(meeting.start[:, column] for meeting, column in columns)]) - offsets[place]
+        calls = [own.calls.start[meeting.matched.call[:, column]] for meeting, column in columns]
+        start = np.concatenate([none, *calls])
         wait = np.concatenate([none, *(meeting.wait[:, column] for meeting, column in columns)])
         return Intervals.union_of(start, start + wait).intersection(exposed)
 

@@ -27,7 +27,7 @@ class Rank:
     step_mean_ns: float
     """Mean window of the steps, 0 without any."""
     clock_offset_ns: int
-    """What to add to this rank's times to get the first rank's."""
+    """What to add to this rank's times to get the first rank's; in the middle of the trace where the clocks drift."""
     waiting_ns: int
     """Time in matched collectives until the last member came."""
     exposed_waiting_ns: int
@@ -39,6 +39,8 @@ class Rank:
     bubble_share: float | None
     """Share of the steps in which this rank waits for what another sends it, or for the other to take what it sends,
     and computes nothing: the pipeline's bubble; `None` without messages between two ranks."""
+    clock_drift: float
+    """What the offset changes by per nanosecond: 1e-4 is 100 us per second; 0 where no drift shows."""
     own_ns: tuple[int, ...]
     """Of each common step (`RankFigures.step_numbers`) the window less the exposed waiting in it: own work."""
 

@@ -27,6 +27,21 @@ CLOSER = 4
 """Calls without a group are a smaller group's if its ends agree so many times better than those of all ranks."""
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What turns one rank's times into those of the first rank."""
+
+    offset: int = 0
+    """Nanoseconds to add at the moment `at`."""
+    drift: float = 0.0
+    """What the offset changes by per nanosecond."""
+    at: int = 0
+
+    def moved(self, time: I64) -> I64:
+        """Moments of the rank on the first rank's clock."""
+        return np.asarray(time + self.offset + np.rint((time - self.at) * self.drift).astype(np.int64))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Matched:
     """Calls of one group and kind that belong together: one line per collective, one column per member."""
@@ -45,11 +60,11 @@ class Matched:
         """Whether these are messages from one rank to another."""
         return self.kind == "send"
 
-    def times(self, ranks: Sequence[RankActivity], offsets: Sequence[int]) -> tuple[I64, I64]:
+    def times(self, ranks: Sequence[RankActivity], clocks: Sequence[Clock]) -> tuple[I64, I64]:
         """Starts and ends on the first rank's clock, of the shape of `call`."""
         columns = list(zip(self.places, self.call.T, strict=True))
-        start = [ranks[place].calls.start[own] + offsets[place] for place, own in columns]
-        end = [ranks[place].calls.end[own] + offsets[place] for place, own in columns]
+        start = [clocks[place].moved(ranks[place].calls.start[own]) for place, own in columns]
+        end = [clocks[place].moved(ranks[place].calls.end[own]) for place, own in columns]
         return np.stack(start, axis=1), np.stack(end, axis=1)
 
     def only(self, keep: npt.NDArray[np.bool_]) -> Matched:
@@ -95,9 +110,10 @@ def candidates(ranks: Sequence[RankActivity], numbers: Sequence[int]) -> list[Ma
 
 
 def _paired(ranks: Sequence[RankActivity], group: str, kind: str, by_place: Mapping[int, Sequence[int]]) -> Matched:
+    """Pairs by `Seq`; messages by order, as each rank counts its own."""
     own = {place: np.array(indices, dtype=np.intp) for place, indices in by_place.items()}
     keyed = {place: _keys(ranks[place].calls.sequence[indices]) for place, indices in own.items()}
-    certain = all(keyed.values())
+    certain = all(keyed.values()) and kind != "send"
     if certain:
         common = sorted(set.intersection(*(set(keys) for keys in keyed.values())))
         place_in = {place: {key: at for at, key in enumerate(keys)} for place, keys in keyed.items()}
@@ -150,7 +166,7 @@ def together(start: I64, end: I64, *, kind: str = "", on_device: bool = True) ->
 
 
 def confirmed(
-    matched: Sequence[Matched], ranks: Sequence[RankActivity], numbers: Sequence[int], offsets: Sequence[int]
+    matched: Sequence[Matched], ranks: Sequence[RankActivity], numbers: Sequence[int], clocks: Sequence[Clock]
 ) -> Iterator[Matched]:
     """What is the same collective indeed, once the clocks are aligned.
 
@@ -163,7 +179,7 @@ def confirmed(
             yield each
             continue
         on_device = any(ranks[place].on_device for place in each.places)
-        start, end = each.times(ranks, offsets)
+        start, end = each.times(ranks, clocks)
         whole = together(start, end, kind=each.kind, on_device=on_device)
         split = np.zeros(len(whole), dtype=bool)
         for columns, lines in _smaller(each, ranks, numbers, end) if each.group == "host" else ():

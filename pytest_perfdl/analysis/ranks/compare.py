@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks import straggler
-from pytest_perfdl.analysis.ranks.activity import RankActivity, activity, rank_of
+from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
 from pytest_perfdl.analysis.ranks.buckets import buckets_of
 from pytest_perfdl.analysis.ranks.clocks import clocks_of
-from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
-from pytest_perfdl.analysis.ranks.matching import Clock, Matched, candidates, confirmed
+from pytest_perfdl.analysis.ranks.figures import Collective, Rank, RankFigures
+from pytest_perfdl.analysis.ranks.matching import candidates, confirmed
+from pytest_perfdl.analysis.ranks.meetings import (
+    Meeting,
+    by_step,
+    last_of,
+    meeting_of,
+    residual_of,
+    waiting_of,
+    waits_of,
+)
 from pytest_perfdl.trace.model import I64, Trace
 
 SKEW_ABOVE_NS = 10_000
@@ -71,20 +79,20 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
     tried = candidates(given, numbers)
     clocks = clocks_of(given, tried)
     matched = [each for each in confirmed(tried, given, numbers, clocks) if len(each.call)]
-    meetings = [_meeting(each, given, clocks) for each in matched]
-    residual = _residual(meetings, len(given))
+    meetings = [meeting_of(each, given, clocks) for each in matched]
+    residual = residual_of(meetings, len(given))
     collectives = sorted(
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
         key=lambda each: (min(each.start_ns), each.group, each.name),
     )
-    waits, exposed = _waits(meetings, len(given))
+    waits, exposed = waits_of(meetings, given)
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
-    waiting = [_waiting(meetings, given, place) for place in range(len(given))]
+    waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))
-    times = _Times.of(given, waiting, common)
+    evidence = _evidence(given, meetings, common)
     total = sum(len(each.calls) for each in given)
     joined = sum(each.call.size for each in matched)
-    last = _last(meetings, len(given), max(residual, SKEW_ABOVE_NS))
+    last = last_of(meetings, len(given), max(residual, SKEW_ABOVE_NS))
     messages = any(each.message for each in matched)
     return RankFigures(
         ranks=tuple(
@@ -105,7 +113,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 last=last[place],
                 overlap=each.overlap,
                 bubble_share=_share(waiting[place].messages, each) if messages else None,
-                own_ns=tuple(times.own[:, place].tolist()),
+                own_ns=tuple(evidence.own_ns[:, place].tolist()),
             )
             for place, (number, each) in enumerate(zip(numbers, given, strict=True))
         ),
@@ -117,55 +125,14 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         waits_ns=tuple(map(tuple, waits.tolist())),
         exposed_waits_ns=tuple(map(tuple, exposed.tolist())),
         step_numbers=tuple(common),
-        straggler=straggler.find(times.own, times.window, common, numbers, times.classes, residual) if joined else None,
-        imbalance=_imbalance(times.own),
+        straggler=straggler.find(evidence, common, numbers) if joined else None,
+        imbalance=_imbalance(evidence.own_ns),
         buckets=buckets_of(collectives),
         findings=_findings(given, joined, total),
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Meeting:
-    """The collectives of one `Matched` in time: one line each, one column per member, on the first rank's clock."""
-
-    matched: Matched
-    start: I64
-    end: I64
-    wait: I64
-    """How long each waits for the last to start."""
-    exposed: I64
-    """The part of it in which it computes nothing."""
-
-    @property
-    def skew(self) -> I64:
-        """Latest start less earliest."""
-        return np.asarray(self.start.max(axis=1) - self.start.min(axis=1))
-
-
-def _meeting(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequence[Clock]) -> _Meeting:
-    start, end = matched.times(ranks_, clocks)
-    arrived = start.max(axis=1, keepdims=True)
-    wait = np.where(end >= arrived, arrived - start, 0)
-    exposed = np.zeros_like(wait)
-    for column, place in enumerate(matched.places):
-        own = ranks_[place]
-        since = own.calls.start[matched.call[:, column]]
-        exposed[:, column] = Intervals(own.exposed_start, own.exposed_end).within(since, since + wait[:, column])
-    return _Meeting(matched, start, end, wait, exposed)
-
-
-def _residual(meetings: Sequence[_Meeting], count: int) -> int:
-    """Median disagreement of each rank's ends with those of the others in the same collectives, the worst rank's."""
-    apart: list[list[I64]] = [[] for _ in range(count)]
-    for meeting in meetings:
-        if not meeting.matched.message:
-            middle = meeting.end[:, :1] if meeting.end.shape[1] == 2 else np.median(meeting.end, axis=1, keepdims=True)
-            for column, place in enumerate(meeting.matched.places):
-                apart[place].append(np.abs(meeting.end[:, column] - middle[:, 0]).astype(np.int64))
-    return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
-
-
-def _collectives(meeting: _Meeting, ranks_: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Collective]:
+def _collectives(meeting: Meeting, ranks_: Sequence[RankActivity], numbers: Sequence[int]) -> Iterator[Collective]:
     matched = meeting.matched
     first = ranks_[matched.places[0]]
     members = [ranks_[place].calls for place in matched.places]
@@ -192,83 +159,31 @@ def _collectives(meeting: _Meeting, ranks_: Sequence[RankActivity], numbers: Seq
         )
 
 
-def _waits(meetings: Sequence[_Meeting], count: int) -> tuple[I64, I64]:
-    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks)."""
-    whole, exposed = (np.zeros((count, count), dtype=np.int64) for _ in range(2))
-    for meeting in meetings:
-        places = np.array(meeting.matched.places, dtype=np.intp)
-        last = places[meeting.start.argmax(axis=1)]
-        for column, place in enumerate(places.tolist()):
-            np.add.at(whole, (place, last), meeting.wait[:, column])
-            np.add.at(exposed, (place, last), meeting.exposed[:, column])
-    return whole, exposed
-
-
-def _last(meetings: Sequence[_Meeting], count: int, above: int) -> list[int]:
-    last = np.zeros(count, dtype=np.int64)
-    for meeting in meetings:
-        places = np.array(meeting.matched.places, dtype=np.intp)
-        np.add.at(last, places[meeting.start.argmax(axis=1)], meeting.skew > above)
-    found: list[int] = last.tolist()
-    return found
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """When one rank waits for others and computes nothing, on its own clock: no moment twice."""
-
-    all: Intervals
-    messages: Intervals
-    """In messages from rank to rank."""
-
-
-def _waiting(meetings: Sequence[_Meeting], ranks_: Sequence[RankActivity], place: int) -> _Waiting:
-    own = ranks_[place]
-    exposed = Intervals(own.exposed_start, own.exposed_end)
-
-    def union(chosen: Sequence[_Meeting]) -> Intervals:
-        columns = [(meeting, meeting.matched.places.index(place)) for meeting in chosen]
-        none = np.zeros(0, dtype=np.int64)
-        calls = [own.calls.start[meeting.matched.call[:, column]] for meeting, column in columns]
-        start = np.concatenate([none, *calls])
-        wait = np.concatenate([none, *(meeting.wait[:, column] for meeting, column in columns)])
-        return Intervals.union_of(start, start + wait).intersection(exposed)
-
-    mine = [meeting for meeting in meetings if place in meeting.matched.places]
-    return _Waiting(union(mine), union([meeting for meeting in mine if meeting.matched.message]))
-
-
 def _share(waiting: Intervals, own: RankActivity) -> float:
     """Of a rank's steps."""
     total = int(own.steps.window_ns.sum())
     return int(waiting.within(own.steps.start, own.steps.end).sum()) / total if total else 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Times:
-    """The steps that all ranks have, shape (steps, ranks)."""
+def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], common: Sequence[int]) -> straggler.Evidence:
+    """What the straggler is found by, in the steps that all ranks have."""
 
-    window: I64
-    own: I64
-    classes: Mapping[Cause, I64]
-    """What own work consists of."""
+    def column(values: Callable[[StepTimes], I64]) -> I64:
+        columns = [values(each.steps)[[each.steps.number.index(number) for number in common]] for each in ranks_]
+        return np.stack(columns, axis=1).astype(np.int64)
 
-    @classmethod
-    def of(cls, ranks_: Sequence[RankActivity], waiting: Sequence[_Waiting], common: Sequence[int]) -> _Times:
-        """Of ranks and their waiting."""
-        columns: list[list[I64]] = []
-        for each, waits in zip(ranks_, waiting, strict=True):
-            steps = each.steps
-            at = np.array([steps.number.index(number) for number in common], dtype=np.intp)
-            idle = waits.all.within(steps.start, steps.end)
-            transfer = steps.exposed_communication_ns - idle
-            host = steps.host_ns + steps.exposed_copies_ns
-            columns.append([each_[at] for each_ in (steps.window_ns, steps.compute_ns, steps.input_ns, transfer, host)])
-        window, compute, input_, transfer, host = (
-            np.stack(own, axis=1).reshape(len(common), len(ranks_)) for own in zip(*columns, strict=True)
-        )
-        own = compute + input_ + transfer + host
-        return cls(window, own, {"compute": compute, "input": input_, "communication": transfer, "host": host})
+    held, late, excess = by_step(meetings, ranks_, common)
+    return straggler.Evidence(
+        window_ns=column(lambda steps: steps.window_ns),
+        classes={
+            "compute": column(lambda steps: steps.compute_ns),
+            "input": column(lambda steps: steps.input_ns),
+            "host": column(lambda steps: steps.host_ns + steps.exposed_copies_ns),
+        },
+        held_ns=held,
+        link_late_ns=late,
+        link_excess_ns=excess,
+    )
 
 
 def _imbalance(own: I64) -> float | None:

@@ -42,7 +42,7 @@ class Rank:
     clock_drift: float
     """What the offset changes by per nanosecond: 1e-4 is 100 us per second; 0 where no drift shows."""
     own_ns: tuple[int, ...]
-    """Of each common step (`RankFigures.step_numbers`) the window less the exposed waiting in it: own work."""
+    """Own work in each common step (`RankFigures.step_numbers`): the window less exposed communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ class Straggler:
     cause: Cause
     """Of which class of time the rank has most in excess of the other ranks in these steps."""
     cost_ns: int
-    """How much shorter a step of the job would be without it: median over the steps since then of its own work less
-    that of the next slowest rank."""
+    """How much shorter a step of the job would be without it, median over the steps since: see `straggler.find`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_perfdl.analysis.ranks.figures import Cause, Straggler
 from pytest_perfdl.trace.model import F64, I64
@@ -27,69 +29,104 @@ MOSTLY = 0.75
 """Share of the steps since then in which the rank has most work of its own."""
 
 
-def find(
-    own: I64, step_ns: I64, numbers: Sequence[int], ranks: Sequence[int], classes: Mapping[Cause, I64], residual_ns: int
-) -> Straggler | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What each rank did in each step, arrays of shape (steps, ranks), nanoseconds."""
+
+    window_ns: I64
+    classes: Mapping[Cause, I64]
+    """Own work by class: time in which the rank computes, waits for input, or its host holds it up."""
+    held_ns: I64
+    """By how much it starts collectives later than the last of the others, summed over the step."""
+    link_late_ns: I64
+    """By how much it ends collectives later than the first, and messages to it take longer than others, summed."""
+    link_excess_ns: I64
+    """How much longer what it is the last to end is for it: see `meetings.by_step`."""
+
+    @property
+    def own_ns(self) -> I64:
+        """Own work: the step without exposed communication."""
+        return np.asarray(sum(self.classes.values()))
+
+
+def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> Straggler | None:
     """The straggler, or `None` where the ranks are balanced or the figures do not allow to say.
 
-    A rank's *own work* in a step is the step's window less the time in which it waits for others and computes nothing.
-    Synchronous ranks have equally long steps, so the rank with most own work is the one that the others wait for, and
-    the job's step would be shorter by what it has more than the next one: that is its cost (the what-if of Lin et al.,
-    "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025, with one rank replaced).
+    Synchronous ranks have equally long steps, so what tells the one that others wait for is not its step. Two series of
+    each rank are looked at. Its *own work* (computing, input, and what the host or copies hold up) less the median of
+    the other ranks'; the cause is then the class that it has most in excess. And by how much it ends collectives
+    *later* than others, which is what a slow link does.
 
-    The rule has three parts, like the detection of Greyhound (Wu et al., ATC 2025): the level of a rank's *lateness*
-    (own work less the median of the other ranks') may change once, at the step that fits best (least absolute
-    deviations); the change is verified, by its size against the noise of all ranks about their levels and against a
-    least share of the step; and the slow part is pinned down by comparing the rank with the others: the cause is the
-    class of own time that it has most in excess.
+    The rule has three parts, like the detection of Greyhound (Wu et al., USENIX ATC 2025): the level of a series may
+    change once, at the step that fits best (least absolute deviations); the change is verified, by its size against
+    the noise of all ranks about their levels, by the share of the steps in which the rank is ahead of all others, and
+    by its cost, against a least share of the step; and the slow part is told by comparing the rank with the others.
+
+    *Cost* is what the step would be shorter with the next slowest rank in the straggler's place (a what-if of one rank,
+    as in Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis", OSDI 2025): of own work
+    what it has more than any other rank, at most by how much it holds up collectives; of a link its excess.
 
     Parameters
     ----------
-    own
-        Own work, shape (steps, ranks), nanoseconds.
-    step_ns
-        Windows, of the same shape.
+    evidence
+        Of the steps that all ranks have.
     numbers, ranks
         Numbers of the steps and of the ranks.
-    classes
-        What own work consists of, each of the shape of `own`.
-    residual_ns
-        What the clocks disagree by.
     """
-    steps, count = own.shape
+    steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
+    own = evidence.own_ns
     late = own - _others(own, np.median)
-    gap = own - _others(own, np.max)
+    work = _persistent(late, np.minimum(own - _others(own, np.max), evidence.held_ns), evidence.window_ns)
+    behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
+    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), evidence.window_ns)
+    if work is None and link is None:
+        return None
+    if work is None or (link is not None and link.cost > work.cost):
+        assert link is not None
+        return Straggler(ranks[link.place], numbers[link.first], "communication", round(link.cost))
+    excess: dict[Cause, float] = {
+        cause: float(np.median((values - _others(values, np.median))[work.first :, work.place]))
+        for cause, values in evidence.classes.items()
+    }
+    cause: Cause = max(excess, key=lambda each: excess[each])
+    return Straggler(ranks[work.place], numbers[work.first], cause, round(work.cost))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    place: int
+    first: int
+    """Index of the step."""
+    cost: float
+
+
+def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
+    """The rank that is late from one step on in all that follow, by more than noise and at a cost."""
+    steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
-    noise = 1.4826 * float(np.median(np.abs(left))) * np.sqrt(steps / max(steps - 1, 1))
-    cost = [float(np.median(gap[first:, place])) for place, first in enumerate(since)]
-    place = int(np.argmax(cost))
+    noise = 1.4826 * float(np.median(np.abs(left))) * float(np.sqrt(steps / (steps - 1)))
+    costs = [float(np.median(cost[first:, place])) for place, first in enumerate(since)]
+    place = int(np.argmax(costs))
     first = since[place]
     behind = late[first:, place]
-    error = 1.2533 * noise / np.sqrt(len(behind))
-    least = max(LEAST_NS, LEAST_SHARE * float(np.median(step_ns)), residual_ns)
-    if (
-        len(behind) < LEAST_STEPS
-        or cost[place] < least
-        or np.median(behind) < NOISE * error
-        or np.mean(gap[first:, place] > 0) < MOSTLY
-    ):
-        return None
-    excess = {
-        cause: float(np.median((classes[cause] - _others(classes[cause], np.median))[first:, place]))
-        for cause in get_args(Cause)
-    }
-    cause: Cause = max(excess, key=lambda each: excess[each])
-    return Straggler(ranks[place], numbers[first], cause, round(cost[place]))
+    ahead = behind > _others(late, np.max)[first:, place]
+    verified = (
+        len(behind) >= LEAST_STEPS
+        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(window_ns)))
+        and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
+        and float(np.mean(ahead)) >= MOSTLY
+    )
+    return _Found(place, first, costs[place]) if verified else None
 
 
-def _others(values: I64, summary: np.ufunc | object) -> F64:
+def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
     """For each rank a summary of the other ranks' values in each step."""
     columns = range(values.shape[1])
-    found = [summary(np.delete(values, column, axis=1), axis=1) for column in columns]  # type: ignore[operator]
+    found = [summary(np.delete(values, column, axis=1), axis=1) for column in columns]
     return np.stack(found, axis=1).astype(np.float64)
 
 

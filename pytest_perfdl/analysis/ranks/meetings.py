@@ -1,0 +1,186 @@
+"""Matched collectives in time: who waited for whom, who held the others up, and whose link was slow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_perfdl.analysis.events.intervals import Intervals
+from pytest_perfdl.analysis.ranks.activity import RankActivity
+from pytest_perfdl.analysis.ranks.matching import Clock, Matched
+from pytest_perfdl.trace.model import F64, I64
+
+RING = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+"""Collectives that a ring carries out: of which the ends tell the slow link."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meeting:
+    """The collectives of one `Matched` in time: one line each, one column per member, on the first rank's clock."""
+
+    matched: Matched
+    start: I64
+    end: I64
+    wait: I64
+    """How long each waits for the last to start."""
+
+    @property
+    def skew(self) -> I64:
+        """Latest start less earliest."""
+        return np.asarray(self.start.max(axis=1) - self.start.min(axis=1))
+
+    @property
+    def arrival(self) -> I64:
+        """Of messages: from the last start to the end on the receiver."""
+        return np.asarray(np.maximum(self.end[:, 1] - self.start.max(axis=1), 0))
+
+
+def meeting_of(matched: Matched, ranks_: Sequence[RankActivity], clocks: Sequence[Clock]) -> Meeting:
+    """Matched collectives on the first rank's clock; who ends before the last one starts waits for nobody."""
+    start, end = matched.times(ranks_, clocks)
+    arrived = start.max(axis=1, keepdims=True)
+    wait = np.where(end >= arrived, arrived - start, 0)
+    return Meeting(matched, start, end, wait)
+
+
+def residual_of(meetings: Sequence[Meeting], count: int) -> int:
+    """Median disagreement of each rank's ends with those of the others in the same collectives, the worst rank's."""
+    apart: list[list[I64]] = [[] for _ in range(count)]
+    for meeting in meetings:
+        if not meeting.matched.message:
+            middle = (
+                meeting.end[:, :1]
+                if meeting.end.shape[1] == 2
+                else meeting.end[:, :1]
+                + np.median(meeting.end - meeting.end[:, :1], axis=1, keepdims=True).astype(np.int64)
+            )
+            for column, place in enumerate(meeting.matched.places):
+                apart[place].append(np.abs(meeting.end[:, column] - middle[:, 0]).astype(np.int64))
+    return max((int(np.median(np.concatenate(own))) for own in apart if own), default=0)
+
+
+def waits_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity]) -> tuple[I64, I64]:
+    """Who waited for whom, in all and while computing nothing, shape (ranks, ranks).
+
+    Several collectives may wait for one rank at once; each moment counts once.
+    """
+    count = len(ranks_)
+    whole, exposed = (np.zeros((count, count), dtype=np.int64) for _ in range(2))
+    for place, own in enumerate(ranks_):
+        computes_nothing = Intervals(own.exposed_start, own.exposed_end)
+        starts, ends, lasts = [], [], []
+        for meeting in meetings:
+            if place in meeting.matched.places:
+                column = meeting.matched.places.index(place)
+                start = own.calls.start[meeting.matched.call[:, column]]
+                starts.append(start)
+                ends.append(start + meeting.wait[:, column])
+                lasts.append(np.array(meeting.matched.places, dtype=np.intp)[meeting.start.argmax(axis=1)])
+        if not starts:
+            continue
+        start, end, last = np.concatenate(starts), np.concatenate(ends), np.concatenate(lasts)
+        for other in np.unique(last[end > start]).tolist():
+            waiting = Intervals.union_of(start[last == other], end[last == other])
+            whole[place, other] = waiting.length
+            exposed[place, other] = waiting.intersection(computes_nothing).length
+    return whole, exposed
+
+
+def last_of(meetings: Sequence[Meeting], count: int, above: int) -> list[int]:
+    """How many collectives each rank starts last, by more than `above` nanoseconds."""
+    last = np.zeros(count, dtype=np.int64)
+    for meeting in meetings:
+        places = np.array(meeting.matched.places, dtype=np.intp)
+        np.add.at(last, places[meeting.start.argmax(axis=1)], meeting.skew > above)
+    found: list[int] = last.tolist()
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """When one rank waits for others and computes nothing, on its own clock: no moment twice."""
+
+    all: Intervals
+    messages: Intervals
+    """In messages from rank to rank."""
+
+
+def waiting_of(meetings: Sequence[Meeting], ranks_: Sequence[RankActivity], place: int) -> Waiting:
+    """When one rank waits for others and computes nothing."""
+    own = ranks_[place]
+    exposed = Intervals(own.exposed_start, own.exposed_end)
+
+    def union(chosen: Sequence[Meeting]) -> Intervals:
+        columns = [(meeting, meeting.matched.places.index(place)) for meeting in chosen]
+        none = np.zeros(0, dtype=np.int64)
+        calls = [own.calls.start[meeting.matched.call[:, column]] for meeting, column in columns]
+        start = np.concatenate([none, *calls])
+        wait = np.concatenate([none, *(meeting.wait[:, column] for meeting, column in columns)])
+        return Intervals.union_of(start, start + wait).intersection(exposed)
+
+    mine = [meeting for meeting in meetings if place in meeting.matched.places]
+    return Waiting(union(mine), union([meeting for meeting in mine if meeting.matched.message]))
+
+
+def by_step(meetings: Sequence[Meeting], ranks: Sequence[RankActivity], common: Sequence[int]) -> tuple[I64, I64, I64]:
+    """What each rank held up and what its link cost, in the steps that all have, each of shape (steps, ranks).
+
+    *Held up*: by how much a rank starts a collective later than the last of the others.
+
+    *Link late*: by how much a rank ends a collective later than the first to end; and by how much a message to it takes
+    longer than messages of this size between other ranks do. In a ring each rank passes on what it got in the round
+    before, so that the rank behind a slow link ends last, the next a round's delay earlier, and so on around the ring
+    (rounds of a ring: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009;
+    where all links are equal all ranks end together).
+
+    *Link excess*: how much longer the slow link makes the collectives that a rank is in: the delay of one round, by
+    which neighbors' ends differ, times the rounds, 2(n-1) of an all-reduce and n-1 of an all-gather or reduce-scatter,
+    which is twice or once the difference between last and first end; the part of it that is not hidden.
+    """
+    index = {number: at for at, number in enumerate(common)}
+    held, late, excess = (np.zeros((len(common), len(ranks)), dtype=np.int64) for _ in range(3))
+    steps = [np.array([index.get(number, -1) for number in [*each.steps.number, -2]], dtype=np.intp) for each in ranks]
+    usual = _usual_messages(meetings, ranks)
+    for meeting in meetings:
+        matched = meeting.matched
+        for column, place in enumerate(matched.places):
+            calls = ranks[place].calls
+            own = matched.call[:, column]
+            step = steps[place][calls.step[own]]
+            known = step >= 0
+            others = np.delete(meeting.start, column, axis=1).max(axis=1)
+            add = (np.maximum(meeting.start[:, column] - others, 0), np.zeros(len(own)), np.zeros(len(own)))
+            duration = np.maximum(calls.end[own] - calls.start[own], 1)
+            exposed = calls.exposed_ns[own] / duration
+            if matched.kind in RING:
+                last = meeting.end[:, column] - meeting.end.min(axis=1)
+                spread = meeting.end.max(axis=1) - meeting.end.min(axis=1)
+                more = spread * (2 if matched.kind == "all_reduce" else 1) * exposed
+                add = (add[0], last, np.where(last == spread, more, 0))
+            elif matched.message and column == 1:
+                longer = np.maximum(meeting.arrival - usual(place, calls.bytes[own]), 0)
+                add = (add[0], longer, longer * exposed)
+            for total, values in zip((held, late, excess), add, strict=True):
+                np.add.at(total[:, place], step[known], np.rint(values[known]).astype(np.int64))
+    return held, late, excess
+
+
+def _usual_messages(meetings: Sequence[Meeting], ranks: Sequence[RankActivity]) -> Callable[[int, I64], F64]:
+    """Median transfer of messages of each size that do not go to a rank; their own median where there are none."""
+    known: list[tuple[int, I64, I64]] = []
+    for meeting in meetings:
+        if meeting.matched.message:
+            place = meeting.matched.places[1]
+            known.append((place, ranks[place].calls.bytes[meeting.matched.call[:, 1]], meeting.arrival))
+
+    def usual(place: int, sizes: I64) -> F64:
+        found = np.zeros(len(sizes))
+        for size in np.unique(sizes):
+            others = [arrival[bytes_ == size] for target, bytes_, arrival in known if target != place]
+            times = np.concatenate([np.zeros(0, dtype=np.int64), *others])
+            found[sizes == size] = np.median(times) if len(times) else np.inf
+        return found
+
+    return usual

@@ -41,20 +41,26 @@ class Link:
         store = dist.HashStore()
         with ThreadPoolExecutor(2) as both:
             self.near, self.far = both.map(lambda end: _group(store, end), (0, 1))
-        self.sent: SimpleQueue[Tensor] = SimpleQueue()
+        self.buffers: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.sent: SimpleQueue[tuple[Tensor, Tensor]] = SimpleQueue()
         threading.Thread(target=self._far_end, daemon=True).start()
 
     def average(self, tensor: Tensor) -> Future[Tensor]:
         """Start to average a tensor in place."""
-        self.sent.put(tensor.clone())
+        # Buffers that stay: the profiler would see memory that this thread allocates and the other one frees as kept.
+        place = tensor.data_ptr(), tensor.numel()
+        if place not in self.buffers:
+            self.buffers[place] = torch.empty_like(tensor), torch.empty_like(tensor)
+        own, total = self.buffers[place]
+        own.copy_(tensor)
+        self.sent.put((own, total.copy_(tensor)))
         return self.near.allreduce([tensor]).get_future().then(lambda done: done.value()[0])
 
     def _far_end(self) -> None:
         free = 0.0
         while True:
-            own = self.sent.get()
+            own, total = self.sent.get()
             free = max(free, time.perf_counter()) + self.latency + own.nbytes / self.bandwidth
-            total = own.clone()
             dist.all_reduce(total, group=self.ranks)
             time.sleep(max(0.0, free - time.perf_counter()))
             self.far.allreduce([total.div_(self.ranks.size()).sub_(own)]).wait()
@@ -187,11 +193,15 @@ def test_train(perf):
 
 PYTEST_INI = """[pytest]
 pythonpath = src
+perf_warmup = 8
+perf_steps = 24
 perf_limits =
     step_time:10%
     block_time:10%
+    peak_memory:off
 """
-"""A tenth: the smallest planted slowdown is above twice of it, and fewer rounds show that unchanged code is below."""
+"""A tenth: every planted slowdown is far above it, and fewer rounds show that unchanged code is below. What ranks keep
+in memory is not the subject."""
 
 
 @dataclass(frozen=True)
@@ -262,28 +272,28 @@ _LOADED = "    return rows, rows.mean(-1)\n"
 
 _MORE_WORK: dict[str, tuple[str, tuple[str, ...]]] = {
     "statistics": (
-        "self.spectra = [torch.linalg.svdvals(layer.up.weight[:96, :96]) for layer in self.net.layers]",
+        "self.spectra = [torch.linalg.svdvals(layer.up.weight[:144, :144]) for layer in self.net.layers]",
         ("aten::linalg_svd", "aten::_linalg_svd", "aten::linalg_svdvals"),
     ),
     "check": (
-        "self.checked = self.net(rows.repeat(2, 1)).detach()",
+        "self.checked = torch.no_grad()(self.net)(rows.repeat(4, 1))",
         ("aten::addmm", "aten::linear", "aten::gelu", "aten::native_layer_norm"),
     ),
     "sorted": (
-        "self.sorted = [torch.sort(weights.grad.flatten()).values for weights in self.net.layers[0].parameters()]",
+        "self.sorted = [torch.sort(weights.grad.flatten()).values for weights in self.net.layers[:2].parameters()]",
         ("aten::sort",),
     ),
     "log": (
-        "self.digits = sum(len(str(number)) for number in self.net.head.weight.flatten().tolist() * 60)",
+        "self.digits = sum(len(str(number)) for number in self.net.head.weight.flatten().tolist() * 200)",
         ("Python and host", "*trainer.py*", "*Trainer.step*"),
     ),
 }
 """Work that one rank does alone behind the optimizer: a line of its own, and the names that are right."""
 
 _SLOW_LOADING = {
-    "storage": "time.sleep(0.012)",
-    "storage-slower": "time.sleep(0.025)",
-    "decoding": "np.sort(np.arange(20_000)[::-1].astype(str))",
+    "storage": "time.sleep(0.025)",
+    "storage-slower": "time.sleep(0.05)",
+    "decoding": "np.sort(np.arange(40_000)[::-1].astype(str))",
     "parsing": "[float(text) for text in map(str, range(60_000))]",
 }
 
@@ -368,8 +378,8 @@ def _lost_overlap() -> list[Plant]:
 
 def _uneven_split() -> list[Plant]:
     found = []
-    for percent in (75, 85):
-        for sizes in (Sizes(rows=256), Sizes(rows=256, layers=8, width=160)):
+    for percent in (80, 90):
+        for sizes in (Sizes(rows=640), Sizes(rows=640, layers=8, width=160)):
             for rank in (0, 1):
                 cut = sizes.rows * (percent if rank == 0 else 100 - percent) // 100
                 changed = f"    return slice(0, {cut}) if rank == 0 else slice({cut}, ROWS)\n"
@@ -391,6 +401,6 @@ PLANTS = [plant for plants in zip(*KINDS.values(), strict=True) for plant in pla
 """One of each kind after the other, so that those that were run first are of all kinds."""
 UNCHANGED = [
     Plant("unchanged", f"{number}", (), (), sizes=sizes)
-    for number, sizes in enumerate((Sizes(), SLOW, Sizes(bandwidth=3e8), Sizes(rows=256, layers=8, width=160)) * 5)
+    for number, sizes in enumerate((Sizes(), SLOW, Sizes(bandwidth=3e8), Sizes(rows=640, layers=8, width=160)) * 5)
 ]
 """Jobs without a change, in the sizes of the others."""

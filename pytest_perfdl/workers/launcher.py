@@ -39,7 +39,7 @@ _BOOT = (
     "from pytest_perfdl.workers.rank import main; main(launcher)"
 )
 START_SECONDS = 60.0
-"""Seconds that ranks may take at least to start, and to import and build what they run: a short timeout is for steps."""
+"""Seconds that ranks may take at least to start, to import and to build what they run: a short timeout is for steps."""
 _POLL_SECONDS = 0.05
 _ANSWER_SECONDS = 5
 """How long a rank may take to prove that it knows the secret."""

@@ -31,6 +31,16 @@ def test_a_job_is_as_slow_as_its_slowest_rank():
     assert job.ranks == (fast, slow)
 
 
+def test_what_holds_up_one_rank_holds_up_the_job():
+    # Rank 1 is slower altogether; rank 0 waits for its loader, works more and waited for a CPU in its second step.
+    first = timed(10, 10, wait_ns=(3, 4), delay_ns=(0, 5), cpu_ns=18)
+    second = timed(11, 11, wait_ns=(1, 0), delay_ns=(2, 1), cpu_ns=7)
+    job = joined([first, second])
+    assert job.step_ns == (11, 11)
+    assert (job.wait_ns, job.delay_ns) == ((3, 4), (2, 5))
+    assert [(block.wall_ns, block.cpu_ns, block.run_delay_ns) for block in job.blocks] == [(22, 18, 5)]
+
+
 def test_ranks_have_settled_when_all_have():
     steps = joined([Settled(20, True, 0.01, 100), Settled(20, False, -0.2, 300)])
     assert steps == Settled(20, False, -0.2, 300)

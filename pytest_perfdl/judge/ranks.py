@@ -8,9 +8,10 @@ rank's did, communication is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from pytest_perfdl.judge.round_data import ProfiledRanks
 from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.results.ranks import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
@@ -25,18 +26,9 @@ COMMUNICATION = "communication"
 MOST = 0.5
 """Share of the change of a step that is most of it."""
 APART = 0.25
-"""Share of the change of a step by which one rank's own work must have changed more than every other's, for the change
-to be that rank's and not all ranks'."""
+"""Share of the change of a rank's own work by which it must have changed more than every other rank's, for it to be
+that rank's change and not all ranks'."""
 _OWN: tuple[RankCause, ...] = ("compute", "input", "host")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProfiledRanks:
-    """The ranks of one process of a round."""
-
-    side: RankSide
-    parts: tuple[StepParts | None, ...]
-    """The breakdown of each rank's steps."""
 
 
 def profiled_ranks(profiled: Profiled) -> ProfiledRanks | None:
@@ -109,22 +101,24 @@ def mean_side(sides: Sequence[RankSide]) -> RankSide:
 def compare_ranks(call: str, base: RankSide, new: RankSide) -> RankComparison:
     """Both sides of a call, with the rank and the class of time that the change of the step comes from.
 
-    The change is one rank's if its own work changed by at least `MOST` of it in the same direction, and by `APART` of
-    it more than every other rank's; it is communication's if no rank's own work changed by `MOST` of it.
+    Of the rank whose own work changed most the way the step did, the step changed by that and by its communication;
+    what other processes had of the CPU is in neither. The change is that rank's if its own work is at least `MOST` of
+    it, and changed by `APART` of it more than every other rank's; it is communication's if own work is less.
     """
-    if len(base.ranks) != len(new.ranks):
-        return RankComparison(call, base, new)
     change = new.step_ns - base.step_ns
+    if len(base.ranks) != len(new.ranks) or not change:
+        return RankComparison(call, base, new)
     sign = 1 if change > 0 else -1
     grown = [sign * (now.own_ns - before.own_ns) for before, now in zip(base.ranks, new.ranks, strict=True)]
     first = max(range(len(grown)), key=grown.__getitem__)
-    others = [ns for rank, ns in enumerate(grown) if rank != first]
-    if not change or grown[first] < MOST * abs(change):
-        return RankComparison(call, base, new, None, "communication" if change else None)
     before, now = base.ranks[first], new.ranks[first]
+    whole = grown[first] + sign * (now.communication_ns - before.communication_ns)
+    if grown[first] <= 0 or grown[first] < MOST * whole:
+        return RankComparison(call, base, new, None, "communication")
     cause = max(_OWN, key=lambda name: sign * (now.of(name) - before.of(name)))
-    apart = not others or grown[first] - max(others) >= APART * abs(change)
-    return RankComparison(call, base, new, first if apart and others else None, cause)
+    others = [ns for rank, ns in enumerate(grown) if rank != first]
+    is_apart = bool(others) and grown[first] - max(others) >= APART * grown[first]
+    return RankComparison(call, base, new, first if is_apart else None, cause)
 
 
 def comparisons(rounds: Sequence[Round]) -> dict[str, RankComparison]:

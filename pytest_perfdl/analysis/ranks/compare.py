@@ -86,7 +86,7 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
         (each for meeting in meetings for each in _collectives(meeting, given, numbers)),
         key=lambda each: (min(each.start_ns), each.group, each.name),
     )
-    waits, exposed = waits_of(meetings, len(given))
+    waits, exposed = waits_of(meetings, given)
     skews = np.concatenate([np.zeros(0, dtype=np.int64), *(meeting.skew for meeting in meetings)])
     waiting = [waiting_of(meetings, given, place) for place in range(len(given))]
     common = sorted(set.intersection(*(set(each.steps.number) for each in given)))

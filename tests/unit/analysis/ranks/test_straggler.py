@@ -240,7 +240,13 @@ def test_gloo_calls_of_smaller_groups_are_told_by_their_ends():
         groups = [[0, 1, 2, 3], [number // 2 * 2, number // 2 * 2 + 1]]
         pairs = [{"pg_name": str(index), "ranks": members} for index, members in enumerate(groups)]
         events = [
-            x("gloo:all_reduce", 100 * index + 20, 30 + 40 * (number // 2) + index, "user_annotation", tid=9)
+            x(
+                "gloo:all_reduce",
+                100 * index + 20,
+                30 + (number // 2) * (7, 40, 11, 31, 20)[index],
+                "user_annotation",
+                tid=9,
+            )
             for index in range(5)
         ]
         info = {"rank": number, "world_size": 4, "pg_config": pairs}

@@ -362,6 +362,7 @@ def _environment() -> jinja2.Environment:
         rank_rows=ranks.rank_rows,
         rank_sentences=ranks.sentences,
         ranks_gist=ranks.gist,
+        ranks_left_out=ranks.left_out,
         waits_table=ranks.waits_table,
     )
     return environment

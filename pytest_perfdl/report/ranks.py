@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_perfdl.model.units import format_percent, format_quantity
-from pytest_perfdl.report.waits import WaitTable, wait_table
+from pytest_perfdl.report.waits import ALIKE, TELLING, WaitTable, telling, wait_table
 
 if TYPE_CHECKING:
     from pytest_perfdl.results.ranks import RankComparison, RankSide, RankTimes
@@ -80,11 +80,12 @@ class RankRow:
 
 
 def rank_rows(ranks: RankComparison) -> list[RankRow]:
-    """A row for each rank; without a baseline, or with another number of ranks, only the current side."""
+    """A row for each rank, of many for the telling ones; without a baseline of as many ranks only the current side."""
     base = ranks.base
     before = base.ranks if base is not None and len(base.ranks) == len(ranks.new.ranks) else None
     rows = []
-    for number, now in enumerate(ranks.new.ranks):
+    for number in _shown(ranks):
+        now = ranks.new.ranks[number]
         then = None if before is None else before[number]
         marked = number == ranks.rank
         rows.append(
@@ -98,6 +99,17 @@ def rank_rows(ranks: RankComparison) -> list[RankRow]:
             )
         )
     return rows
+
+
+def left_out(ranks: RankComparison) -> int:
+    """How many ranks have no row."""
+    return len(ranks.new.ranks) - len(_shown(ranks))
+
+
+def _shown(ranks: RankComparison) -> list[int]:
+    count = len(ranks.new.ranks)
+    own = [rank.own_ns for rank in ranks.new.ranks]
+    return telling(own, ranks.new.waits_ns, ranks.rank, count if count <= ALIKE else TELLING)
 
 
 def _of(times: RankTimes, name: str) -> int:

@@ -40,8 +40,10 @@ def verdict(ranks: RankFigures) -> tuple[str, str]:
         share = (
             f" ({format_percent(found.cost_ns / step, signed=False)} of {format_quantity(step, 'ns')})" if step else ""
         )
+        later = ranks.step_numbers and found.since_step > ranks.step_numbers[0]
+        since = f" since step {found.since_step}" if later else ""
         return (
-            f"Rank {found.rank} of {count} is a straggler since step {found.since_step}: {SLOWER[found.cause]}.",
+            f"Rank {found.rank} of {count} is a straggler{since}: {SLOWER[found.cause]}.",
             f"Without that a step would take {format_quantity(found.cost_ns, 'ns')} less{share}.",
         )
     if not ranks.collectives:

@@ -559,7 +559,7 @@ def _buckets(ranks: RankFigures, top: int, width: int) -> Iterator[str]:
             format_quantity(each.duration_ns, "ns"),
             format_quantity(each.transfer_ns, "ns"),
             format_percent(each.hidden_share, signed=False),
-            "" if each.bus_bandwidth is None else f"{each.bus_bandwidth / 1e9:.3g} GB/s",
+            "" if each.bus_bandwidth is None else format_quantity(each.bus_bandwidth, "B/s"),
         )
         for each, name in list(zip(found, bucket_names(found, ranks), strict=True))[:top]
     ]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,10 @@ from pytest_perfdl.model.selection import HELP, parse
 from pytest_perfdl.model.visible import visible
 
 if TYPE_CHECKING:
+    from pytest_perfdl.analysis.overview.summary import TraceSummary
+    from pytest_perfdl.analysis.ranks import RankFigures
     from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.model.selection import Selection
     from pytest_perfdl.report.whatif import Answers
     from pytest_perfdl.trace import Trace
 
@@ -57,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse and report; 2 when a file cannot be read."""
-    from pytest_perfdl.analysis.overview.selection import of_ranks, select
-    from pytest_perfdl.analysis.overview.summary import summarize
     from pytest_perfdl.model.errors import SelectionError
 
     if arguments.top < 1:
@@ -68,18 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     except SelectionError as error:
         raise CommandError(f"--select {error}") from error
     peaks = parse_peaks(arguments.peaks)
-    traces = [_read(file) for file in arguments.files]
-    try:
-        traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
-    except SelectionError as error:
-        raise CommandError(f"--select: {error}") from error
-    summaries = [summarize(trace, peaks) for trace in traces]
-    advised = [_advised(trace, peaks) if arguments.advise else None for trace in traces]
-    across = None
-    if len(traces) > 1:
-        from pytest_perfdl.analysis.ranks import ranks
-
-        across = ranks(traces)
+    if len(arguments.files) > 1 and not arguments.advise:
+        summaries, across = _ranks(arguments.files, selection, peaks)
+        advised: list[Answers | None] = [None] * len(summaries)
+    else:
+        summaries, across, advised = _traces(arguments.files, selection, peaks, advise=arguments.advise)
     for summary in summaries:
         for finding in summary.findings:
             say(f"perfdl trace: {visible(f'{summary.source}: {finding}')}", error=True)
@@ -105,6 +100,51 @@ def run(arguments: argparse.Namespace) -> int:
             pages.append("Add --advise to predict which optimizations make the step faster.")
         say("\n\n".join(pages))
     return 0
+
+
+def _ranks(
+    files: Sequence[str], selection: Selection, peaks: Peaks | None
+) -> tuple[list[TraceSummary], RankFigures | None]:
+    """What is said of the selected ranks of a job, each reduced on its own, several at a time."""
+    from pytest_perfdl.analysis.ranks import compare
+    from pytest_perfdl.analysis.ranks.compare import numbered
+    from pytest_perfdl.cli.trace_processes import in_processes, read_in_processes, read_rank
+
+    one = partial(read_rank, selection=selection, peaks=peaks)
+    processes = in_processes(files)
+    found = read_in_processes(files, processes, one) if processes > 1 else list(map(one, files))
+    numbers = numbered([each.rank for each in found])
+    wanted = selection.numbers.get("rank")
+    chosen = [each for each, number in zip(found, numbers, strict=True) if not wanted or number in wanted]
+    if not chosen:
+        raise CommandError(
+            f"--select: nothing in the job is selected: the ranks of the job are {', '.join(map(str, sorted(numbers)))}"
+        )
+    for each in chosen:
+        if each.problem:
+            raise CommandError(f"--select: {each.problem}")
+    activities = [each.activity for each in chosen if each.activity is not None]
+    summaries = [each.summary for each in chosen if each.summary is not None]
+    return summaries, compare(activities) if len(activities) > 1 else None
+
+
+def _traces(
+    files: Sequence[str], selection: Selection, peaks: Peaks | None, *, advise: bool
+) -> tuple[list[TraceSummary], RankFigures | None, list[Answers | None]]:
+    """The same of traces that are all in memory, as simulating them needs; and what would make the step faster."""
+    from pytest_perfdl.analysis.overview.selection import of_ranks, select
+    from pytest_perfdl.analysis.overview.summary import summarize
+    from pytest_perfdl.analysis.ranks import ranks
+    from pytest_perfdl.model.errors import SelectionError
+
+    traces = [_read(file) for file in files]
+    try:
+        traces = [select(trace, selection) for trace in of_ranks(traces, selection)]
+    except SelectionError as error:
+        raise CommandError(f"--select: {error}") from error
+    summaries = [summarize(trace, peaks) for trace in traces]
+    advised = [_advised(trace, peaks) if advise else None for trace in traces]
+    return summaries, ranks(traces) if len(traces) > 1 else None, advised
 
 
 def _read(file: str) -> Trace:

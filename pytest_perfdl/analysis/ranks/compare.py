@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.ranks.meetings import (
     last_of,
     meeting_of,
     residual_of,
+    roles_of,
     waiting_of,
     waits_of,
 )
@@ -167,10 +168,11 @@ def _share(waiting: Intervals, own: RankActivity) -> float:
 
 def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], common: Sequence[int]) -> straggler.Evidence:
     """What the straggler is found by, in the steps that all ranks have."""
+    known = [{number: at for at, number in enumerate(each.steps.number)} for each in ranks_]
+    places = [np.array([own[number] for number in common], dtype=np.intp) for own in known]
 
     def column(values: Callable[[StepTimes], I64]) -> I64:
-        columns = [values(each.steps)[[each.steps.number.index(number) for number in common]] for each in ranks_]
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack([values(each.steps)[own] for each, own in zip(ranks_, places, strict=True)], axis=1)
 
     held, late, excess = by_step(meetings, ranks_, common)
     return straggler.Evidence(
@@ -183,6 +185,7 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,
+        roles=roles_of(ranks_),
     )
 
 

@@ -138,7 +138,7 @@ def test_one_size_does_not_tell_the_latency():
 
 
 def test_another_kind_tells_the_latency():
-    # An all-reduce of 4 bytes is two messages, 10 us. An all-gather of 5,000 bytes from each of two ranks is one message,
+    # An all-reduce of 4 bytes is two messages, 10 us. An all-gather of 5,000 bytes from each of two ranks is one,
     # 5 us, and 5,000 bytes in the other 25 us, which become 12.5. Of the all-reduce's 4 bytes, 20 ns become 10.
     made = job(EVEN, ((1, 10), (1250, 30, "allgather")))
     found = predict(Context(made), "bandwidth", factor=2.0)

@@ -74,7 +74,7 @@ class TraceForm(_Trace):
 
 
 _Ranks = derived(
-    "Ranks",
+    "ComparedRanks",
     RankFigures,
     without=("waits_ns", "exposed_waits_ns"),
     more={"count": int, "waits": list[list[int]], "exposed_waits": list[list[int]], "overlap": list[float | None]},

@@ -56,8 +56,7 @@ MARKER: dict[str, tuple[str, str]] = {
     "threads": ("int", "Intra-op threads of a measured process (1)."),
     "ranks": (
         "int or list of int",
-        "Number of processes that run the step together, in a process group: see "
-        "[Distributed steps](../how-to/distributed.md). Several numbers make one test per number, as `scaling`.",
+        "Processes that run the step together: see [Distributed steps](../how-to/distributed.md). A list as `scaling`.",
     ),
     "backend": ("str", 'Backend of the process group (`"nccl"` with CUDA, else `"gloo"`).'),
     "seed": ("int", "Seed of Python, numpy and torch before each call of `perf` (0)."),

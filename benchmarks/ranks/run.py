@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import subprocess
 import sys
@@ -20,9 +18,6 @@ from typing import Any
 import chrome_files
 import generated_sets
 from simulated_job import simulate
-
-SPOT = 25
-"""Every one of this many sets is also given to the command, in a process of its own: it must print the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,45 +65,61 @@ class Result:
 
 
 def evaluate(name: str, spot: bool, keep: str | None) -> Result:
-    """Generate a set, and ask."""
-    spec = generated_sets.made(name)
-    traces, truth = simulate(spec)
+    """Generate a set, and ask; the command, too, if `spot`. A set that was kept is not generated again."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(keep) / name if keep else Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = chrome_files.write(spec, traces, folder)
-        (folder / "truth.json").write_text(json.dumps(truth.as_json()))
+        about = folder / "truth.json"
+        if not about.exists():
+            generate(name, folder)
+        known = json.loads(about.read_text())
+        files = sorted(folder.glob("rank*.json"))
         error, found = "", None
         try:
-            told = ask(files)
-            found = told["ranks"]["straggler"]
-            if spot and ask_command(files) != told["ranks"]:
-                error = "the command prints something else than its function"
+            found = ask(files)
+            if spot and (told := ask_command(files)) != found:
+                error = f"the command says {told}, its functions {found}"
         except Exception as problem:  # a failure on one set is a result
             error = f"{type(problem).__name__}: {problem}"
-    usual = sum(truth.step_ns) / len(truth.step_ns) - (truth.straggler or {"cost_ns": 0})["cost_ns"]
+    return Result(name, known["form"], known["share"], known["straggler"], found, error)
+
+
+def generate(name: str, folder: Path) -> None:
+    """Write the traces of a set, and its truth beside them."""
+    spec = generated_sets.made(name)
+    traces, truth = simulate(spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    chrome_files.write(spec, traces, folder)
+    cost = truth.straggler["cost_ns"] if truth.straggler else 0
+    slow = truth.step_ns[spec.straggler.since if spec.straggler else 0 :]
     form = f"{spec.parallel}, {'nccl' if spec.device else 'gloo'}"
-    share = truth.straggler["cost_ns"] / usual if truth.straggler else 0.0
-    return Result(name, form, share, truth.straggler, found, error)
+    about = {"form": form, "share": cost / (sum(slow) / len(slow) - cost), **truth.as_json()}
+    (folder / "truth.json").write_text(json.dumps(about))
 
 
-def ask(files: list[Path]) -> dict[str, Any]:
-    """What the command prints, from the function that it calls."""
-    from pytest_perfdl.cli import main
+def ask(files: list[Path]) -> dict[str, Any] | None:
+    """The straggler that the analysis finds, from the functions that the command calls."""
+    from pytest_perfdl.analysis.ranks import activity, compare
+    from pytest_perfdl.trace import read
 
-    printed, complained = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
-        code = main(["trace", *map(str, files), "--json"])
-    if code:
-        raise RuntimeError(f"exit code {code}: {complained.getvalue().strip()[-300:]}")
-    return json.loads(printed.getvalue())
+    found = compare([activity(read(path)) for path in files]).straggler
+    if found is None:
+        return None
+    return {key: getattr(found, key) for key in ("rank", "since_step", "cause", "cost_ns")}
 
 
-def ask_command(files: list[Path]) -> dict[str, Any]:
-    """The same from a process of its own."""
+def ask_command(files: list[Path]) -> dict[str, Any] | None:
+    """The same from the command, in a process of its own."""
     call = "import sys; from pytest_perfdl.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", call, "trace", *map(str, files), "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["ranks"]
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["ranks"]["straggler"]
+    return told and {key: told[key] for key in ("rank", "since_step", "cause", "cost_ns")}
+
+
+def kept(path: str | None) -> list[Result]:
+    """What an earlier evaluation wrote."""
+    if not path or not Path(path).exists():
+        return []
+    return [Result(**json.loads(line)) for line in Path(path).read_text().splitlines()]
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -163,7 +174,7 @@ def _row(name: str, results: list[Result]) -> list[object]:
         sum(result.since_right for result in results),
         sum(result.found is not None for result in results),
         f"{median(errors):.1%}" if errors else "-",
-        f"{errors[int(0.9 * (len(errors) - 1))]:.0%}" if errors else "-",
+        f"{errors[-(-9 * len(errors) // 10) - 1]:.0%}" if errors else "-",
     ]
 
 
@@ -181,23 +192,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--count", type=int, default=100, help="sets of each kind (default: 100)")
+    parser.add_argument("--spot", type=int, default=25, help="also ask the command about one in so many (default: 25)")
     parser.add_argument("--only", default="", help="only sets whose names contain this text")
-    parser.add_argument("--keep", metavar="FOLDER", help="keep the traces and their truths (4 GB)")
-    parser.add_argument("--results", metavar="FILE", help="write what was true and what was said of each set, as JSON")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the traces there (4 GB), and use those that are there")
+    parser.add_argument(
+        "--results", metavar="FILE", help="a line of JSON for each set; sets that it has are not evaluated again"
+    )
     arguments = parser.parse_args()
     chosen = [name for name in generated_sets.names(arguments.count) if arguments.only in name]
+    results = kept(arguments.results)
+    todo = [name for name in chosen if name not in {result.name for result in results}]
     begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        spots = [number % SPOT == 0 for number in range(len(chosen))]
-        results = []
-        for result in pool.map(evaluate, chosen, spots, [arguments.keep] * len(chosen)):
+        spots = [arguments.spot > 0 and number % arguments.spot == 0 for number in range(len(todo))]
+        for result in pool.map(evaluate, todo, spots, [arguments.keep] * len(todo)):
             results.append(result)
             if not result.right:
                 print(f"{len(results)}/{len(chosen)} {_said(result)}", file=sys.stderr, flush=True)
-    if arguments.results:
-        Path(arguments.results).write_text(json.dumps([asdict(result) for result in results], indent=1))
+            if arguments.results:
+                with Path(arguments.results).open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
     print(summary(results))
-    print(f"\n{len(results)} sets in {time.monotonic() - begun:.0f} s")
+    print(f"\n{len(todo)} sets in {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

@@ -185,8 +185,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "--perf-rank-timeout",
-        "end a test with `ranks=` if none of its ranks finishes a step or a phase for so many seconds; also the "
-        "timeout of its collectives",
+        "end a test with `ranks=` if none of its ranks finishes a step for so many seconds; outside of the steps, "
+        "ranks have a minute at least",
         ini="perf_rank_timeout",
         metavar="SECONDS",
         default="120",

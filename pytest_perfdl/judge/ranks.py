@@ -8,9 +8,10 @@ rank's did, communication is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from pytest_perfdl.judge.round_data import ProfiledRanks
 from pytest_perfdl.measure.ranks import traffic
 from pytest_perfdl.results.ranks import RankCause, RankComparison, RankSide, RankTimes
 from pytest_perfdl.results.verdict import Cause
@@ -28,15 +29,6 @@ APART = 0.25
 """Share of the change of a rank's own work by which it must have changed more than every other rank's, for it to be
 that rank's change and not all ranks'."""
 _OWN: tuple[RankCause, ...] = ("compute", "input", "host")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ProfiledRanks:
-    """The ranks of one process of a round."""
-
-    side: RankSide
-    parts: tuple[StepParts | None, ...]
-    """The breakdown of each rank's steps."""
 
 
 def profiled_ranks(profiled: Profiled) -> ProfiledRanks | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_perfdl.analysis.account.parts import StepParts
-    from pytest_perfdl.judge.ranks import ProfiledRanks
     from pytest_perfdl.judge.work import StepWork
+    from pytest_perfdl.results.ranks import RankSide
 
 Order = Literal["base first", "head first"]
 Start = Literal["forked", "started"]
@@ -34,6 +34,15 @@ ONE_ORDER_ALPHA = 1e-4
 ALIKE = 2
 """Rounds with the same times on both sides that count as shared state if they are at least half of all: some
 may be a coarse clock's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProfiledRanks:
+    """The ranks of one process of a round."""
+
+    side: RankSide
+    parts: tuple[StepParts | None, ...]
+    """The breakdown of each rank's steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Fraction of the memory available to this process that is free (Linux)."""
+"""How much memory is free for this process, of the machine's and of a container's (Linux)."""
 
 from __future__ import annotations
 
@@ -21,6 +21,22 @@ def free_memory(system: Path = Path("/")) -> float:
     return min((share for share in shares if share is not None), default=1.0)
 
 
+def free_bytes(system: Path = Path("/")) -> int | None:
+    """Bytes that this process and its children can take before the machine or a container's limit is reached.
+
+    `None` where nothing is known.
+
+    Parameters
+    ----------
+    system
+        Root of the file system that holds `proc` and `sys`.
+    """
+    known = _table(system / "proc/meminfo")
+    free = [1024 * known["MemAvailable"]] if "MemAvailable" in known else []
+    free += [most - taken for most, taken in _limits(system)]
+    return max(min(free), 0) if free else None
+
+
 def kills_for_memory(system: Path = Path("/")) -> int:
     """How many processes the system has killed because a control group of this process was out of memory."""
     return sum(
@@ -37,14 +53,18 @@ def _of_machine(system: Path) -> float | None:
 
 
 def _of_groups(system: Path) -> Iterator[float]:
-    """For each control group that this process is in, from its own outwards: any of them may have the limit."""
+    yield from (1 - taken / most for most, taken in _limits(system))
+
+
+def _limits(system: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use, bytes, of each control group that this process is in, from its own outwards: any may limit it."""
     for names, own, top in _groups(system):
         for folder in _outwards(own, top):
             most, taken = _text(folder / names.limit).strip(), _text(folder / names.used).strip()
             if most.isdigit() and taken.isdigit() and int(most):
                 # Cached files are given back when memory runs short.
                 given_back = _table(folder / "memory.stat").get(names.cached, 0)
-                yield 1 - (int(taken) - given_back) / int(most)
+                yield int(most), int(taken) - given_back
 
 
 class _Names(NamedTuple):

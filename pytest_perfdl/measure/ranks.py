@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_perfdl.measure.commands import CallInfo, Compiled, Counted, Profiled, Settled, Timed
+from pytest_perfdl.measure.commands import Block, CallInfo, Compiled, Counted, Profiled, Settled, Timed
 from pytest_perfdl.model.record import Finding
 
 
@@ -44,14 +44,29 @@ def slowest(parts: Sequence[Timed]) -> int:
 
 
 def _timed(parts: Sequence[Timed]) -> Timed:
+    """The slowest rank's times, with what any rank waited or worked at most: all ranks wait for it."""
     chosen = parts[slowest(parts)]
     return replace(
         chosen,
+        wait_ns=max((part.wait_ns for part in parts), key=sum),
+        delay_ns=_most([part.delay_ns for part in parts]),
+        blocks=tuple(map(_block, chosen.blocks, zip(*(part.blocks for part in parts), strict=True))),
         tracer=next((part.tracer for part in parts if part.tracer), ""),
         compiles=tuple(dict.fromkeys(name for part in parts for name in part.compiles)),
         findings=_findings([part.findings for part in parts]),
         ranks=tuple(parts),
     )
+
+
+def _block(chosen: Block, ranks: Sequence[Block]) -> Block:
+    """A block of the slowest rank, with the most that any rank used in it."""
+    used = ("cpu_ns", "system_ns", "run_delay_ns", "minor_faults")
+    return replace(chosen, **{name: max(getattr(block, name) for block in ranks) for name in used})
+
+
+def _most(columns: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The largest value of each step; empty where a rank has none."""
+    return tuple(map(max, zip(*columns, strict=True))) if all(columns) else ()
 
 
 def _profiled(parts: Sequence[Profiled]) -> Profiled:

@@ -6,6 +6,7 @@ On a device single steps are timed by events on the stream, which need no synchr
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Generator
 from time import perf_counter_ns
@@ -17,6 +18,7 @@ from pytest_perfdl.measure.commands import Block, Time, Timed
 from pytest_perfdl.measure.optional import Optional
 from pytest_perfdl.measure.process_group import ONE_PROCESS, Ranks
 from pytest_perfdl.model.record import Finding
+from pytest_perfdl.model.units import plural
 from pytest_perfdl.stats.quantiles import quantile
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def run(
             steps += [taken - setup for taken, setup in zip(clock.durations_ns(), setups, strict=True)]
             waits += [aside.wait_ns if aside else 0 for aside in asides]
             delays += clock.delays_ns()
+    notes += _oversubscribed(len(ranks.groups))
     surroundings = state.State.now().since(state_before)
     busy = state.Busy.now(ranks.groups)
     return Timed(
@@ -158,6 +161,18 @@ def run(
         findings=tuple(notes),
         loops=loops,
     )
+
+
+def _oversubscribed(ranks: int) -> list[Finding]:
+    """A note if the ranks on this machine have more threads than there are CPUs for them."""
+    torch = sys.modules.get("torch")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = 1 if torch is None else torch.get_num_threads()
+    if ranks * threads <= cores:
+        return []
+    each = f" with {plural(threads, 'thread')} each" if threads > 1 else ""
+    text = f"{plural(ranks, 'rank')}{each} share {plural(cores, 'CPU')}, so their times include waiting for a CPU"
+    return [Finding("note", "oversubscribed", text)]
 
 
 def _reference_ns(wanted: bool, notes: list[Finding]) -> tuple[int, ...]:

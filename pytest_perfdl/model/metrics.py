@@ -149,7 +149,8 @@ METRICS: Mapping[str, TimedMetric | CountedMetric] = {
         label="share of communication that overlaps",
     ),
     "exposed_communication": _share(
-        "communication that does not overlap with computation, relative to the device span",
+        "communication that does not overlap with computation, relative to the device span, or for ranks on CPUs "
+        "to the profiled steps",
         "lower",
         label="share of time with exposed communication",
     ),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from pytest_perfdl.analysis.account.parts import StepParts
-from pytest_perfdl.judge.ranks import ProfiledRanks, profiled_ranks
-from pytest_perfdl.judge.round_data import Round, orders
+from pytest_perfdl.judge.ranks import profiled_ranks
+from pytest_perfdl.judge.round_data import ProfiledRanks, Round, orders
 from pytest_perfdl.judge.work import StepWork
 from pytest_perfdl.machine.free_memory import free_memory, kills_for_memory
 from pytest_perfdl.measure.assemble import UserValue, side_mixes, side_parts, side_rows, side_values

@@ -19,7 +19,7 @@ from pytest_perfdl.model.errors import WorkerDied, WorkerTimeout
 from pytest_perfdl.model.launch import Launch
 from pytest_perfdl.model.units import plural
 from pytest_perfdl.workers.interpreter import Interpreter
-from pytest_perfdl.workers.launcher import RankLauncher
+from pytest_perfdl.workers.launcher import START_SECONDS, RankLauncher
 from pytest_perfdl.workers.messages import Broken, CallStarted, PhaseReport, Reply, Stopped, WorkerJob
 from pytest_perfdl.workers.process import GRACE_SECONDS, describe_exit, environment, import_texts
 from pytest_perfdl.workers.rank_process import RankProcess, waits_for_others
@@ -241,12 +241,13 @@ class Job:
         if now > self._deadline:
             _, stack = self._late()
             raise WorkerTimeout(stack)
-        if now - self._moved > self._launch.timeout:
+        seconds = self._launch.timeout if self._command else max(self._launch.timeout, START_SECONDS)
+        if now - self._moved > seconds:
             late, stack = self._late()
             others = [rank for rank in self._ranks if rank is not late][:_SHOWN_RANKS]
             places = "".join(f"; {rank.name} {rank.stands(rank.stack())}" for rank in others)
             raise WorkerDied(
-                f"{late.name} made no progress for {self._launch.timeout:g} s (--perf-rank-timeout) "
+                f"{late.name} made no progress for {seconds:g} s (--perf-rank-timeout) "
                 f"{self._doing(late)}: it {late.stands(stack)}{places}"
             )
 
@@ -262,10 +263,14 @@ class Job:
 
     def _doing(self, rank: RankProcess) -> str:
         """What a rank was doing, with its number of steps."""
-        what = _DOING.get(type(self._sent[-1]).__name__)
-        if what is None:
+        if not self._command:
             return "outside of perf(...)"
-        return f"in {what}, after {plural(rank.steps, 'step')}"
+        return f"in {self._command}, after {plural(rank.steps, 'step')}"
+
+    @property
+    def _command(self) -> str:
+        """What the ranks were told to do last, in words; empty where they run the test outside of perf(...)."""
+        return _DOING.get(type(self._sent[-1]).__name__, "")
 
     def _take(self, seconds: float) -> None:
         """Take what the ranks send within some seconds."""

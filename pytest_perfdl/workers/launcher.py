@@ -38,6 +38,8 @@ _BOOT = (
     f"sys.path[:] = json.loads(os.environ['{ADDRESS}'])['own_path']; "
     "from pytest_perfdl.workers.rank import main; main(launcher)"
 )
+START_SECONDS = 60.0
+"""Seconds that ranks may take at least to start, to import and to build what they run: a short timeout is for steps."""
 _POLL_SECONDS = 0.05
 _ANSWER_SECONDS = 5
 """How long a rank may take to prove that it knows the secret."""
@@ -137,7 +139,8 @@ class RankLauncher:
         WorkerDied
             The launcher ended before, started another number of ranks, or took too long.
         """
-        deadline = min(deadline, time.monotonic() + self._launch.timeout)
+        seconds = max(self._launch.timeout, START_SECONDS)
+        deadline = min(deadline, time.monotonic() + seconds)
         host = socket.gethostname()
         ranks: dict[int, RankProcess] = {}
         while len(ranks) < self._size:
@@ -146,7 +149,7 @@ class RankLauncher:
                 raise WorkerDied(f"{how} before {plural(self._size, 'rank')} had started{self._advice()}{self._said()}")
             if time.monotonic() > deadline:
                 raise WorkerDied(
-                    f"{len(ranks)} of {plural(self._size, 'rank')} started within {self._launch.timeout:g} s "
+                    f"{len(ranks)} of {plural(self._size, 'rank')} started within {seconds:g} s "
                     f"(--perf-rank-timeout){self._advice()}{self._said()}"
                 )
             if not select.select([self._listener], [], [], _POLL_SECONDS)[0]:

@@ -1,10 +1,12 @@
 """Tests with `ranks=`: launched, measured in lockstep, and ended with one line when a rank dies, hangs or fails."""
 
 import json
+import os
 import re
 import signal
 import socket
 import stat
+import subprocess
 import time
 from pathlib import Path
 
@@ -194,7 +196,8 @@ def test_a_smoke_run_is_a_group_of_one_process(tmp_path):
 def test_ranks_are_measured_together_and_counted(tmp_path):
     project = Project(tmp_path / "project")
     project.write("test_step.py", PASSING)
-    recorded = project.run("--perf-update", *SHORT, "--perf-repeats=1", "-k", "reduces or ranks=3")
+    tests = [f"test_step.py::{name}" for name in ("test_reduces", "test_scales[ranks=3]")]
+    recorded = project.run("--perf-update", *SHORT, "--perf-repeats=1", *tests)
     assert recorded.code == 0, recorded.output
     compared = project.run("--perf", *NOT_JUDGED, "--perf-json=run.json", "-k", "reduces")
     assert compared.code == 0, compared.output
@@ -211,7 +214,75 @@ def test_ranks_are_measured_together_and_counted(tmp_path):
     (times,) = test["rank_times"]
     assert [len(times["new"][name]) for name in ("ranks", "waits_ns")] == [2, 2]
     (three,) = project.root.glob("baselines/*/test_step/test_scales*3*.json")
-    assert json.loads(three.read_text())["plan"]["ranks"] == 3
+    stored = json.loads(three.read_text())
+    assert stored["plan"]["ranks"] == 3
+    notes = [finding["message"] for finding in stored["integrity"] if finding["code"] == "oversubscribed"]
+    cores = len(os.sched_getaffinity(0))
+    assert notes == ([f"3 ranks share {cores} CPUs, so their times include waiting for a CPU"] if cores < 3 else [])
+
+
+SLOW_RANK = """
+    import time
+
+    import pytest
+    import torch
+    import torch.distributed as dist
+
+
+    def work(rank):
+        time.sleep(0.01)
+
+
+    @pytest.mark.perf(ranks=2)
+    def test_step(perf):
+        total = torch.zeros(64)
+
+        def step():
+            work(perf.rank)
+            dist.all_reduce(total)
+
+        perf(step)
+
+
+    @pytest.mark.perf(ranks=2)
+    def test_alternatives(perf):
+        total = torch.zeros(64)
+
+        def twice():
+            dist.all_reduce(total)
+            time.sleep(0.004)
+
+        def once():
+            dist.all_reduce(total)
+            time.sleep(0.001)
+
+        perf.compare(twice, once).assert_faster(by="20%")
+"""
+
+
+def test_a_slow_rank_is_the_cause_and_not_the_others_waiting(tmp_path):
+    project = Project(tmp_path / "project")
+    project.write("test_step.py", SLOW_RANK)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Two equal ranks"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *command], cwd=project.root, check=True)
+    project.write("test_step.py", SLOW_RANK.replace("sleep(0.01)", "sleep(0.01 + 0.02 * rank)"))
+    finished = project.run("--perf-against=HEAD", *SHORT, "--perf-budget=1", "--perf-json=run.json")
+    assert "INTERNALERROR" not in finished.output
+
+    alternatives, step = json.loads((project.root / "run.json").read_text())["tests"]
+    if step["id"].endswith("alternatives"):
+        alternatives, step = step, alternatives
+    # A budget of a second holds as many rounds as there must be, which are too few for certainty.
+    assert alternatives["verdict"] in ("unchanged", "inconclusive"), finished.output
+    assert (step["verdict"], step["ranks"]) == ("suspect", 2), finished.output
+    assert "the ranks of a process group are launched together" in step["rounds"]
+    assert step["blame"][0]["rank"] == 1
+    (compared,) = step["rank_times"]
+    assert (compared["rank"], compared["cause"]) == (1, "host")
+    # Rank 0 waits for rank 1 by what that takes longer, about 20 ms.
+    waits = [side["waits_ns"][0][1] / 1e6 for side in (compared["base"], compared["new"])]
+    assert waits[1] - waits[0] > 10
+    assert "rank 1 of 2: longer time in Python" in " ".join(finished.output.split())
 
 
 def test_pytest_that_is_killed_leaves_no_rank(tmp_path):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pytest_perfdl.analysis.ranks.activity import RankActivity
 from pytest_perfdl.analysis.ranks.matching import Clock, Matched, together
-from pytest_perfdl.trace.model import F64, I64
+from pytest_perfdl.trace.model import F64, I64, Rows
 
 Mask = npt.NDArray[np.bool_]
 
@@ -19,6 +19,9 @@ STRETCHES = 20
 
 OFFSETS = 101
 """Differences of collectives' ends that are tried as the offset between two clocks, spread over all of them."""
+
+COMPARED = 1000
+"""Calls that these are compared by, spread over all."""
 
 AS_GOOD = 0.9
 """Two ranks of one host share a clock if so large a part of the collectives that the best offset has running together
@@ -86,7 +89,7 @@ class _Pairs:
         move = np.stack((np.zeros_like(moved), moved), axis=1)
         return together(self.start + move, self.end + move) | self.certain
 
-    def only(self, keep: Mask) -> _Pairs:
+    def only(self, keep: Mask | Rows) -> _Pairs:
         """Some of them."""
         return _Pairs(self.start[keep], self.end[keep], self.bytes[keep], self.certain[keep], self.own_end[keep])
 
@@ -102,6 +105,23 @@ def _clock(
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
     # Differences to one of the collectives are small enough for exact floats.
     difference = pairs.end[:, 0] - pairs.end[:, 1]
+    every = np.ones_like(difference)
+    best = _typical(difference - difference[0]) + int(difference[0])
+    if not pairs.certain.all():
+        some = np.unique(np.linspace(0, len(difference) - 1, COMPARED).astype(np.intp))
+        best = _best(pairs.only(some), difference[some])
+    most = np.count_nonzero(pairs.overlapping(every * best))
+    for known in done:
+        if ranks[known].host and ranks[known].host == ranks[place].host:
+            moved = clocks[known].moved(pairs.own_end) - pairs.own_end
+            if np.count_nonzero(pairs.overlapping(moved)) >= AS_GOOD * most:
+                return clocks[known]
+    keep = pairs.overlapping(every * best)
+    return _fitted(pairs.only(keep), difference[keep], best)
+
+
+def _best(pairs: _Pairs, difference: I64) -> int:
+    """The offset that lets most calls overlap, and of several such the one that their ends agree best by."""
     tried = np.unique(difference)
     tried = tried[np.unique(np.linspace(0, len(tried) - 1, OFFSETS).astype(np.intp))]
     every = np.ones_like(difference)
@@ -111,14 +131,7 @@ def _clock(
         return int(np.count_nonzero(keep)), -_typical(np.abs(difference - offset)[keep])
 
     best: int = max(tried.tolist(), key=quality)
-    most = np.count_nonzero(pairs.overlapping(every * best))
-    for known in done:
-        if ranks[known].host and ranks[known].host == ranks[place].host:
-            moved = clocks[known].moved(pairs.own_end) - pairs.own_end
-            if np.count_nonzero(pairs.overlapping(moved)) >= AS_GOOD * most:
-                return clocks[known]
-    keep = pairs.overlapping(every * best)
-    return _fitted(pairs.only(keep), difference[keep], best)
+    return best
 
 
 def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:

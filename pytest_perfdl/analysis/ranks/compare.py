@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pytest_perfdl.analysis.ranks import straggler
 from pytest_perfdl.analysis.ranks.activity import RankActivity, StepTimes, activity, rank_of
 from pytest_perfdl.analysis.ranks.buckets import buckets_of
 from pytest_perfdl.analysis.ranks.clocks import clocks_of
-from pytest_perfdl.analysis.ranks.figures import Collective, Rank, RankFigures
+from pytest_perfdl.analysis.ranks.figures import Cause, Collective, Rank, RankFigures
 from pytest_perfdl.analysis.ranks.matching import candidates, confirmed
 from pytest_perfdl.analysis.ranks.meetings import (
     Meeting,
@@ -19,6 +19,7 @@ from pytest_perfdl.analysis.ranks.meetings import (
     last_of,
     meeting_of,
     residual_of,
+    roles_of,
     waiting_of,
     waits_of,
 )
@@ -114,6 +115,8 @@ def compare(activities: Sequence[RankActivity]) -> RankFigures:
                 overlap=each.overlap,
                 bubble_share=_share(waiting[place].messages, each) if messages else None,
                 own_ns=tuple(evidence.own_ns[:, place].tolist()),
+                parts_ns=_parts(evidence, place),
+                clock_at_ns=clocks[place].at,
             )
             for place, (number, each) in enumerate(zip(numbers, given, strict=True))
         ),
@@ -167,10 +170,11 @@ def _share(waiting: Intervals, own: RankActivity) -> float:
 
 def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], common: Sequence[int]) -> straggler.Evidence:
     """What the straggler is found by, in the steps that all ranks have."""
+    known = [{number: at for at, number in enumerate(each.steps.number)} for each in ranks_]
+    places = [np.array([own[number] for number in common], dtype=np.intp) for own in known]
 
     def column(values: Callable[[StepTimes], I64]) -> I64:
-        columns = [values(each.steps)[[each.steps.number.index(number) for number in common]] for each in ranks_]
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack([values(each.steps)[own] for each, own in zip(ranks_, places, strict=True)], axis=1)
 
     held, late, excess = by_step(meetings, ranks_, common)
     return straggler.Evidence(
@@ -183,7 +187,16 @@ def _evidence(ranks_: Sequence[RankActivity], meetings: Sequence[Meeting], commo
         held_ns=held,
         link_late_ns=late,
         link_excess_ns=excess,
+        roles=roles_of(ranks_),
     )
+
+
+def _parts(evidence: straggler.Evidence, place: int) -> Mapping[Cause, float]:
+    """Mean nanoseconds of a common step of one rank, by class."""
+    if not len(evidence.window_ns):
+        return {}
+    parts: dict[Cause, float] = {name: float(ns[:, place].mean()) for name, ns in evidence.classes.items()}
+    return parts | {"communication": float((evidence.window_ns - evidence.own_ns)[:, place].mean())}
 
 
 def _imbalance(own: I64) -> float | None:

@@ -179,37 +179,44 @@ def confirmed(
             yield each
             continue
         on_device = any(ranks[place].on_device for place in each.places)
-        start, end = each.times(ranks, clocks)
-        whole = together(start, end, kind=each.kind, on_device=on_device)
-        split = np.zeros(len(whole), dtype=bool)
-        for columns, lines in _smaller(each, ranks, numbers, end) if each.group == "host" else ():
+        times = each.times(ranks, clocks)
+        split = np.zeros(len(each.call), dtype=bool)
+        for columns, lines in _smaller(each, ranks, numbers, times) if each.group == "host" else ():
             split |= lines
-            same = together(start[:, columns], end[:, columns], kind=each.kind, on_device=on_device)
-            yield each.columns(columns, lines & same)
-        yield each.only(whole & ~split)
+            yield each.columns(columns, lines & _fits(each, [columns], times, on_device=on_device))
+        yield each.only(_fits(each, _every(each), times, on_device=on_device) & ~split)
+
+
+def _every(each: Matched) -> list[list[int]]:
+    return [list(range(len(each.places)))]
+
+
+def _fits(
+    each: Matched, groups: Sequence[Sequence[int]], times: tuple[I64, I64], *, on_device: bool
+) -> npt.NDArray[np.bool_]:
+    """Which calls run together in each of some groups of columns."""
+    start, end = times
+    found = [together(start[:, own], end[:, own], kind=each.kind, on_device=on_device) for own in groups]
+    return np.asarray(np.all(found, axis=0))
 
 
 def _smaller(
-    each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int], end: I64
+    each: Matched, ranks: Sequence[RankActivity], numbers: Sequence[int], times: tuple[I64, I64]
 ) -> Iterator[tuple[list[int], npt.NDArray[np.bool_]]]:
-    """Columns of smaller groups, and which calls are theirs: calls of one size of the groups whose ends agree best."""
+    """Columns of smaller groups, and which calls are theirs: all of one size, where more of them run together so."""
     partitions = _partitions(each, ranks, numbers)
     if not partitions:
         return
     size = ranks[each.places[0]].calls.bytes[each.call[:, 0]]
-    whole = end.max(axis=1) - end.min(axis=1)
-    inner = np.array(
-        [
-            np.max([end[:, columns].max(axis=1) - end[:, columns].min(axis=1) for columns in groups], axis=0)
-            for groups in partitions
-        ]
-    )
+    ways = [_every(each), *partitions]
+    fits = np.array([_fits(each, way, times, on_device=False) for way in ways])
+    apart = np.array([np.max([np.ptp(times[1][:, own], axis=1) for own in way], axis=0) for way in ways])
     for own in np.unique(size):
         lines = size == own
-        spreads = np.median(inner[:, lines], axis=1)
-        best = int(spreads.argmin())
-        if spreads[best] * CLOSER < np.median(whole[lines]):
-            for columns in partitions[best]:
+        fit, spread = fits[:, lines].sum(axis=1), np.median(apart[:, lines], axis=1)
+        best = min(range(1, len(ways)), key=lambda way: (-fit[way], spread[way]))
+        if fit[best] > fit[0] or (fit[best] == fit[0] and spread[best] * CLOSER < spread[0]):
+            for columns in ways[best]:
                 yield columns, lines
 
 

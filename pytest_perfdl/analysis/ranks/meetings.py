@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import numpy as np
 from pytest_perfdl.analysis.events.intervals import Intervals
 from pytest_perfdl.analysis.ranks.activity import RankActivity
 from pytest_perfdl.analysis.ranks.matching import Clock, Matched
-from pytest_perfdl.trace.model import F64, I64
+from pytest_perfdl.trace.model import F64, I64, Rows
 
 RING = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Collectives that a ring carries out: of which the ends tell the slow link."""
@@ -160,11 +161,19 @@ def by_step(meetings: Sequence[Meeting], ranks: Sequence[RankActivity], common: 
                 more = spread * (2 if matched.kind == "all_reduce" else 1) * exposed
                 add = (add[0], last, np.where(last == spread, more, 0))
             elif matched.message and column == 1:
-                longer = np.maximum(meeting.arrival - usual(place, calls.bytes[own]), 0)
+                longer = _in_each(step, meeting.arrival - usual(place, calls.bytes[own]))
                 add = (add[0], longer, longer * exposed)
             for total, values in zip((held, late, excess), add, strict=True):
                 np.add.at(total[:, place], step[known], np.rint(values[known]).astype(np.int64))
     return held, late, excess
+
+
+def _in_each(step: Rows, values: F64) -> F64:
+    """The median of each step, at least 0: one message may wait behind something else."""
+    found = np.zeros(len(values))
+    for own in np.unique(step):
+        found[step == own] = max(float(np.median(values[step == own])), 0.0)
+    return found
 
 
 def _usual_messages(meetings: Sequence[Meeting], ranks: Sequence[RankActivity]) -> Callable[[int, I64], F64]:
@@ -184,3 +193,16 @@ def _usual_messages(meetings: Sequence[Meeting], ranks: Sequence[RankActivity]) 
         return found
 
     return usual
+
+
+def roles_of(ranks: Sequence[RankActivity]) -> tuple[int, ...]:
+    """Numbers of what ranks do: equal for those that communicate equally, and have input or none.
+
+    Without messages from rank to rank all ranks do the same, as data and tensor parallel ones should. Stages of a
+    pipeline do not: they are alike if they send and receive equally many messages.
+    """
+    if not any(kind in ("send", "recv") for each in ranks for kind in each.calls.kinds):
+        return (0,) * len(ranks)
+    does = [(*sorted(Counter(each.calls.kinds).items()), bool(each.steps.input_ns.any())) for each in ranks]
+    known = list(dict.fromkeys(does))
+    return tuple(map(known.index, does))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,9 @@ NOISE = 5.0
 """How many standard errors a rank's lateness must be above zero: with 1024 ranks and 100 steps to begin at there are
 10^5 chances for a false one, each less likely than 3e-7."""
 
+SPLITS = 64
+"""Steps at which a change of the level is looked for, spread over all; then those around the best one."""
+
 MOSTLY = 0.75
 """Share of the steps since then in which the rank has most work of its own."""
 
@@ -42,6 +45,8 @@ class Evidence:
     """By how much it ends collectives later than the first, and messages to it take longer than others, summed."""
     link_excess_ns: I64
     """How much longer what it is the last to end is for it: see `meetings.by_step`."""
+    roles: tuple[int, ...]
+    """Ranks with the same number do the same; stages of a pipeline do not."""
 
     @property
     def own_ns(self) -> I64:
@@ -76,19 +81,19 @@ def find(evidence: Evidence, numbers: Sequence[int], ranks: Sequence[int]) -> St
     steps, count = evidence.window_ns.shape
     if steps < LEAST_STEPS or count < 2:
         return None
-    own = evidence.own_ns
-    late = own - _others(own, np.median)
-    work = _persistent(late, np.minimum(own - _others(own, np.max), evidence.held_ns), evidence.window_ns)
+    own, alike = evidence.own_ns, len(set(evidence.roles)) == 1
+    late = _beyond_peers(own, evidence.roles)
+    cost = np.minimum(own - _others(own, np.max) if alike else late, evidence.held_ns)
+    work = _persistent(late, cost, evidence)
     behind = evidence.link_late_ns - _others(evidence.link_late_ns, np.median)
-    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), evidence.window_ns)
+    link = _persistent(behind, evidence.link_excess_ns.astype(np.float64), replace(evidence, roles=(0,) * count))
     if work is None and link is None:
         return None
     if work is None or (link is not None and link.cost > work.cost):
         assert link is not None
         return Straggler(ranks[link.place], numbers[link.first], "communication", round(link.cost))
     excess: dict[Cause, float] = {
-        cause: float(np.median((values - _others(values, np.median))[work.first :, work.place]))
-        for cause, values in evidence.classes.items()
+        cause: _excess(values, evidence.roles, work) for cause, values in evidence.classes.items()
     }
     cause: Cause = max(excess, key=lambda each: excess[each])
     return Straggler(ranks[work.place], numbers[work.first], cause, round(work.cost))
@@ -102,10 +107,35 @@ class _Found:
     cost: float
 
 
-def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
-    """The rank that is late from one step on in all that follow, by more than noise and at a cost."""
+def _beyond_peers(values: I64, roles: Sequence[int]) -> F64:
+    """What each rank has more than the median of the others of its role, of all others where it is the only one."""
+    found = np.empty(values.shape)
+    for place, role in enumerate(roles):
+        peers = [other for other, same in enumerate(roles) if same == role and other != place]
+        peers = peers or [other for other in range(len(roles)) if other != place]
+        found[:, place] = values[:, place] - np.median(values[:, peers], axis=1)
+    return found
+
+
+def _excess(values: I64, roles: Sequence[int], found: _Found) -> float:
+    """What the rank has more of a class than its peers; without peers than itself before."""
+    more = _beyond_peers(values, roles)[:, found.place]
+    alone = roles.count(roles[found.place]) == 1
+    return float(np.median(more[found.first :])) - (float(np.median(more[: found.first])) if alone else 0.0)
+
+
+def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
+    """The rank that is late from one step on in all that follow, by more than noise and at a cost.
+
+    A rank that no other does the same as is compared with itself before.
+    """
     steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
+    for place, first in enumerate(since):
+        if evidence.roles.count(evidence.roles[place]) == 1:
+            before = np.median(late[: first or steps, place])
+            late[:, place] -= before
+            cost[:, place] = np.minimum(cost[:, place], late[:, place])
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
     noise = 1.4826 * float(np.median(np.abs(left))) * float(np.sqrt(steps / (steps - 1)))
@@ -116,7 +146,7 @@ def _persistent(late: F64, cost: F64, window_ns: I64) -> _Found | None:
     ahead = behind > _others(late, np.max)[first:, place]
     verified = (
         len(behind) >= LEAST_STEPS
-        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(window_ns)))
+        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(evidence.window_ns)))
         and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
         and float(np.mean(ahead)) >= MOSTLY
     )
@@ -135,15 +165,24 @@ def _since(late: F64) -> int:
 
     A second level has to reduce the absolute deviations by more than chance would: by a third.
     """
-    steps = len(late)
+    most = len(late) - LEAST_STEPS
+    apart = max(most // SPLITS, 1)
+    tried = {split: _two_levels(late, split) for split in range(1, most + 1, apart)}
+    if tried and apart > 1:
+        near = min(tried, key=lambda split: tried[split])
+        around = range(max(near - apart + 1, 1), min(near + apart, most + 1))
+        tried |= {split: _two_levels(late, split) for split in around}
+    best = min(tried, key=lambda split: tried[split], default=0)
     one = float(np.abs(late - np.median(late)).sum())
-    best, first = one * 2 / 3, 0
-    for split in range(1, steps - LEAST_STEPS + 1):
-        before, after = np.median(late[:split]), np.median(late[split:])
-        two = float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
-        if after > before and two < best:
-            best, first = two, split
-    return first
+    return best if tried and tried[best] < one * 2 / 3 else 0
+
+
+def _two_levels(late: F64, split: int) -> float:
+    """Absolute deviations from a level before and a higher one after; infinite where it is not the higher."""
+    before, after = np.median(late[:split]), np.median(late[split:])
+    if after <= before:
+        return float("inf")
+    return float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
 
 
 def _about_levels(late: F64, first: int) -> F64:

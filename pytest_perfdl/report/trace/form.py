@@ -73,8 +73,16 @@ class TraceForm(_Trace):
     """Of one trace."""
 
 
+_Ranks = derived(
+    "Ranks",
+    RankFigures,
+    without=("waits_ns", "exposed_waits_ns"),
+    more={"count": int, "waits": list[list[int]], "exposed_waits": list[list[int]], "overlap": list[float | None]},
+)
+
+
 class RanksForm(msgspec.Struct):
     """Of several traces, the ranks of one job."""
 
-    ranks: list[_Trace]
-    across_ranks: RankFigures
+    ranks: _Ranks  # type: ignore[valid-type]
+    traces: list[_Trace]

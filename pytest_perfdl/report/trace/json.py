@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
     from pytest_perfdl.report.whatif import Answers
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of this form. Raised when an older reader would misread a newer one."""
 
 
@@ -35,7 +35,7 @@ def to_json(
     advised: Sequence[Answers | None],
     selection: Selection,
 ) -> dict[str, Any]:
-    """Plain data for `json`: of one trace its summary, of several a list of them and what compares the ranks.
+    """Plain data for `json`: of one trace its summary, of several a list of them ("traces") and the "ranks" compared.
 
     `advised` has an entry for each summary; "replay" and "advice" are as `perfdl whatif` has them. Tables have the
     rows that are selected.
@@ -43,7 +43,24 @@ def to_json(
     traces = [_summary(summary, selection) | _advice(each) for summary, each in zip(summaries, advised, strict=True)]
     if ranks is None:
         return {"schema": SCHEMA, **traces[0]}
-    return {"schema": SCHEMA, "ranks": traces, "across_ranks": _plain(ranks)}
+    return {"schema": SCHEMA, "ranks": ranks_json(ranks), "traces": traces}
+
+
+def ranks_json(ranks: RankFigures) -> dict[str, Any]:
+    """What compares the ranks of a job; `analysis.ranks.figures` says what each field is.
+
+    "waits" and "exposed_waits" are matrices: a row for each rank that waits, a column for each that is waited for, in
+    the order of "ranks".
+    """
+    plain = _plain(ranks)
+    return {
+        "count": len(ranks.ranks),
+        "straggler": plain.pop("straggler"),
+        "waits": plain.pop("waits_ns"),
+        "exposed_waits": plain.pop("exposed_waits_ns"),
+        "overlap": list(ranks.overlap),
+        **plain,
+    }
 
 
 def _summary(summary: TraceSummary, selection: Selection) -> dict[str, Any]:

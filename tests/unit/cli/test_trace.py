@@ -435,8 +435,11 @@ def test_several_files_are_ranks(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     files = [corpus_file("nccl_rank0"), corpus_file("nccl_rank1")]
     found = figures(capsys, *files)
-    assert [one["rank"] for one in found["ranks"]] == [0, 1]
-    assert [one["rank"] for one in found["across_ranks"]["ranks"]] == [0, 1]
+    assert [one["rank"] for one in found["traces"]] == [0, 1]
+    ranks = found["ranks"]
+    assert [one["rank"] for one in ranks["ranks"]] == [0, 1]
+    assert (ranks["count"], ranks["straggler"], ranks["waits"]) == (2, None, [[0, 27_100_000], [0, 0]])
+    assert ranks["overlap"][0] == pytest.approx(0.14946, abs=5e-6)
     assert main(["trace", *map(str, files)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^  rank 1 .*times?$", out, re.MULTILINE)

@@ -1,0 +1,187 @@
+"""Many traces read at once, each in a process of its own that hands back what is said of it, not the trace."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_perfdl.cli.common import one_run, rewrite
+from pytest_perfdl.model.errors import CommandError, PerfdlError, SelectionError
+
+if TYPE_CHECKING:
+    from pytest_perfdl.analysis.overview.summary import TraceSummary
+    from pytest_perfdl.analysis.ranks import RankActivity
+    from pytest_perfdl.machine.peaks import Peaks
+    from pytest_perfdl.model.selection import Selection
+
+WORTH = 32 * 2**20
+"""Bytes of text of all files from which processes of their own are worth their start."""
+
+PROCESS_BYTES = 160 * 2**20
+"""What a process takes before it has read anything."""
+
+PER_BYTE = 10
+"""Bytes of memory that reading and analyzing takes at most per byte of the trace's text: see `benchmarks/ranks`."""
+
+MEMORY_SHARE = 0.8
+"""Of the free memory, for all processes together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRank:
+    """What is said of one trace: of the selected part."""
+
+    rank: int | None
+    """Its number, as `distributedInfo` says."""
+    activity: RankActivity | None
+    """`None` where nothing is selected in it."""
+    summary: TraceSummary | None
+    problem: str = ""
+    """Why nothing is selected."""
+
+
+def read_rank(file: str, selection: Selection, peaks: Peaks | None) -> ReadRank:
+    """Read one trace and say all of it.
+
+    Raises
+    ------
+    TraceError, CommandError
+        The file cannot be used.
+    """
+    from pytest_perfdl.analysis.overview.selection import select
+    from pytest_perfdl.analysis.overview.summary import summarize
+    from pytest_perfdl.analysis.ranks import activity
+    from pytest_perfdl.analysis.ranks.activity import rank_of
+    from pytest_perfdl.trace import read
+
+    whole = one_run(read(file))
+    rank = rank_of(whole)[0]
+    try:
+        trace = select(whole, selection)
+    except SelectionError as error:
+        return ReadRank(rank, None, None, str(error))
+    return ReadRank(rank, activity(trace), summarize(trace, peaks))
+
+
+def in_processes(files: Sequence[str]) -> int:
+    """How many processes should read the files; 1 where this one reads them all as fast."""
+    from pytest_perfdl.machine.free_memory import free_bytes
+
+    sizes = sorted(map(text_bytes, files), reverse=True)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if len(files) < 2 or sum(sizes) < WORTH or cores < 2:
+        return 1
+    free = free_bytes()
+    wanted = PROCESS_BYTES + PER_BYTE * sizes[0]
+    allowed = cores if free is None else int(MEMORY_SHARE * free / wanted)
+    return max(1, min(cores, allowed, len(files)))
+
+
+def text_bytes(file: str) -> int:
+    """Bytes of a trace's text, for gzip as its last bytes say (modulo 4 GiB); 0 for a file that cannot be read."""
+    try:
+        with Path(file).open("rb") as opened:
+            packed = opened.read(2) == b"\x1f\x8b"
+            size = opened.seek(0, os.SEEK_END)
+            if not packed or size < 18:
+                return size
+            opened.seek(-4, os.SEEK_END)
+            return max(int.from_bytes(opened.read(4), "little"), size)
+    except OSError:
+        return 0
+
+
+def read_in_processes(files: Sequence[str], processes: int, read_one: Callable[[str], ReadRank]) -> list[ReadRank]:
+    """Read the files, so many at a time, in the order of their sizes, the largest first.
+
+    A process reads one file and ends, so that its memory goes back. The first problem ends all of them, and so does an
+    interrupt; none outlives this call.
+
+    Raises
+    ------
+    PerfdlError
+        A file cannot be used, or the process that read it was killed; the message is one line.
+    """
+    context = _context()
+    left = sorted(range(len(files)), key=lambda place: text_bytes(files[place]))
+    running: dict[Connection, tuple[BaseProcess, int]] = {}
+    found: dict[int, ReadRank] = {}
+    shows = sys.stderr.isatty()
+    try:
+        while left or running:
+            while left and len(running) < processes:
+                place = left.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process: BaseProcess = context.Process(
+                    target=_answer, args=(sender, read_one, files[place]), daemon=True
+                )
+                process.start()
+                sender.close()
+                running[receiver] = process, place
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                process, place = running[ready]
+                found[place] = _received(ready, process, files[place])
+                del running[ready]
+                process.join()
+                if shows:
+                    rewrite(f"reading {len(files)} traces: {len(found) / len(files):.0%}")
+    finally:
+        for receiver, (process, _) in running.items():
+            process.terminate()
+            process.join()
+            receiver.close()
+        if shows:
+            rewrite("")
+    return [found[place] for place in range(len(files))]
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """How processes start: never as copies of this one, whose threads they would not have."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [__name__, "pytest_perfdl.analysis.overview.summary", "pytest_perfdl.analysis.ranks"]
+    )
+    return context
+
+
+def _received(receiver: Connection, process: BaseProcess, file: str) -> ReadRank:
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        how = f"was killed by signal {-code}" if code < 0 else "ended"
+        raise CommandError(
+            f"{file}: the process that read it {how}, perhaps because memory ran out: give fewer files at a time"
+        ) from None
+    finally:
+        receiver.close()
+    if isinstance(answer, ReadRank):
+        return answer
+    raise answer
+
+
+def _answer(sender: Connection, read_one: Callable[[str], ReadRank], file: str) -> None:
+    """Read one file and send what is said of it, or what is wrong; an interrupt is for the process that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        answer: ReadRank | Exception = read_one(file)
+    except PerfdlError as error:
+        answer = type(error)(str(error))
+    except (MemoryError, RecursionError, OverflowError) as error:
+        answer = type(error)(f"{file}: {error}")
+    with suppress(BrokenPipeError), sender:
+        sender.send(answer)

@@ -125,8 +125,9 @@ def activity(trace: Trace) -> RankActivity:
     Steps are those of `step_windows`. With device events the classes of a step are those of `device_accounts`. Without,
     *computing* is time inside operators of the step's thread, except those that issue collectives (`c10d::*`) and the
     autograd engine's frames around operators: where FSDP waits in a hook of the backward pass, no operator computes.
-    *Input* is time inside a DataLoader's `__next__`, *communication* is time in which a collective's annotation is open
-    on any thread and neither of those is, and the rest is *host*.
+    *Input* is time inside a DataLoader's `__next__`. *Communication* is time in gaps between those, while an annotation
+    of a collective is open on any thread, up to where one ends: the thread may have waited for that. The rest is
+    *host*.
     """
     joined = launches(trace)
     steps = steps_of(trace, joined)
@@ -135,7 +136,7 @@ def activity(trace: Trace) -> RankActivity:
     rank, world_size = rank_of(trace)
     rows = joined.device if on_device else trace.rows(Category.CPU_OP, Category.USER_ANNOTATION)
     communication, exposed, groups = parts.communication, parts.exposed, _groups(trace)
-    hidden = communication.length - exposed.length
+    hidden = communication.intersection(parts.compute).length
     return RankActivity(
         source=trace.source,
         rank=rank,
@@ -147,7 +148,7 @@ def activity(trace: Trace) -> RankActivity:
         busy_ns=covered(trace, joined.device).length,
         compute_ns=parts.compute.length,
         communication_ns=communication.length,
-        exposed_communication_ns=exposed.length,
+        exposed_communication_ns=communication.difference(parts.compute).difference(parts.input).length,
         overlap=hidden / communication.length if communication.length else None,
         steps=_step_times(trace, steps, parts, on_device),
         calls=calls_of(trace, steps, exposed, groups),
@@ -183,7 +184,8 @@ class _Parts:
     input: Intervals
     communication: Intervals
     exposed: Intervals
-    """Communication while nothing computes."""
+    """Communication while nothing computes; on the CPU only until one ends: what a thread does with a message open that
+    it does not wait for is its own."""
 
 
 def _device_parts(trace: Trace) -> _Parts:
@@ -204,7 +206,18 @@ def _host_parts(trace: Trace, steps: Steps) -> _Parts:
     operators = on_thread(trace, trace.rows(Category.CPU_OP), thread)
     computing = trace.matching(lambda name: not (_COLLECTIVE_OPERATOR.match(name) or AUTOGRAD.match(name)), operators)
     compute = covered(trace, computing).difference(waiting)
-    return _Parts(compute, waiting, communication, communication.difference(compute).difference(waiting))
+    gaps = communication.difference(compute).difference(waiting)
+    ends = trace.end[annotations[trace.category[annotations] == Category.USER_ANNOTATION]]
+    return _Parts(compute, waiting, communication, _until_one_ends(gaps, compute.union(waiting), np.sort(ends)))
+
+
+def _until_one_ends(gaps: Intervals, busy: Intervals, ends: I64) -> Intervals:
+    """The part of each gap in which the thread waits: up to the last end in the gap between what it does itself."""
+    following = np.searchsorted(busy.start, gaps.start, side="right")
+    until = np.append(busy.start, np.iinfo(np.int64).max)[following]
+    last = np.searchsorted(ends, until, side="right") - 1
+    known = np.append(ends, np.iinfo(np.int64).min)[last]
+    return Intervals.union_of(gaps.start, np.maximum(np.minimum(gaps.end, known), gaps.start))
 
 
 def _step_times(trace: Trace, steps: Steps, parts: _Parts, on_device: bool) -> StepTimes:

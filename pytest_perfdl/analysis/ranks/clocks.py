@@ -23,10 +23,11 @@ OFFSETS = 101
 COMPARED = 1000
 """Calls that these are compared by, spread over all."""
 
-AS_GOOD = 0.9
-"""Two ranks of one host share a clock if so large a part of the collectives that the best offset has running together
-do so without any."""
+MOST = 0.5
+"""Ranks of one host share a clock if so large a part of the collectives among them run together then."""
 
+LONGER = 1.05
+"""Groups whose calls of a size take longer than another group's by this factor do not tell the clocks."""
 
 SMALL = 8
 """Calls whose bytes are less than the median's by this factor tell the clocks alone: over a slow link the ranks of a
@@ -50,27 +51,46 @@ def clocks_of(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list
 
     `baseTimeNanoseconds` ties a trace to a host's clock, and hosts agree only to milliseconds. A collective ends
     on all ranks nearly at once, so clocks are aligned on ends: by the difference that lets most calls overlap, then by
-    the median over the calls that do, of small ones where there are some. Ranks are aligned one after the other, the
-    one with most calls in common with those that are already aligned first; messages count only where ranks share no
-    collective. A drift is fitted where it makes the ends agree better (median of the slopes between medians of
-    stretches, after Theil and Sen). Ranks of one host (`host_name`) have one clock, unless their collectives say
-    otherwise.
+    the median over the calls that do: of small ones where there are some, else of groups that take no longer for them
+    than others. Ranks of one host (`host_name`) have one clock. Hosts are aligned one after the other, the one with
+    most calls in common with those that are already aligned first; messages count only where there is no collective in
+    common. A drift is fitted where it makes the ends agree better (median of the slopes between medians of stretches,
+    after Theil and Sen).
 
     A rank without anything in common with the others keeps its own clock.
     """
     clocks = [Clock()] * len(ranks)
-    done, left = [0] if ranks else [], list(range(1, len(ranks)))
+    if not ranks:
+        return clocks
+    first, *left = _units(ranks, matched)
+    done = list(first)
     shared = np.zeros((2, len(ranks), len(ranks)), dtype=np.int64)
     for each in matched:
         grid = np.ix_([int(each.message)], each.places, each.places)
         shared[grid] += len(each.call)
     while left:
-        counts = [(int(shared[0, place][done].sum()), int(shared[1, place][done].sum()), -place) for place in left]
-        place = left[counts.index(max(counts))]
-        clocks[place] = _clock(ranks, matched, clocks, done, place)
-        done.append(place)
-        left.remove(place)
+        counts = [tuple(int(kind[np.ix_(unit, done)].sum()) for kind in shared) for unit in left]
+        unit = left.pop(counts.index(max(counts)))
+        clock = _clock(ranks, matched, clocks, done, unit)
+        for place in unit:
+            clocks[place] = clock
+        done += unit
     return clocks
+
+
+def _units(ranks: Sequence[RankActivity], matched: Sequence[Matched]) -> list[list[int]]:
+    """Ranks that share a clock: those of one host, unless most of their own collectives do not run together then."""
+    hosts: dict[str, list[int]] = {}
+    for place, rank in enumerate(ranks):
+        hosts.setdefault(rank.host or f" {place}", []).append(place)
+    found: list[list[int]] = []
+    unmoved = [Clock()] * len(ranks)
+    for unit in hosts.values():
+        within = [each for each in matched if set(each.places) <= set(unit) and not each.message]
+        run = [together(*each.times(ranks, unmoved), kind=each.kind, on_device=False) for each in within]
+        fits = not run or float(np.mean(np.concatenate(run))) >= MOST
+        found += [unit] if fits else [[place] for place in unit]
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +103,10 @@ class _Pairs:
     certain: Mask
     own_end: I64
     """On the rank's own clock."""
+    shortest: I64
+    """Duration on the member that it is shortest on."""
+    group: I64
+    """Which of several groups it is of."""
 
     def overlapping(self, moved: I64) -> Mask:
         """Which run at the same time on both if this is added to the second's times."""
@@ -91,32 +115,31 @@ class _Pairs:
 
     def only(self, keep: Mask | Rows) -> _Pairs:
         """Some of them."""
-        return _Pairs(self.start[keep], self.end[keep], self.bytes[keep], self.certain[keep], self.own_end[keep])
+        return _Pairs(*(getattr(self, name)[keep] for name in _Pairs.__slots__))
 
 
 def _clock(
-    ranks: Sequence[RankActivity], matched: Sequence[Matched], clocks: Sequence[Clock], done: Sequence[int], place: int
+    ranks: Sequence[RankActivity],
+    matched: Sequence[Matched],
+    clocks: Sequence[Clock],
+    done: Sequence[int],
+    unit: Sequence[int],
 ) -> Clock:
-    mine = [each for each in matched if place in each.places and set(each.places).intersection(done)]
-    chosen = [each for each in mine if not each.message] or mine
+    mine = [(each, place) for each in matched if set(each.places).intersection(done) for place in each.places]
+    mine = [(each, place) for each, place in mine if place in unit]
+    chosen = [(each, place) for each, place in mine if not each.message] or mine
     if not chosen:
         return Clock()
-    found = [_against(ranks, each, clocks, done, place) for each in chosen]
+    number = {id(each): at for at, (each, _) in enumerate(chosen)}
+    found = [_against(ranks, each, clocks, done, place, number[id(each)]) for each, place in chosen]
     pairs = _Pairs(*(np.concatenate([getattr(each, name) for each in found]) for name in _Pairs.__slots__))
     # Differences to one of the collectives are small enough for exact floats.
     difference = pairs.end[:, 0] - pairs.end[:, 1]
-    every = np.ones_like(difference)
     best = _typical(difference - difference[0]) + int(difference[0])
     if not pairs.certain.all():
         some = np.unique(np.linspace(0, len(difference) - 1, COMPARED).astype(np.intp))
         best = _best(pairs.only(some), difference[some])
-    most = np.count_nonzero(pairs.overlapping(every * best))
-    for known in done:
-        if ranks[known].host and ranks[known].host == ranks[place].host:
-            moved = clocks[known].moved(pairs.own_end) - pairs.own_end
-            if np.count_nonzero(pairs.overlapping(moved)) >= AS_GOOD * most:
-                return clocks[known]
-    keep = pairs.overlapping(every * best)
+    keep = pairs.overlapping(np.full_like(difference, best))
     return _fitted(pairs.only(keep), difference[keep], best)
 
 
@@ -137,8 +160,8 @@ def _best(pairs: _Pairs, difference: I64) -> int:
 def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
     known = pairs.bytes[pairs.bytes >= 0]
     small = (pairs.bytes >= 0) & (pairs.bytes * SMALL <= (np.median(known) if len(known) else 0))
-    if np.count_nonzero(small) >= LEAST_SMALL:
-        pairs, difference = pairs.only(small), difference[small]
+    keep = small if np.count_nonzero(small) >= LEAST_SMALL else _healthy(pairs)
+    pairs, difference = pairs.only(keep), difference[keep]
     if not len(difference):
         return Clock(about)
     off = (difference - about).astype(np.float64)
@@ -160,12 +183,30 @@ def _fitted(pairs: _Pairs, difference: I64, about: int) -> Clock:
     return Clock(about + level, 0.0, at)
 
 
+def _healthy(pairs: _Pairs) -> Mask:
+    """Calls of groups that take no longer than other groups do: over a slow link ranks do not end at once."""
+    found = np.ones(len(pairs.bytes), dtype=bool)
+    for size in np.unique(pairs.bytes):
+        own = pairs.bytes == size
+        typical = {
+            group: np.median(pairs.shortest[own & (pairs.group == group)]) for group in np.unique(pairs.group[own])
+        }
+        slow = [group for group, each in typical.items() if each > LONGER * min(typical.values())]
+        found[own & np.isin(pairs.group, slow)] = False
+    return found
+
+
 def _about(values: F64, middle: float) -> float:
     return float(np.median(np.abs(values - middle)))
 
 
 def _against(
-    ranks: Sequence[RankActivity], each: Matched, clocks: Sequence[Clock], done: Sequence[int], place: int
+    ranks: Sequence[RankActivity],
+    each: Matched,
+    clocks: Sequence[Clock],
+    done: Sequence[int],
+    place: int,
+    group: int,
 ) -> _Pairs:
     column = each.places.index(place)
     known = [at for at, other in enumerate(each.places) if other in done]
@@ -179,6 +220,8 @@ def _against(
         bytes=ranks[place].calls.bytes[own],
         certain=np.full(len(own), each.certain),
         own_end=ranks[place].calls.end[own],
+        shortest=(end - start).min(axis=1),
+        group=np.full(len(own), group),
     )
 
 

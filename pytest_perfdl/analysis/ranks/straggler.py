@@ -28,7 +28,7 @@ NOISE = 5.0
 SPLITS = 64
 """Steps at which a change of the level is looked for, spread over all; then those around the best one."""
 
-MOSTLY = 0.75
+MOSTLY = 0.6
 """Share of the steps since then in which the rank has most work of its own."""
 
 
@@ -161,7 +161,7 @@ def _others(values: npt.NDArray[Any], summary: Callable[..., Any]) -> F64:
 
 
 def _since(late: F64) -> int:
-    """Step from which on the level is another, 0 where one level fits as well or the later one is not the higher.
+    """Step from which on the level is another, 0 where one level fits as well, or the rank was late before.
 
     A second level has to reduce the absolute deviations by more than chance would: by a third.
     """
@@ -178,9 +178,9 @@ def _since(late: F64) -> int:
 
 
 def _two_levels(late: F64, split: int) -> float:
-    """Absolute deviations from a level before and a higher one after; infinite where it is not the higher."""
+    """Absolute deviations from a level before and one after; infinite where it is not at least twice as high."""
     before, after = np.median(late[:split]), np.median(late[split:])
-    if after <= before:
+    if after <= max(2 * before, 0.0):
         return float("inf")
     return float(np.abs(late[:split] - before).sum() + np.abs(late[split:] - after).sum())
 

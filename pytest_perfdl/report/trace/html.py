@@ -36,9 +36,7 @@ from pytest_perfdl.report.trace.ranks import (
     rank_rows,
     reported,
     straggler_place,
-    telling,
     verdict,
-    wait_table,
     waits_per_step,
 )
 from pytest_perfdl.report.trace.terminal import (
@@ -52,6 +50,7 @@ from pytest_perfdl.report.trace.terminal import (
     step_count,
     step_words,
 )
+from pytest_perfdl.report.waits import telling, wait_table
 from pytest_perfdl.report.whatif.advice import no_advice, sentences
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from pytest_perfdl.analysis.ranks import Collective, RankFigures
 from pytest_perfdl.analysis.ranks.timeline import CLASSES, Timeline
 from pytest_perfdl.model.units import format_quantity
 from pytest_perfdl.report.ticks import ticks
-from pytest_perfdl.report.trace.ranks import ALIKE, straggler_place
+from pytest_perfdl.report.trace.ranks import straggler_place
+from pytest_perfdl.report.waits import ALIKE
 
 MOST_STEPS = 6
 """Steps that a chart shows."""
-MOST_ROWS = 64
+MOST_ROWS = 32
 """Ranks that a chart shows; of more the telling ones."""
 BINS = 1200
 """Parts that the time axis has: of each the class is shown that takes most of it."""

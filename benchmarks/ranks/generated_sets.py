@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import get_args
 
 from job_spec import Cause, Clocks, Hiccup, Model, Network, Noise, Spec, Straggler
-from simulated_job import cost_ns, step_times
+from simulated_job import step_times
 
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 FORMS = (
@@ -35,8 +35,8 @@ LEAST, MOST = 0.03, 0.5
 
 
 def names(count: int = 100) -> list[str]:
-    """Of `count` sets of each kind."""
-    return [f"{kind}-{number:03d}" for kind in (*CAUSES, "none") for number in range(count)]
+    """Of `count` sets of each kind, one of each in turn."""
+    return [f"{kind}-{number:03d}" for number in range(count) for kind in (*CAUSES, "none")]
 
 
 def made(name: str) -> Spec:
@@ -183,7 +183,7 @@ def solved(spec: Spec, share: float) -> Spec:
     for _ in range(14):
         size = math.exp((least + most) / 2)
         trial = replace(short, straggler=replace(bad, since=0, size=size))
-        costs = cost_ns(trial) / usual
+        costs = fmean(step_times(trial)) / usual - 1
         if abs(costs / share - 1) < 0.1:
             break
         least, most = (least, math.log(size)) if costs > share else (math.log(size), most)

@@ -65,14 +65,14 @@ class Result:
 
 
 def evaluate(name: str, spot: bool, keep: str | None) -> Result:
-    """Generate a set, and ask; the command, too, if `spot`."""
-    spec = generated_sets.made(name)
-    traces, truth = simulate(spec)
+    """Generate a set, and ask; the command, too, if `spot`. A set that was kept is not generated again."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(keep) / name if keep else Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        files = chrome_files.write(spec, traces, folder)
-        (folder / "truth.json").write_text(json.dumps(truth.as_json()))
+        about = folder / "truth.json"
+        if not about.exists():
+            generate(name, folder)
+        known = json.loads(about.read_text())
+        files = sorted(folder.glob("rank*.json"))
         error, found = "", None
         try:
             found = ask(files)
@@ -80,10 +80,20 @@ def evaluate(name: str, spot: bool, keep: str | None) -> Result:
                 error = f"the command says {told}, its functions {found}"
         except Exception as problem:  # a failure on one set is a result
             error = f"{type(problem).__name__}: {problem}"
-    usual = sum(truth.step_ns) / len(truth.step_ns) - (truth.straggler or {"cost_ns": 0})["cost_ns"]
+    return Result(name, known["form"], known["share"], known["straggler"], found, error)
+
+
+def generate(name: str, folder: Path) -> None:
+    """Write the traces of a set, and its truth beside them."""
+    spec = generated_sets.made(name)
+    traces, truth = simulate(spec)
+    folder.mkdir(parents=True, exist_ok=True)
+    chrome_files.write(spec, traces, folder)
+    cost = truth.straggler["cost_ns"] if truth.straggler else 0
+    slow = truth.step_ns[spec.straggler.since if spec.straggler else 0 :]
     form = f"{spec.parallel}, {'nccl' if spec.device else 'gloo'}"
-    share = truth.straggler["cost_ns"] / usual if truth.straggler else 0.0
-    return Result(name, form, share, truth.straggler, found, error)
+    about = {"form": form, "share": cost / (sum(slow) / len(slow) - cost), **truth.as_json()}
+    (folder / "truth.json").write_text(json.dumps(about))
 
 
 def ask(files: list[Path]) -> dict[str, Any] | None:
@@ -103,6 +113,13 @@ def ask_command(files: list[Path]) -> dict[str, Any] | None:
     command = [sys.executable, "-c", call, "trace", *map(str, files), "--json"]
     told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["ranks"]["straggler"]
     return told and {key: told[key] for key in ("rank", "since_step", "cause", "cost_ns")}
+
+
+def kept(path: str | None) -> list[Result]:
+    """What an earlier evaluation wrote."""
+    if not path or not Path(path).exists():
+        return []
+    return [Result(**json.loads(line)) for line in Path(path).read_text().splitlines()]
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -177,22 +194,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="sets of each kind (default: 100)")
     parser.add_argument("--spot", type=int, default=25, help="also ask the command about one in so many (default: 25)")
     parser.add_argument("--only", default="", help="only sets whose names contain this text")
-    parser.add_argument("--keep", metavar="FOLDER", help="keep the traces and their truths (4 GB)")
-    parser.add_argument("--results", metavar="FILE", help="write what was true and what was said of each set, as JSON")
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the traces there (4 GB), and use those that are there")
+    parser.add_argument(
+        "--results", metavar="FILE", help="a line of JSON for each set; sets that it has are not evaluated again"
+    )
     arguments = parser.parse_args()
     chosen = [name for name in generated_sets.names(arguments.count) if arguments.only in name]
+    results = kept(arguments.results)
+    todo = [name for name in chosen if name not in {result.name for result in results}]
     begun = time.monotonic()
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        spots = [arguments.spot > 0 and number % arguments.spot == 0 for number in range(len(chosen))]
-        results = []
-        for result in pool.map(evaluate, chosen, spots, [arguments.keep] * len(chosen)):
+        spots = [arguments.spot > 0 and number % arguments.spot == 0 for number in range(len(todo))]
+        for result in pool.map(evaluate, todo, spots, [arguments.keep] * len(todo)):
             results.append(result)
             if not result.right:
                 print(f"{len(results)}/{len(chosen)} {_said(result)}", file=sys.stderr, flush=True)
-    if arguments.results:
-        Path(arguments.results).write_text(json.dumps([asdict(result) for result in results], indent=1))
+            if arguments.results:
+                with Path(arguments.results).open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
     print(summary(results))
-    print(f"\n{len(results)} sets in {time.monotonic() - begun:.0f} s")
+    print(f"\n{len(todo)} sets in {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":

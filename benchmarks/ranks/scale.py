@@ -39,6 +39,7 @@ class Usage:
 
     seconds: float
     cpu_seconds: float
+    """As last seen of each process. Nobody waits for the children of a fork server, so `os.times` leaves them out."""
     pss_bytes: int
     """Largest sum over processes."""
     rss_bytes: int
@@ -90,14 +91,17 @@ def _number(path: Path) -> int:
 def used(command: list[str]) -> Usage:
     """Run a command, and watch all of its processes."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    begun, before = time.monotonic(), os.times()
+    begun = time.monotonic()
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
     most = [0, 0, 0, 0]
+    cpu: dict[int, float] = {}
     stopped = threading.Event()
 
     def watch() -> None:
         while not stopped.wait(PERIOD_S):
-            sizes = [size for process in _tree(running.pid) if (size := _sizes(process))]
+            processes = _tree(running.pid)
+            sizes = [size for process in processes if (size := _sizes(process))]
+            cpu.update({process: spent for process in processes if (spent := _cpu_seconds(process))})
             pss, rss = sum(size[0] for size in sizes), [size[1] for size in sizes]
             for place, now in enumerate((pss, sum(rss), max(rss, default=0), len(rss))):
                 most[place] = max(most[place], now)
@@ -105,13 +109,12 @@ def used(command: list[str]) -> Usage:
     watcher = threading.Thread(target=watch)
     watcher.start()
     code = running.wait()
-    seconds, after = time.monotonic() - begun, os.times()
+    seconds = time.monotonic() - begun
     stopped.set()
     watcher.join()
     if code:
         raise SystemExit(f"{' '.join(command[-3:])} ended with {code}")
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return Usage(seconds, cpu, *most)
+    return Usage(seconds, sum(cpu.values()), *most)
 
 
 def _tree(process: int) -> list[int]:
@@ -123,6 +126,15 @@ def _tree(process: int) -> list[int]:
             for thread in Path(f"/proc/{found[-1]}/task").iterdir():
                 todo += map(int, (thread / "children").read_text().split())
     return found
+
+
+def _cpu_seconds(process: int) -> float:
+    """CPU time of the threads of a process; 0 if it has gone."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _sizes(process: int) -> tuple[int, int] | None:

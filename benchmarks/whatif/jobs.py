@@ -66,7 +66,7 @@ def jobs() -> list[Job]:
     found = []
     for model in ("mlp", "waiting"):
         base = Setting("base", model, rate=20e6 if model == "mlp" else 12e6)
-        faster = replace(base, name="faster", rate=2 * base.rate)
+        faster = replace(base, name="faster", rate=1.5 * base.rate)
         found.append(
             Job(
                 f"{model} network",
@@ -74,19 +74,19 @@ def jobs() -> list[Job]:
                     base,
                     replace(base, name="alone", alone=True),
                     faster,
-                    replace(base, name="fast", rate=3 * base.rate),
+                    replace(base, name="fast", rate=2 * base.rate),
                     replace(base, name="slower", rate=base.rate / 2),
                 ),
                 (
                     Case("1 -> 2 ranks", "alone", "base", "data_parallel", {"ranks": 2}),
                     Case("1 -> 2 ranks, fast network", "alone", "fast", "data_parallel", {"ranks": 2}),
-                    Case("bandwidth x 2", "base", "faster", "bandwidth", {"factor": 2.0}),
-                    Case("bandwidth x 3", "base", "fast", "bandwidth", {"factor": 3.0}),
+                    Case("bandwidth x 1.5", "base", "faster", "bandwidth", {"factor": 1.5}),
+                    Case("bandwidth x 2", "base", "fast", "bandwidth", {"factor": 2.0}),
                     Case("bandwidth / 2", "base", "slower", "bandwidth", {"factor": 0.5}),
                 ),
             )
         )
-        latent = replace(base, latency=0.004)
+        latent = replace(base, latency=0.004 if model == "mlp" else 0.007)
         small, large = replace(latent, name="small", cap_mb=0.03125), replace(latent, name="large", cap_mb=25)
         slow = replace(base, name="computes more", slow="compute", slow_by=24 if model == "mlp" else 0.001)
         found.append(

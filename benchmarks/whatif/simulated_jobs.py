@@ -52,8 +52,8 @@ def cases() -> Iterator[Case]:
     """The fixed list."""
     steps = 8
     usual = Spec(steps=steps, model=Model(parameter_bytes=12 << 20), noise=Noise(step=0.01))
-    for seed in range(3):
-        for count, n in ((2, 64), (4, 64), (8, 64), (8, 256)):
+    for seed in range(2):
+        for count, n in ((2, 64), (4, 64), (8, 64)):
             spec = replace(usual, seed=seed, ranks=count)
             given = {"n": n, "algorithm": "ring"}
             yield Case(f"DDP {count} -> {n} ranks", spec, replace(spec, ranks=n), "ranks", given)
@@ -75,6 +75,7 @@ def cases() -> Iterator[Case]:
             network = replace(slow_network.network, bytes_per_s=factor * slow_network.network.bytes_per_s)
             changed = replace(slow_network, network=network)
             yield Case(f"bandwidth x {factor:g}", slow_network, changed, "bandwidth", {"factor": factor})
+    yield Case("DDP 8 -> 256 ranks", replace(usual, ranks=8), replace(usual, ranks=256), "ranks", {**given, "n": 256})
     spec = replace(usual, steps=3)
     yield Case("DDP 8 -> 1024 ranks", spec, replace(spec, ranks=1024), "ranks", {"n": 1024, "algorithm": "ring"})
 

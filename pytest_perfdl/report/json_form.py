@@ -69,9 +69,6 @@ class _Test(msgspec.Struct):
     environment: list[EnvironmentMetric]  # type: ignore[valid-type]
     work: list[WorkChange]
     operators: list[OperatorSides]
-    ranks: int
-    """Number of ranks; 0 without a process group."""
-    rank_times: list[RankComparison]
     breakdowns: list[StepBreakdown]
     blame: list[dict[str, Any]]
     """Causes of times and of memory, which have different fields."""
@@ -91,6 +88,9 @@ class _Test(msgspec.Struct):
     traces: list[_Traces]
     record: _Record | None
     base_record: _Record | None
+    ranks: int = 0
+    """Number of ranks; 0 without a process group. Not in files of before there were any, as the next one."""
+    rank_times: list[RankComparison] = []
 
 
 class RunForm(msgspec.Struct):

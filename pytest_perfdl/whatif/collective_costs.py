@@ -41,12 +41,17 @@ class Cost:
     known: bool
     """Whether sizes differ enough to tell latency from time per byte."""
 
+    def scaled(self, latency: float, per_byte: float) -> Cost:
+        """So many times the latency and the time per byte."""
+        factors = np.array((latency, per_byte))
+        return Cost(self.latency_ns * latency, self.ns_per_byte * per_byte, self.samples * factors, self.known)
+
     def of(self, size: F64 | I64) -> F64:
         """Nanoseconds of calls of these bytes."""
         return np.asarray(self.latency_ns + self.ns_per_byte * size, dtype=np.float64)
 
 
-def fitted(size: I64, ns: I64) -> Cost:
+def fitted(size: F64 | I64, ns: F64 | I64) -> Cost:
     """Fit latency and time per byte to collectives of one kind.
 
     Least squares of relative residuals over the medians of equal sizes, weighted by their numbers, with neither
@@ -55,7 +60,7 @@ def fitted(size: I64, ns: I64) -> Cost:
     """
     if not len(size):
         return Cost(0.0, 0.0, np.zeros((1, 2)), known=False)
-    if size.max() < APART * max(int(size.min()), 1):
+    if size.max() < APART * max(float(size.min()), 1.0):
         whole = float(np.median(ns))
         per_byte = whole / max(float(np.median(size)), 1.0)
         return Cost(0.0, per_byte, np.array([(0.0, per_byte), (whole, 0.0)]), known=False)
@@ -69,7 +74,7 @@ def fitted(size: I64, ns: I64) -> Cost:
     return Cost(*best, np.array(samples or [best]), known=True)
 
 
-def _line(size: I64, ns: I64) -> tuple[float, float]:
+def _line(size: F64 | I64, ns: F64 | I64) -> tuple[float, float]:
     """Latency and time per byte."""
     values, number, counts = np.unique(size, return_inverse=True, return_counts=True)
     times = np.array([max(float(np.median(ns[number == own])), 1.0) for own in range(len(values))])

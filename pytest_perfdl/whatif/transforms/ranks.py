@@ -12,7 +12,7 @@ from pytest_perfdl.trace.model import F64, I64
 from pytest_perfdl.whatif.collective_costs import Cost, fitted, rounds, transfers, volume
 from pytest_perfdl.whatif.editing.edit import Plan
 from pytest_perfdl.whatif.from_trace.job import communication_tasks
-from pytest_perfdl.whatif.model import Job, Mask, TaskKind, of_kinds
+from pytest_perfdl.whatif.model import Job, Mask, Meetings, TaskKind, of_kinds
 from pytest_perfdl.whatif.rank_work import (
     RankWork,
     Variation,
@@ -71,7 +71,8 @@ class Costs:
         for kind, members in sorted(set(zip(found.kind, found.members.tolist(), strict=True))):
             own = (kinds == kind) & (found.members == members) & (found.bytes > 0)
             if own.any():
-                groups.append((own, fitted(found.bytes[own], took[own])))
+                cost = fitted(found.bytes[own], took[own])
+                groups.append((own, cost if cost.known else _of_any_kind(found, took, kind, members) or cost))
         return cls(found.kind, found.bytes, found.members, took, tuple(groups))
 
     @property
@@ -83,6 +84,22 @@ class Costs:
     def known(self) -> bool:
         """Whether latency and time per byte are told apart in all of them."""
         return bool(self.sized.all()) and all(cost.known for _, cost in self.groups)
+
+
+def _of_any_kind(found: Meetings, took: I64, kind: str, members: int) -> Cost | None:
+    """What a kind costs by all kinds on as many ranks, if these tell: a ring's message has one latency in all of them.
+
+    t = m l + v S / B, with the messages m and the volume v of each kind: t / m is fitted to v S / m.
+    """
+    kinds = np.array(found.kind)
+    own = np.isin(kinds, SCALING) & (found.members == members) & (found.bytes > 0)
+    if kind not in SCALING or not own.any():
+        return None
+    messages = np.array([rounds(each, members, "ring") for each in kinds[own].tolist()])
+    shares = np.array([volume(each, members) for each in kinds[own].tolist()])
+    cost = fitted(found.bytes[own] * shares / messages, took[own] / messages)
+    scale = rounds(kind, members, "ring"), volume(kind, members)
+    return cost.scaled(*scale) if cost.known else None
 
 
 def retimed(job: Job, transfer: F64, work: Sequence[I64] | None = None) -> Plan:
@@ -191,12 +208,13 @@ def bandwidth(context: Context, factor: float = 0.0, bytes_per_s: float = 0.0) -
 
     With the traces of several ranks, a collective of S bytes takes `t = alpha + S / beta` after its last rank has
     arrived. The latency alpha and the time per byte `1 / beta` are fitted to the collectives of each kind in the
-    traces. The change is `t' = t - (1 - 1 / factor) S / beta`, so neither latency nor waiting for other ranks changes.
+    traces, or to those of all kinds by the messages and volumes of a ring if the sizes of one kind are about the same.
+    The change is `t' = t - (1 - 1 / factor) S / beta`, so neither latency nor waiting for other ranks changes.
     `bytes_per_s` is a bus bandwidth: beta becomes this rate divided by `2 (n - 1) / n` for an all-reduce of n ranks
     (nccl-tests, PERFORMANCE.md).
 
-    The range of the prediction covers 90 % of fits to resampled collectives (bootstrap). If all collectives have about
-    the same size, the range covers everything from no latency to no transfer. The trust is then low.
+    The range of the prediction covers 90 % of fits to resampled collectives (bootstrap). If the sizes do not differ by
+    a factor of 2, the range covers everything from no latency to no transfer. The trust is then low.
 
     With the trace of one rank, a collective takes `t' = t / factor`. A faster network does not reduce latency and
     waiting for other ranks, which are a part of the time of a collective. So the range of the prediction extends to

@@ -53,6 +53,8 @@ def test_what_slower_kernels_cost():
     spec = replace(QUIET, straggler=Straggler(2, 0, "compute", 0.5, "all"))
 
     assert cost_ns(spec) == pytest.approx(0.5 * (4 * 3 * 600_000 + 400_000 + 20_000), rel=0.01)
+    later = replace(spec, straggler=replace(spec.straggler, since=2))
+    assert cost_ns(later) == pytest.approx(cost_ns(spec), rel=0.01)
 
 
 @pytest.mark.parametrize("device", [True, False], ids=["device", "host"])

@@ -20,7 +20,7 @@ REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)"
 
 
 def rank_of(gemms, number, reduces, sized=True):
-    """A rank of `gemms[rank][step]` us, each followed by all-reduces (elements, us) that the last rank begins.
+    """A rank of `gemms[rank][step]` us, each followed by collectives (elements, us, kind) that the last rank begins.
 
     A gap of 1 us is between two kernels. The host launches far ahead.
     """
@@ -31,12 +31,17 @@ def rank_of(gemms, number, reduces, sized=True):
         events.append(launch(20 * index + 1, 2, call))
         events.append(kernel("gemm", at[number], gemms[number][index], call))
         begins, last = arrived[number], max(arrived)
-        for place, (elements, took) in enumerate(reduces):
-            args = {"Collective name": "allreduce", "Process Group Name": "0", "Group size": len(gemms)}
+        for place, (elements, took, *kind) in enumerate(reduces):
+            args = {
+                "Collective name": kind[0] if kind else "allreduce",
+                "Process Group Name": "0",
+                "Group size": len(gemms),
+            }
             args |= {"Seq": call, "dtype": "Float"}
             args |= {"In msg nelems": elements, "Out msg nelems": elements} if sized else {}
             events.append(launch(20 * index + 5 + 4 * place, 2, call + place + 1))
-            events.append(kernel(REDUCE, begins, last + took - begins, call + place + 1, stream=20, **args))
+            name = REDUCE.replace("AllReduce", "AllGather") if kind else REDUCE
+            events.append(kernel(name, begins, last + took - begins, call + place + 1, stream=20, **args))
             begins = last = last + took + 1
         events.append(launch(20 * index + 17, 2, call + 9))
         events.append(kernel("update", last, 2, call + 9))
@@ -130,6 +135,18 @@ def test_one_size_does_not_tell_the_latency():
     assert found.predicted_ns == found.step_ns - 40_000
     assert found.interval_ns[1] >= found.step_ns
     assert "no sizes of collectives" in refusal(unsized, "bandwidth", bytes_per_s=1e9)
+
+
+def test_another_kind_tells_the_latency():
+    # An all-reduce of 4 bytes is two messages, 10 us. An all-gather of 5,000 bytes from each of two ranks is one,
+    # 5 us, and 5,000 bytes in the other 25 us, which become 12.5. Of the all-reduce's 4 bytes, 20 ns become 10.
+    made = job(EVEN, ((1, 10), (1250, 30, "allgather")))
+    found = predict(Context(made), "bandwidth", factor=2.0)
+    assert found.predicted_ns == pytest.approx(found.step_ns - 12_500, abs=30)
+    assert found.trust == "ok"
+    # On four ranks three messages and 3/4 of the bytes, 15 and 37.5 us; 6 messages of 5 us for the other.
+    found = predict(Context(made), "ranks", n=4, algorithm="ring")
+    assert found.predicted_ns == pytest.approx(found.step_ns + 15_000 + 37_500 - 30_000 + 20_000, abs=50)
 
 
 def test_more_ranks_cost_messages_and_bytes():

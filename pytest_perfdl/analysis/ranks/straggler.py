@@ -18,6 +18,10 @@ LEAST_STEPS = 3
 LEAST_SHARE = 0.02
 """Of a step; what costs less is no straggler, as ranks are never equally fast."""
 
+LONE_SHARE = 0.1
+"""The same for a rank that no other does the same as, and that was no different before: a stage may have more to do by
+its nature. From 10 % on Lin et al. call a job straggling."""
+
 LEAST_NS = 10_000
 """A skew below this is no straggling: ranks never start to the microsecond."""
 
@@ -121,20 +125,22 @@ def _excess(values: I64, roles: Sequence[int], found: _Found) -> float:
     """What the rank has more of a class than its peers; without peers than itself before."""
     more = _beyond_peers(values, roles)[:, found.place]
     alone = roles.count(roles[found.place]) == 1
-    return float(np.median(more[found.first :])) - (float(np.median(more[: found.first])) if alone else 0.0)
+    return float(np.median(more[found.first :])) - (
+        float(np.median(more[: found.first])) if alone and found.first else 0.0
+    )
 
 
 def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
     """The rank that is late from one step on in all that follow, by more than noise and at a cost.
 
-    A rank that no other does the same as is compared with itself before.
+    A rank that no other does the same as is compared with itself before; if it was so from the first step on, with the
+    other ranks.
     """
     steps, count = late.shape
     since = [_since(late[:, place]) for place in range(count)]
     for place, first in enumerate(since):
-        if evidence.roles.count(evidence.roles[place]) == 1:
-            before = np.median(late[: first or steps, place])
-            late[:, place] -= before
+        if evidence.roles.count(evidence.roles[place]) == 1 and first:
+            late[:, place] -= np.median(late[:first, place])
             cost[:, place] = np.minimum(cost[:, place], late[:, place])
     left = np.concatenate([_about_levels(late[:, place], first) for place, first in enumerate(since)])
     # A level per rank, or two, is fitted: what is left is that much smaller than the noise.
@@ -143,10 +149,12 @@ def _persistent(late: F64, cost: F64, evidence: Evidence) -> _Found | None:
     place = int(np.argmax(costs))
     first = since[place]
     behind = late[first:, place]
+    alone = evidence.roles.count(evidence.roles[place]) == 1 and not first
+    least = (LONE_SHARE if alone else LEAST_SHARE) * float(np.median(evidence.window_ns))
     ahead = behind > _others(late, np.max)[first:, place]
     verified = (
         len(behind) >= LEAST_STEPS
-        and costs[place] >= max(LEAST_NS, LEAST_SHARE * float(np.median(evidence.window_ns)))
+        and costs[place] >= max(LEAST_NS, least)
         and float(np.median(behind)) >= NOISE * 1.2533 * noise / float(np.sqrt(len(behind)))
         and float(np.mean(ahead)) >= MOSTLY
     )

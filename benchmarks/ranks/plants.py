@@ -195,6 +195,7 @@ PYTEST_INI = """[pytest]
 pythonpath = src
 perf_warmup = 8
 perf_steps = 24
+perf_budget = 600
 perf_limits =
     step_time:10%
     block_time:10%

@@ -79,7 +79,7 @@ def test_a_gloo_rank_by_hand():
             step(1, 0, 100),
             x("aten::mm", 0, 20),
             x("c10d::allreduce_", 20, 5, **reduce),
-            x("gloo:all_reduce", 30, 50, "user_annotation", tid=9),
+            x("gloo:all_reduce", 30, 50, "user_annotation", tid=9, **{"Input Dims": [[30]], "Input type": ["float"]}),
             x("aten::mm", 25, 15),
             x("aten::add", 90, 10),
             distributedInfo={"rank": 0, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]},
@@ -126,6 +126,20 @@ def test_reduce_scatter_of_gloo_is_an_all_reduce_that_an_operator_explains():
     assert own.calls.kinds == ("reduce_scatter", "send")
     assert own.calls.bytes.tolist() == [40, -1], "the type of what is sent is not said"
     assert own.calls.peer.tolist() == [-1, 3]
+
+
+def test_threads_may_begin_calls_in_another_order():
+    def issue(ts, size):
+        return x("c10d::allreduce_", ts, 2, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
+
+    def run(ts, size, tid):
+        args = {"Input Dims": [[size]], "Input type": ["double"]}
+        return x("gloo:all_reduce", ts, 10, "user_annotation", tid=tid, **args)
+
+    own = activity(trace(step(1, 0, 100), issue(0, 3), issue(5, 4), run(20, 4, 8), run(21, 3, 9)))
+    assert own.calls.bytes.tolist() == [24, 32]
+    assert own.calls.start.tolist() == [21_000, 20_000]
+    assert own.calls.issued.tolist() == [0, 5_000]
 
 
 def test_functional_collectives_name_their_group():

@@ -195,6 +195,7 @@ PYTEST_INI = """[pytest]
 pythonpath = src
 perf_warmup = 8
 perf_steps = 24
+perf_budget = 600
 perf_limits =
     step_time:10%
     block_time:10%
@@ -302,8 +303,9 @@ _SPLIT = "    return slice(ROWS * rank // ranks, ROWS * (rank + 1) // ranks)\n"
 _AFTER_THE_BACKWARD_PASS = """        with self.replica.no_sync():
             loss = mse_loss(self.replica(rows), targets)
             loss.backward()
-        for layer in reversed((*self.net.layers, self.net.head)):
-            gradients = [weights.grad for weights in layer.parameters()]
+        layers = [self.net.head, *reversed(self.net.layers)]
+        for pair in zip(layers[::2], [*layers[1::2], torch.nn.Identity()]):
+            gradients = [weights.grad for layer in pair for weights in layer.parameters()]
             average = self.link.average(torch.cat([gradient.flatten() for gradient in gradients])).wait()
             for gradient, part in zip(gradients, average.split([each.numel() for each in gradients]), strict=True):
                 gradient.copy_(part.view_as(gradient))

@@ -135,9 +135,9 @@ def join_alone(backend: str) -> None:
 
 def leave() -> None:
     """Leave the process group, if this module made it."""
-    import torch.distributed as dist
-
     if _joined:
+        import torch.distributed as dist
+
         _joined.clear()
         # A group that is broken by a rank's death cannot be left in good order.
         with contextlib.suppress(RuntimeError, ValueError):

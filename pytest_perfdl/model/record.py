@@ -46,15 +46,15 @@ class MeasurementPlan:
     threads: int = 1
     """Intra-op threads of the worker."""
     seed: int = 0
-    ranks: int = 0
-    """Processes that run the step together, as ranks of a process group; 0 without a process group."""
-    backend: str = ""
-    """Backend of the process group, such as "gloo"; empty for the usual one of the device."""
     loops: Mapping[str, int] = field(default_factory=dict)
     """Calls of the function in one timed step, by name of the `perf(...)` call; 1 for those that are not named.
 
     Also 1 where `loops="auto"` found that one call is long enough: later runs then need not decide again.
     """
+    ranks: int = 0
+    """Processes that run the step together, as ranks of a process group; 0 without a process group."""
+    backend: str = ""
+    """Backend of the process group, such as "gloo"; empty for the usual one of the device."""
 
     @property
     def shape(self) -> dict[str, str | int]:

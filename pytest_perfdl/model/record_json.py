@@ -89,8 +89,8 @@ class _PlanForm(msgspec.Struct, forbid_unknown_fields=True):
     profiled: _Small = 4
     threads: _Small = 1
     seed: int = 0
-    ranks: Annotated[int, msgspec.Meta(ge=0, le=2**20)] = 0
-    backend: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    ranks: _Small = 0
+    backend: str = ""
     loops: dict[str, Annotated[int, msgspec.Meta(ge=1, le=2**31)]] = {}
 
 

@@ -149,25 +149,20 @@ def _by_messages(
     """The offset in the middle of what messages allow: none is received before it is sent.
 
     As in NTP (RFC 5905), messages in both directions bound the offset from both sides, and the quickest ones are taken
-    to be equally fast. Where they go in one direction only, sender and receiver are taken to end together.
+    to be equally fast.
     """
     least: list[int] = []
     most: list[int] = []
-    apart: list[I64] = []
     for each in messages:
         start, end = each.times(ranks, [Clock() if place in unit else clock for place, clock in enumerate(clocks)])
         quickest = int((end[:, 1] - start[:, 0]).min())
-        ends = end[:, 0] - end[:, 1]
-        apart.append(ends if each.places[1] in unit else -ends)
         if each.places[1] in unit:
             least.append(-quickest)
         else:
             most.append(quickest)
-    if not apart:
-        return Clock()
     if not least or not most:
-        ends = np.concatenate(apart)
-        return Clock(_typical(ends - ends[0]) + int(ends[0]))
+        # A bound on one side says nothing of a clock that keeps to it.
+        return Clock(max(0, *least) if least else min(0, *most) if most else 0)
     return Clock((max(least) + min(most)) // 2)
 
 

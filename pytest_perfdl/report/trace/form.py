@@ -73,7 +73,11 @@ class TraceForm(_Trace):
     """Of one trace."""
 
 
+<<<<<<< HEAD
 _ComparedRanks = derived(
+=======
+_Ranks = derived(
+>>>>>>> 3ed382b6c39cbf698be40e96fb45a1f6bb32a5a2
     "ComparedRanks",
     RankFigures,
     without=("waits_ns", "exposed_waits_ns"),
@@ -84,5 +88,5 @@ _ComparedRanks = derived(
 class RanksForm(msgspec.Struct):
     """Of several traces, the ranks of one job."""
 
-    ranks: _ComparedRanks  # type: ignore[valid-type]
+    ranks: _Ranks  # type: ignore[valid-type]
     traces: list[_Trace]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_perfdl.analysis.overview.operator_tables import OperatorRow
     from pytest_perfdl.report.whatif import Answers
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of this form. Raised when an older reader would misread a newer one."""
 
 

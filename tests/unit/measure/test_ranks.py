@@ -107,6 +107,7 @@ def rank(number, *spans, window=100 * MS):
         host="here",
         groups={"0": (0, 1)},
         on_device=False,
+        begin_ns=0,
         span_ns=window,
         busy_ns=0,
         compute_ns=0,
@@ -117,6 +118,10 @@ def rank(number, *spans, window=100 * MS):
         calls=own,
         exposed_start=own.start,
         exposed_end=own.end,
+        compute_start=column["zero"][:0],
+        compute_end=column["zero"][:0],
+        input_start=column["zero"][:0],
+        input_end=column["zero"][:0],
     )
 
 

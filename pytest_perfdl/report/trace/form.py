@@ -73,11 +73,7 @@ class TraceForm(_Trace):
     """Of one trace."""
 
 
-<<<<<<< HEAD
-_ComparedRanks = derived(
-=======
 _Ranks = derived(
->>>>>>> 3ed382b6c39cbf698be40e96fb45a1f6bb32a5a2
     "ComparedRanks",
     RankFigures,
     without=("waits_ns", "exposed_waits_ns"),

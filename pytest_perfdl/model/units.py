@@ -28,7 +28,7 @@ _SCALES = {"ns": TIMES, "B": SIZES, "1": _COUNT, "flop": {**_COUNT, **_FLOP}, "f
 _STEPS: dict[str, tuple[tuple[int, str], ...]] = {
     "ns": ((10**9, "s"), (10**6, "ms"), (10**3, "µs")),
     "B": ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")),
-    "B/s": ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s")),
+    "B/s": ((10**12, "TB/s"), (10**9, "GB/s"), (10**6, "MB/s"), (10**3, "kB/s")),
     "flop": ((10**12, "Tflop"), (10**9, "Gflop"), (10**6, "Mflop"), (10**3, "kflop")),
     "flop/s": ((10**12, "Tflop/s"), (10**9, "Gflop/s"), (10**6, "Mflop/s"), (10**3, "kflop/s")),
 }

@@ -269,7 +269,7 @@ def data(folder):
     """Traces and tables under every name that documents give them."""
     source = folder / "trace.json.gz"
     must(f"'{sys.executable}' '{Path(__file__).with_name('profile_step.py')}' '{source}'", folder)
-    for name in ("before", "after", "rank0", "rank1"):
+    for name in ("before", "after"):
         shutil.copy(source, folder / f"{name}.json.gz")
     for name in ("before", "after", "runs-before", "runs-after", "traces"):
         (folder / name).mkdir()
@@ -278,16 +278,16 @@ def data(folder):
     for name in ("A", "B"):
         shutil.copy(source, folder / name)
     for rank in (0, 1):
-        _as_rank(source, [folder / f"rank{rank}.json.gz", folder / "traces" / f"{rank}.json.gz"], rank)
-    for name in ("mixer.json.gz", "points.csv", "sizes.json", "memory.json"):
+        _as_rank(source, folder / "traces" / f"{rank}.json.gz", rank)
+    ranks = [f"rank{number}.json.gz" for number in range(4)]
+    for name in ("mixer.json.gz", "points.csv", "sizes.json", "memory.json", *ranks):
         shutil.copy(ROOT / "tests" / "data" / name, folder)
 
 
-def _as_rank(source, targets, rank):
+def _as_rank(source, target, rank):
     trace = json.loads(gzip.decompress(source.read_bytes()))
     trace["distributedInfo"] = {"backend": "gloo", "rank": rank, "world_size": 2}
-    for target in targets:
-        target.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    target.write_bytes(gzip.compress(json.dumps(trace).encode()))
 
 
 def campaigns(folder):

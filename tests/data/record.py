@@ -9,6 +9,7 @@ tutorial/           the run of docs/tutorials/first-regression.md in which the t
 memory.json         a run of TIED, below, in which the head has weights of its own
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
+rank0.json.gz to 3  four ranks of a simulated job, of which rank 2 loads slowly from its fourth step on: see benchmarks/ranks
 nights/             what `perfdl history` reads of the run files of 24 nights, made up, too
 
 Then run docs/samples.py.
@@ -17,6 +18,7 @@ Then run docs/samples.py.
 from __future__ import annotations
 
 import contextlib
+import gzip
 import hashlib
 import json
 import os
@@ -157,6 +159,27 @@ def nights() -> None:
         (DATA / "nights" / f"{night + 1:02}.json").write_text(text + "\n", encoding="utf-8")
 
 
+def ranks() -> None:
+    """Two hosts of two ranks, four layers, and a loader of which one takes eight times as long."""
+    sys.path.insert(0, str(ROOT / "benchmarks" / "ranks"))
+    from chrome_files import chrome_trace
+    from job_spec import Clocks, Model, Spec, Straggler
+    from simulated_job import simulate
+
+    spec = Spec(
+        name="documentation",
+        ranks=4,
+        steps=7,
+        model=Model(layers=4),
+        clocks=Clocks(ranks_per_host=2, offsets_ns=(0, 1_300_000)),
+        straggler=Straggler(rank=2, since=3, cause="input", size=7.0),
+    )
+    traces, _ = simulate(spec)
+    for rank, events in enumerate(traces):
+        text = json.dumps(chrome_trace(spec, rank, events), separators=(",", ":")).encode()
+        (DATA / f"rank{rank}.json.gz").write_bytes(gzip.compress(text, mtime=0))
+
+
 def mixer() -> None:
     """Profiled here: all of it on one thread."""
     os.environ["PERFDL_PLANT"] = "jitter_before_crop"
@@ -249,7 +272,7 @@ def run(folder: str, *words: str, expected: int = 0) -> None:
         sys.exit(f"{words[0]} ended with exit code {code} instead of {expected}")
 
 
-PARTS = {each.__name__: each for each in (points, campaign, nights, mixer, tutorial, curve, memory)}
+PARTS = {each.__name__: each for each in (points, campaign, nights, ranks, mixer, tutorial, curve, memory)}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

@@ -9,7 +9,7 @@ tutorial/           the run of docs/tutorials/first-regression.md in which the t
 memory.json         a run of TIED, below, in which the head has weights of its own
 sizes.json          a run of SCALING, below, in which a penalty compares every sample with all others
 perf-qualify.jsonl  a campaign of perfdl qualify, made up like points.csv
-rank0.json.gz to 3  four ranks of a simulated job, of which rank 2 loads slowly from its fourth step on: see benchmarks/ranks
+rank0.json.gz to 3  four ranks of a simulated job, rank 2 of which loads slowly from its fourth step on
 nights/             what `perfdl history` reads of the run files of 24 nights, made up, too
 
 Then run docs/samples.py.

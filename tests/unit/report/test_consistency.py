@@ -14,6 +14,7 @@ from making import record, timed
 
 from pytest_perfdl.analysis.account.parts import StepParts
 from pytest_perfdl.cli import main
+from pytest_perfdl.judge.ranks import ProfiledRanks
 from pytest_perfdl.judge.round_data import Round, orders
 from pytest_perfdl.judge.settle import held, settle
 from pytest_perfdl.judge.stopping_rule import Gate, Spent
@@ -79,8 +80,20 @@ def measured(process, operators, idle_ns, counts):
     return replace(record(calls=(Call("", series, tuple(rows), total),)), test=TEST)
 
 
-def settled():
-    """A slower step after paired rounds, as a session judges it, with both records."""
+def ranks_of(parts_of_slow, parts_of_quick, *, slow_ms):
+    """Two ranks of a round, the second of which does so much more."""
+    own, waits = 10.0 + slow_ms, 0.2 + slow_ms
+    side = runs.rank_side(
+        runs.rank_times(10.0, waits + 0.5, compute=9.0),
+        runs.rank_times(own, 0.7, compute=own - 1),
+        step=own + 0.7,
+        waits=[[0.0, waits], [0.0, 0.0]],
+    )
+    return {"": ProfiledRanks(side, (parts_of_quick, parts_of_slow))}
+
+
+def settled(*, of_ranks=False):
+    """A slower step after paired rounds, as a session judges it, with both records; of two ranks the second is slow."""
     rng = random.Random(11)
     # The baseline was recorded on a faster day.
     stored = measured(
@@ -100,13 +113,19 @@ def settled():
     rounds = []
     for order in orders(5, ROUNDS):
         day = rng.gauss(1, 0.03)
+        base, head = parts(BASE, IDLE[1], rng), parts(NEW, IDLE[2], rng)
+        of_each = {}
+        if of_ranks:
+            # The first rank, whose breakdown stands for a process, only waits.
+            of_each = {"ranks_base": ranks_of(base, base, slow_ms=0.0), "ranks_head": ranks_of(head, base, slow_ms=3.8)}
         rounds.append(
             Round(
                 order,
                 times(10_000_000 * day, rng),
                 times(13_800_000 * day, rng),
-                parts_base={"": parts(BASE, IDLE[1], rng)},
-                parts_head={"": parts(NEW, IDLE[2], rng)},
+                parts_base={"": base},
+                parts_head={"": base if of_ranks else head},
+                **of_each,
             )
         )
     outcome = Gate(held(found, limits)).look(rounds, Spent(300, 300))
@@ -117,9 +136,9 @@ def settled():
     return replace(judgement, source_diffs=(SourceDiff("src/model.py", "attention", changed, line=42),)), new, stored
 
 
-def write(folder):
+def write(folder, **more):
     """The report of a regressed and an unchanged test, with the terminal's text beside it."""
-    judgement, new, stored = settled()
+    judgement, new, stored = settled(**more)
     made = runs.result("regressed", TEST, new=new, base=stored)
     result = replace(runs.with_traces(made, folder), judgement=replace(judgement, test=TEST))
     run = runs.run(result, runs.result("unchanged", "tests/perf/test_vit.py::test_infer"), report_dir=folder / "report")
@@ -160,6 +179,19 @@ def test_the_made_run_is_what_it_should_be(report):
 
 def test_no_number_contradicts_another(report):
     assert consistency.contradictions(report) == []
+
+
+def test_no_number_of_a_test_with_ranks_contradicts_another(tmp_path):
+    report = write(tmp_path, of_ranks=True)
+    found = judged_test(report)
+    assert {cause["rank"] for cause in found["blame"]} == {1}
+    assert consistency.contradictions(report) == []
+    said = " ".join((report / "terminal.txt").read_text().split())
+    assert "cause: rank 1 of 2: " in said
+    assert (
+        "ranks: rank 0 waits 4.000 ms per step for rank 1, 200.0 µs in the baseline; rank 1 has 3.800 ms more" in said
+    )
+    assert "rank 0 waits 4.000 ms per step for rank 1" in (report / "summary.md").read_text()
 
 
 def test_every_required_number_is_there(report):

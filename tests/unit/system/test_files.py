@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from pytest_perfdl.system import files
-from pytest_perfdl.system.files import changed, write_files
+from pytest_perfdl.system.files import changed, replacing, write_files
 
 
 def names(folder):
@@ -61,3 +61,38 @@ def test_names_of_temporary_files_are_told_from_all_others():
     assert files.TEMPORARY.fullmatch(files.temporary_name())
     assert not files.TEMPORARY.fullmatch(".perfdl-notes.tmp")
     assert files.temporary_name() != files.temporary_name()
+
+
+def test_what_is_not_in_memory_at_once_takes_its_place_when_it_is_complete(tmp_path):
+    path = tmp_path / "big"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"1")
+        file.flush()
+        assert path.read_bytes() == b"old"
+        file.write(b"2")
+    assert path.read_bytes() == b"12"
+    assert names(tmp_path) == ["big"]
+
+
+def test_what_is_not_completed_leaves_what_was_there(tmp_path):
+    path = tmp_path / "big"
+    path.write_bytes(b"old")
+
+    def fail():
+        with replacing(path) as file:
+            file.write(b"1")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left") as raised:
+        fail()
+    assert raised.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["big"]
+
+
+def test_the_file_that_has_no_folder_is_named(tmp_path):
+    path = tmp_path / "absent" / "big"
+    with pytest.raises(FileNotFoundError) as raised, replacing(path):
+        pass
+    assert raised.value.filename == str(path)

@@ -9,6 +9,7 @@ from decimal import Decimal
 import pytest
 
 from pytest_perfdl.trace import Category, Event, compress, loads, read, write
+from pytest_perfdl.trace.writer import write_stream
 from unit.trace.chrome import each_recording, each_trace_file
 
 
@@ -222,3 +223,27 @@ def test_a_public_trace_read_and_written_is_the_same_trace(path):
     assert sorted(again.start.tolist()) == sorted(found.start.tolist())
     assert again.duration.sum() == found.duration.sum()
     assert len(again.rows(Category.KERNEL)) == len(found.rows(Category.KERNEL))
+
+
+@pytest.mark.parametrize("name", ["all.json", "all.json.gz"])
+@pytest.mark.parametrize("count", [0, 1, 4096, 4097, 10_000])
+def test_what_is_written_as_it_comes_is_what_is_written_at_once(tmp_path, name, count):
+    events = [Event.process_name(0, "host"), *(_complete(f"op {n}", n * 10, n * 10 + 5) for n in range(count))]
+    path = tmp_path / name
+    write_stream(path, iter(events), {"made by": "perfdl"})
+    text = path.read_bytes()
+    assert (gzip.decompress(text) if name.endswith(".gz") else text) == write(None, events, {"made by": "perfdl"})
+
+
+def test_arguments_may_be_text_already():
+    plain = write(None, [Event("X", "op", 0, 1, args={"a": 1})])
+    assert write(None, [Event("X", "op", 0, 1, json_args=b'{"a":1}')]) == plain
+
+
+def test_an_event_that_cannot_be_written_leaves_what_was_there(tmp_path):
+    path = tmp_path / "all.json"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="negative duration"):
+        write_stream(path, [_complete("a", 0, 5), _complete("b", 9, 5)], {})
+    assert [one.name for one in tmp_path.iterdir()] == ["all.json"]
+    assert path.read_text() == "old"

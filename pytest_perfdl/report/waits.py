@@ -76,7 +76,7 @@ class WaitTable:
     """Ranks without a row of their own."""
 
 
-_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 
 
 def wait_table(numbers: Sequence[int], waits: Sequence[Sequence[float]], marked: int | None) -> WaitTable | None:

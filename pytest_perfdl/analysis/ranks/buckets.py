@@ -51,7 +51,7 @@ def _bucket(kind: str, group: str, ranks: tuple[int, ...], index: int, found: Se
         bytes=size,
         transfer_ns=transfer,
         duration_ns=round(float(np.median(durations))),
-        hidden_share=1 - exposed / sum(durations) if sum(durations) else 0.0,
+        hidden_share=max(1 - exposed / sum(durations), 0.0) if sum(durations) else 0.0,
         bus_bandwidth=bus_bandwidth(kind, size, members, transfer),
     )
 
